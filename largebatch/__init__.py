@@ -1,0 +1,2 @@
+"""largebatch: ResNet-50 on ImageNet at very large batch, the same mathematics on any number of devices."""
+
