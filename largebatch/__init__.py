@@ -1,2 +1,1 @@
-"""largebatch: ResNet-50 on ImageNet at very large batch, the same mathematics on any number of devices."""
-
+"""ResNet-50 on ImageNet at very large batch, the same mathematics on any number of devices."""

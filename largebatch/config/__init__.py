@@ -1,0 +1,23 @@
+"""Options, their validation, and the resolved plan of a run."""
+
+from largebatch.config.difference import Difference, differences, table
+from largebatch.config.load import changed, default_config, freeze, load, options, override
+from largebatch.config.plan import Facts, Plan, microbatch_candidates, resolve
+from largebatch.config.schema import Config
+
+__all__ = [
+    "Config",
+    "Difference",
+    "Facts",
+    "Plan",
+    "changed",
+    "default_config",
+    "differences",
+    "freeze",
+    "load",
+    "microbatch_candidates",
+    "options",
+    "override",
+    "resolve",
+    "table",
+]

@@ -1,0 +1,30 @@
+"""``--config.section.key=value`` on a command line."""
+
+from collections.abc import Sequence
+
+from largebatch.errors import ConfigError
+
+_PREFIX = "--config."
+
+
+def overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """The (section.key, text) pairs of ``--config.section.key=value``, or with a space for ``=``.
+
+    Raises:
+      ConfigError: an argument of another form, or one without a value.
+    """
+    pairs, rest = [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith(_PREFIX):
+            raise ConfigError(
+                f"unknown argument {argument!r}; options are written --config.section.key=value, "
+                "flags are listed by --help"
+            )
+        key, equals, text = argument.removeprefix(_PREFIX).partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{argument} has no value; write {argument}=VALUE")
+            text = rest.pop(0)
+        pairs.append((key, text))
+    return pairs

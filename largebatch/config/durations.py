@@ -1,0 +1,41 @@
+"""Durations written as samples, steps, epochs or a share of the training; samples inside."""
+
+import re
+from fractions import Fraction
+
+from largebatch.errors import ConfigError
+
+_FORM = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
+
+
+def samples(
+    text: str, key: str, *, per_step: int, per_epoch: int, length: int | None = None
+) -> int:
+    """The samples of a duration such as '5 epochs', '540 steps', '1_000_000 samples' or '40 %'.
+
+    Args:
+      text: the duration.
+      key: the option it stands in, for messages.
+      per_step: samples of a step.
+      per_epoch: samples of an epoch (the training set).
+      length: samples of the whole training, which '%' refers to; None where it may not be used.
+
+    Returns:
+      Whole samples, rounded to the nearest.
+
+    Raises:
+      ConfigError: the text is not a duration.
+    """
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{key}={text!r} is not a duration; write '5 epochs', '540 steps', "
+            "'1000000 samples' or '40 %'"
+        )
+    # Exact arithmetic: 0.1 epochs of 1,281,167 must not depend on binary rounding.
+    amount, unit = Fraction(match[1].replace("_", "")), match[2].rstrip("s")
+    if unit == "%":
+        if length is None:
+            raise ConfigError(f"{key}={text!r} cannot be a share; give samples, steps or epochs")
+        return round(amount * length / 100)
+    return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])

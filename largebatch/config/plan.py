@@ -1,0 +1,249 @@
+"""The resolved plan of a run: every number that follows from the configuration and the hardware.
+
+Pure and without devices: a plan for 2,048 GPUs can be made on a laptop.
+"""
+
+import dataclasses
+import math
+
+from largebatch.config import durations, geometry
+from largebatch.config.schema import Config
+from largebatch.errors import ConfigError
+from largebatch.optim.schedules import Schedule, peak_rate
+
+_MAX_SAMPLES = 2**31  # the sample position also travels as int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What the plan needs to know of the data and the hardware."""
+
+    train_examples: int
+    validation_examples: int
+    classes: int
+    image_shape: tuple[int, int, int]
+    devices: int
+    processes: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run with nothing left open; positions and lengths in samples unless named steps."""
+
+    config: Config
+    facts: Facts
+    workers: int
+    """Workers of a step (W)."""
+    images_per_worker: int
+    """Images of a worker (n)."""
+    microbatch: int
+    """Workers that a device computes at a time (m)."""
+    microbatches: int
+    """Microbatches of a step on each device (k); W = D · m · k."""
+    span: int
+    """Workers that share BatchNorm statistics."""
+    members: int
+    """Devices that share one span: the size of the mesh's ``member`` axis."""
+    steps: int
+    schedule: Schedule
+    log_every_steps: int
+    layers_every_steps: int
+    evaluate_every_steps: int
+    checkpoint_every_steps: int
+    stop_after_step: int
+    """The step after which this process stops; ``steps`` unless ``run.stop_after`` is set."""
+
+    @property
+    def samples_per_step(self) -> int:
+        """The global batch: W · n."""
+        return self.workers * self.images_per_worker
+
+    @property
+    def samples(self) -> int:
+        """Samples of the whole training."""
+        return self.steps * self.samples_per_step
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the training set."""
+        return self.samples / self.facts.train_examples
+
+    @property
+    def local_images(self) -> int:
+        """Images that one device computes at a time: m · n."""
+        return self.microbatch * self.images_per_worker
+
+    @property
+    def microbatch_samples(self) -> int:
+        """Images that all devices compute at a time: D · m · n."""
+        return self.facts.devices * self.local_images
+
+    @property
+    def spans_per_microbatch(self) -> int:
+        """Spans, or parts of one span, that lie in a device's microbatch; each has statistics."""
+        return max(1, self.microbatch // self.span)
+
+    @property
+    def norm_momentum(self) -> float:
+        """Share of the running statistics kept at each step."""
+        norm = self.config.norm
+        if norm.momentum_samples:
+            return norm.momentum ** (self.samples_per_step / norm.momentum_samples)
+        return norm.momentum
+
+
+def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> Plan:
+    """Validate everything together and return the plan.
+
+    Args:
+      config: the configuration.
+      facts: what is known of data and devices.
+      microbatch: the choice made for ``batch.microbatch='auto'``; None takes the largest possible.
+
+    Raises:
+      ConfigError: an impossible value or combination, with the numbers and the nearest that work.
+    """
+    _check_ranges(config)
+    _check_batch(config, facts)
+    workers, images = config.batch.workers, config.batch.images_per_worker
+    span = workers if config.norm.span == "all" else config.norm.span
+    fitting = geometry.microbatch_choices(workers, facts.devices, span)
+    chosen = config.batch.microbatch
+    if chosen == "auto":
+        chosen = microbatch if microbatch is not None else fitting[-1]
+    geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
+
+    batch = workers * images
+    per = {"per_step": batch, "per_epoch": facts.train_examples}
+    length = durations.samples(config.schedule.length, "schedule.length", **per)
+    steps = max(1, math.ceil(length / batch))
+
+    def every(key: str, text: str) -> int:
+        return max(1, round(durations.samples(text, key, length=steps * batch, **per) / batch))
+
+    stop_after = config.run.stop_after
+    return Plan(
+        config=config,
+        facts=facts,
+        workers=workers,
+        images_per_worker=images,
+        microbatch=chosen,
+        microbatches=workers // (facts.devices * chosen),
+        span=span,
+        members=max(1, span // chosen),
+        steps=steps,
+        schedule=_schedule(config, steps * batch, **per),
+        log_every_steps=every("run.log_every", config.run.log_every),
+        layers_every_steps=every("run.layers_every", config.run.layers_every),
+        evaluate_every_steps=every("run.evaluate_every", config.run.evaluate_every),
+        checkpoint_every_steps=every("run.checkpoint_every", config.run.checkpoint_every),
+        stop_after_step=min(steps, every("run.stop_after", stop_after)) if stop_after else steps,
+    )
+
+
+def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
+    """The values of ``batch.microbatch`` that fit workers, devices and span, ascending."""
+    workers = config.batch.workers
+    span = workers if config.norm.span == "all" else config.norm.span
+    return geometry.microbatch_choices(workers, facts.devices, span)
+
+
+def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> Schedule:
+    options = config.schedule
+
+    def at(key: str, text: str) -> int:
+        return durations.samples(
+            text, f"schedule.{key}", per_step=per_step, per_epoch=per_epoch, length=length
+        )
+
+    return Schedule(
+        peak=peak_rate(
+            peak=options.peak, per_256=options.per_256, batch=per_step, scaling=options.scaling
+        ),
+        start=options.warmup_start,
+        warmup=at("warmup", options.warmup),
+        decay_end=at("decay_end", options.decay_end),
+        decay=options.decay,
+        power=options.power,
+        end=options.end,
+        steps=tuple(at("steps", text) for text in options.steps),
+        factor=options.factor,
+    )
+
+
+def _check_ranges(config: Config) -> None:
+    """Each number on its own."""
+    positive = {
+        "model.width": config.model.width,
+        "norm.epsilon": config.norm.epsilon,
+        "norm.precise_batches": config.norm.precise_batches,
+        "batch.workers": config.batch.workers,
+        "batch.images_per_worker": config.batch.images_per_worker,
+        "data.threads": config.data.threads,
+        "data.prefetch": config.data.prefetch,
+        "comm.bucket_mib": config.comm.bucket_mib,
+        "run.keep_checkpoints": config.run.keep_checkpoints,
+    }
+    if config.norm.span != "all":
+        positive["norm.span"] = config.norm.span
+    if config.batch.microbatch != "auto":
+        positive["batch.microbatch"] = config.batch.microbatch
+    for key, value in positive.items():
+        if value <= 0:
+            raise ConfigError(f"{key}={value} must be above 0")
+    not_negative = {
+        "norm.momentum_samples": config.norm.momentum_samples,
+        "batch.memory_gib": config.batch.memory_gib,
+        "data.image_size": config.data.image_size,
+        "data.examples": config.data.examples,
+        "data.classes": config.data.classes,
+        "data.shift": config.data.shift,
+        "optimizer.trust_coefficient": config.optimizer.trust_coefficient,
+        "optimizer.epsilon": config.optimizer.epsilon,
+        "optimizer.weight_decay": config.optimizer.weight_decay,
+        "run.seed": config.run.seed,
+    }
+    for key, value in not_negative.items():
+        if value < 0:
+            raise ConfigError(f"{key}={value} must not be negative")
+    shares = {
+        "norm.momentum": config.norm.momentum,
+        "batch.memory_margin": config.batch.memory_margin,
+        "optimizer.momentum": config.optimizer.momentum,
+        "loss.label_smoothing": config.loss.label_smoothing,
+    }
+    for key, value in shares.items():
+        if not 0 <= value < 1:
+            raise ConfigError(f"{key}={value} must be at least 0 and below 1")
+
+
+def _check_batch(config: Config, facts: Facts) -> None:
+    workers, images = config.batch.workers, config.batch.images_per_worker
+    examples = facts.train_examples
+    if workers * images > examples and not config.data.repeat:
+        raise ConfigError(
+            f"a global batch of {workers * images} ({workers} workers × {images} images) exceeds "
+            f"the {examples} training examples; "
+            + (
+                f"use batch.workers={examples // images} or fewer, or "
+                if examples >= images
+                else ""
+            )
+            + "set data.repeat=true to repeat examples within a batch"
+        )
+    geometry.check_workers(workers, facts.devices)
+    if facts.devices % facts.processes:
+        raise ConfigError(
+            f"{facts.devices} devices are not shared evenly by {facts.processes} processes"
+        )
+    per = {"per_step": workers * images, "per_epoch": examples}
+    length = durations.samples(config.schedule.length, "schedule.length", **per)
+    if length <= 0:
+        raise ConfigError(
+            f"schedule.length={config.schedule.length!r} is no training; give at least a step"
+        )
+    if length + workers * images >= _MAX_SAMPLES:
+        raise ConfigError(
+            f"schedule.length={config.schedule.length!r} is {length} samples; "
+            f"at most {_MAX_SAMPLES} can be counted"
+        )

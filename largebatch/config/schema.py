@@ -1,0 +1,204 @@
+"""Every option of a run, with its type, default and meaning.
+
+An option is declared once, here. ``mathematics=False`` marks the options that change speed, memory
+or reporting but not the numbers that training computes (up to the order of floating-point sums);
+only those may differ between a checkpoint and the run that resumes it.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+
+def option(default: Any, doc: str, *, mathematics: bool = True) -> Any:
+    """A dataclass field that carries its documentation and whether it changes the mathematics."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "mathematics": mathematics})
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution)."""
+
+    name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = option(
+        "resnet50", "depth and block type"
+    )
+    width: int = option(64, "channels of the first stage; the later ones double it")
+    stem: Literal["conv7", "space_to_depth", "small"] = option(
+        "conv7",
+        "conv7: 7×7 stride 2 and max-pool; space_to_depth: the same function of the same "
+        "parameters, computed as a 4×4 convolution on 2×2 blocks; small: 3×3 "
+        "stride 1, no pool (images below 64)",
+    )
+    zero_init_last_gamma: bool = option(
+        False, "start each residual branch at zero (Goyal et al. 2017, section 5.1)"
+    )
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "arithmetic of convolutions; parameters, statistics and loss stay float32"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """BatchNorm: whose images share statistics, and what evaluation uses."""
+
+    span: int | Literal["all"] = option(
+        1, "workers that share batch statistics: 1, a number, or all"
+    )
+    epsilon: float = option(1e-5, "added to the variance")
+    momentum: float = option(0.9, "share of the running statistics kept at each update")
+    momentum_samples: int = option(
+        0,
+        "samples to which `momentum` refers: a step of B samples keeps momentum ** (B / this); "
+        "0: it refers to one step, whatever its size",
+    )
+    running_variance: Literal["unbiased", "biased"] = option(
+        "unbiased",
+        "variance that enters the running statistics: N/(N-1) corrected, as cuDNN and PyTorch, or "
+        "not, as TensorFlow and Flax (normalisation itself always uses the biased one)",
+    )
+    statistics: Literal["ema", "precise"] = option(
+        "ema",
+        "evaluate with the moving average, or with statistics recomputed from training batches "
+        "(Wu & Johnson 2021, section 3)",
+    )
+    precise_batches: int = option(8, "global batches that precise statistics are recomputed from")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The global batch as workers, and how many of them a device computes at a time."""
+
+    workers: int = option(8, "workers of a step (W); the global batch is W × images_per_worker")
+    images_per_worker: int = option(32, "images of one worker (n)")
+    microbatch: int | Literal["auto"] = option(
+        "auto",
+        "workers that one device computes at a time (m); auto: the most that fit its memory",
+        mathematics=False,
+    )
+    memory_gib: float = option(
+        0.0, "device memory that `auto` plans for; 0: what the device reports", mathematics=False
+    )
+    memory_margin: float = option(
+        0.1, "share of that memory which `auto` leaves free", mathematics=False
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where examples come from, in which order, and how they are augmented."""
+
+    source: str = option("digits", "digits, or synthetic")
+    image_size: int = option(0, "pixels a side; 0: the source's own")
+    examples: int = option(0, "training examples of a synthetic source; 0: its default")
+    classes: int = option(0, "classes of a synthetic source; 0: its default")
+    shuffle: bool = option(True, "a new permutation of the training set for every epoch")
+    repeat: bool = option(
+        False,
+        "allow a global batch larger than the training set, which then repeats examples in it",
+    )
+    shift: int = option(0, "augment by a random translation of up to this many pixels")
+    flip: bool = option(False, "augment by a random horizontal flip")
+    threads: int = option(2, "threads that read and augment", mathematics=False)
+    prefetch: int = option(2, "microbatches prepared ahead", mathematics=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """The update rule and which parameters get which part of it."""
+
+    name: Literal["lars", "sgd"] = option("lars", "LARS (You et al. 2017, arXiv 1708.03888) or SGD")
+    flavour: Literal["mlperf", "optax"] = option(
+        "mlperf",
+        "LARS only. Trust ratio, mlperf: e‖w‖ / (‖g‖ + wd‖w‖ + epsilon), optax: "
+        "e‖w‖ / (‖g + wd·w‖ + epsilon)",
+    )
+    trust_coefficient: float = option(0.001, "LARS only: e above")
+    epsilon: float = option(0.0, "LARS only: added to the denominator of the trust ratio")
+    momentum: float = option(0.9, "momentum")
+    nesterov: bool = option(False, "Nesterov momentum")
+    weight_decay: float = option(1e-4, "weight decay, added to the gradient")
+    trust_skip: tuple[str, ...] = option(
+        ("bn", "bias"), "kinds of parameter (conv, fc, bias, bn) that use the plain learning rate"
+    )
+    decay_skip: tuple[str, ...] = option(("bn", "bias"), "kinds of parameter that are not decayed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a function of the samples consumed.
+
+    Durations are texts: '5 epochs', '540 steps', '1000000 samples' or '40 %' of the length.
+    """
+
+    length: str = option("90 epochs", "the whole training, rounded up to whole steps")
+    peak: float = option(0.0, "peak learning rate; give this or per_256")
+    per_256: float = option(
+        0.0, "peak learning rate for a batch of 256, scaled to the global batch"
+    )
+    scaling: Literal["linear", "sqrt"] = option("linear", "how per_256 grows with the batch")
+    warmup: str = option("5 epochs", "linear warm-up from warmup_start to the peak")
+    warmup_start: float = option(0.0, "learning rate at the first sample")
+    decay: Literal["polynomial", "linear", "cosine", "step", "constant"] = option(
+        "polynomial", "shape from the end of the warm-up on"
+    )
+    power: float = option(2.0, "power of the polynomial")
+    end: float = option(0.0, "learning rate where the decay ends, and beyond")
+    decay_end: str = option("100 %", "where the decay ends")
+    steps: tuple[str, ...] = option((), "decay step: where the rate drops, as durations")
+    factor: float = option(0.1, "decay step: what it is multiplied by there")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """Softmax cross-entropy."""
+
+    label_smoothing: float = option(0.1, "share of the target spread evenly over all classes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comm:
+    """How gradients cross the network."""
+
+    allreduce: Literal["bucket", "leaf", "tree"] = option(
+        "bucket",
+        "bucket: one psum for each static group of consecutive layers, issued inside backward; leaf: "
+        "one for each parameter, inside backward; tree: one for all of them, after backward",
+        mathematics=False,
+    )
+    bucket_mib: float = option(4.0, "least size of a bucket on the wire, in MiB", mathematics=False)
+    wire: Literal["float32", "bfloat16"] = option(
+        "float32", "number format of gradients on the wire"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Seed, intervals and what is kept."""
+
+    seed: int = option(0, "seed of parameters, data order and augmentation")
+    log_every: str = option("10 steps", "interval of rows in metrics.jsonl", mathematics=False)
+    layers_every: str = option(
+        "100 steps", "interval of rows in layers.jsonl: trust ratio and norms", mathematics=False
+    )
+    evaluate_every: str = option("4 epochs", "interval of evaluations", mathematics=False)
+    checkpoint_every: str = option("4 epochs", "interval of checkpoints", mathematics=False)
+    keep_checkpoints: int = option(3, "newest checkpoints kept", mathematics=False)
+    stop_after: str = option(
+        "",
+        "stop here, with a checkpoint, as if interrupted; empty: at the end of training",
+        mathematics=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All sections."""
+
+    model: Model = dataclasses.field(default_factory=Model)
+    norm: Norm = dataclasses.field(default_factory=Norm)
+    batch: Batch = dataclasses.field(default_factory=Batch)
+    data: Data = dataclasses.field(default_factory=Data)
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    loss: Loss = dataclasses.field(default_factory=Loss)
+    comm: Comm = dataclasses.field(default_factory=Comm)
+    run: Run = dataclasses.field(default_factory=Run)

@@ -1,0 +1,98 @@
+"""One typed value: checking it, and reading it from a command line."""
+
+import ast
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from largebatch.errors import ConfigError
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, or the list of all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def check(kind: Any, value: Any, key: str) -> Any:
+    """Return ``value`` as the type ``kind`` of option ``key``; an int will do for a float.
+
+    Raises:
+      ConfigError: the value has another type, is not finite, or is none of the allowed words.
+    """
+    if typing.get_origin(kind) is Literal:
+        words = typing.get_args(kind)
+        if value in words and isinstance(value, str):
+            return value
+        hint = (
+            did_you_mean(value, words) if isinstance(value, str) else f"known: {', '.join(words)}"
+        )
+        raise ConfigError(f"{key}={value!r} is not one of {', '.join(words)}; {hint}")
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        plain, words = typing.get_args(kind)
+        return check(words if isinstance(value, str) else plain, value, key)
+    if typing.get_origin(kind) is tuple:
+        (element, _) = typing.get_args(kind)
+        if isinstance(value, list | tuple):
+            return tuple(check(element, v, key) for v in value)
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise ConfigError(f"{key}={value} is not a finite number")
+            return float(value)
+    elif type(value) is kind:
+        return value
+    raise ConfigError(f"{key}={value!r} is not {describe(kind)}; give {describe(kind)}")
+
+
+def read(kind: Any, text: str, key: str) -> Any:
+    """The value of type ``kind`` that the command-line text of option ``key`` stands for.
+
+    Raises:
+      ConfigError: the text does not read as that type.
+    """
+    text = text.strip()
+    if typing.get_origin(kind) is Literal:
+        return check(kind, text, key)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        plain, words = typing.get_args(kind)
+        try:
+            return read(plain, text, key)
+        except ConfigError:
+            if text in typing.get_args(words):
+                return text
+            raise ConfigError(
+                f"{key}={text!r} is not {describe(kind)}; give one of these"
+            ) from None
+    if typing.get_origin(kind) is tuple:
+        (element, _) = typing.get_args(kind)
+        parts = [part.strip(" '\"") for part in text.strip("()[] ").split(",")]
+        return tuple(read(element, part, key) for part in parts if part)
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() in ("true", "false", "1", "0"):
+            return text.lower() in ("true", "1")
+        raise ConfigError(f"{key}={text!r} is neither true nor false")
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise ConfigError(
+            f"{key}={text!r} is not {describe(kind)}; give {describe(kind)}"
+        ) from None
+    return check(kind, value, key)
+
+
+def describe(kind: Any) -> str:
+    """The type in words, for a message."""
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(repr(word) for word in typing.get_args(kind))
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return " or ".join(describe(part) for part in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return "a list"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

@@ -1,0 +1,7 @@
+"""ResNet v1.5 and its BatchNorm, behind pure functions."""
+
+from largebatch.models.batch_norm import BatchMode
+from largebatch.models.functional import Model
+from largebatch.models.resnet import DEPTHS
+
+__all__ = ["DEPTHS", "BatchMode", "Model"]

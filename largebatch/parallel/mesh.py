@@ -1,0 +1,51 @@
+"""The device mesh: two axes, ``group`` and ``member``.
+
+The devices of one BatchNorm span are the members of a group: statistics are reduced over
+``member``, gradients over both. Devices are in the order of their processes, so each process owns
+a contiguous part of every array that is split over the mesh.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXES = ("group", "member")
+REPLICATED = P()
+SPLIT = P(AXES)
+
+
+def make_mesh(devices: Sequence[jax.Device], members: int) -> Mesh:
+    """A mesh of all ``devices`` in which ``members`` consecutive ones share a span."""
+    grid = np.asarray(devices, dtype=object).reshape(-1, members)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, REPLICATED)
+
+
+def split(mesh: Mesh) -> NamedSharding:
+    """The first dimension is shared out over all devices in their order."""
+    return NamedSharding(mesh, SPLIT)
+
+
+def local_rows(mesh: Mesh, rows: int) -> tuple[int, int]:
+    """The part [start, stop) of ``rows`` leading rows, split over the mesh, that this process owns.
+
+    Raises:
+      ValueError: the devices of this process are not neighbours in the mesh.
+    """
+    share = rows // mesh.size
+    mine = [i for i, d in enumerate(mesh.devices.flat) if d.process_index == jax.process_index()]
+    if mine != list(range(mine[0], mine[-1] + 1)):
+        raise ValueError("the devices of a process are not neighbours in the mesh")
+    return mine[0] * share, (mine[-1] + 1) * share
+
+
+def from_local(mesh: Mesh, local: np.ndarray) -> jax.Array:
+    """The global array, split over the mesh, of which this process holds the rows ``local``."""
+    return jax.make_array_from_process_local_data(split(mesh), local)
