@@ -1,8 +1,8 @@
-"""What a user can get wrong, each reported as one line: the field or file, the numbers, the remedy."""
+"""What a user can get wrong, each told in one line: the field or file, the numbers, the remedy."""
 
 
 class UserError(Exception):
-    """A mistake the user can mend; printed without a traceback, and the process ends with code 2."""
+    """A mistake that the user can mend; printed without a traceback, exit code 2."""
 
 
 class ConfigError(UserError):

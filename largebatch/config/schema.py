@@ -160,8 +160,8 @@ class Comm:
 
     allreduce: Literal["bucket", "leaf", "tree"] = option(
         "bucket",
-        "bucket: one psum for each static group of consecutive layers, issued inside backward; leaf: "
-        "one for each parameter, inside backward; tree: one for all of them, after backward",
+        "bucket: one psum for each static group of consecutive layers, issued inside backward; "
+        "leaf: one for each parameter, inside backward; tree: one for all of them, after backward",
         mathematics=False,
     )
     bucket_mib: float = option(4.0, "least size of a bucket on the wire, in MiB", mathematics=False)

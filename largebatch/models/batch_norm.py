@@ -1,10 +1,10 @@
 """BatchNorm whose statistics are shared by a span of workers.
 
-After Ioffe & Szegedy 2015 (arXiv 1502.03167). The images of a call are the workers' images one after
-the other. They are split into ``spans``
-equal parts, each normalised with its own statistics; where a span lies on several devices, a
-function given by the caller sums over them. So one module serves per-worker statistics (the
-record), groups of workers (Ying et al. 2018, arXiv 1811.06992) and the whole batch.
+After Ioffe & Szegedy 2015 (arXiv 1502.03167). The images of a call are the workers' images one
+after the other. They are split into ``spans`` equal parts, each normalised with its own
+statistics; where a span lies on several devices, a function given by the caller sums over them. So
+one module serves per-worker statistics (the record), groups of workers (Ying et al. 2018, arXiv
+1811.06992) and the whole batch.
 """
 
 import dataclasses

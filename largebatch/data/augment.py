@@ -1,0 +1,71 @@
+"""Random translation and horizontal flip, a function of (seed, epoch, example id) alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from largebatch.data.randomness import mix, purpose
+from largebatch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Augmentation of training images.
+
+    Attributes:
+        shift: Greatest translation in pixels, either way and on either axis; every displacement
+            is equally likely, and zeros fill what it uncovers.
+        flip: Whether each image is mirrored left to right with probability 1/2.
+
+    Raises:
+        ConfigError: `shift` is negative or, when called, not less than the side of the images.
+    """
+
+    shift: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shift < 0:
+            raise ConfigError(f"data.shift is {self.shift}; give 0 or more pixels")
+
+    def __call__(
+        self, images: np.ndarray, *, seed: int, epochs: np.ndarray, ids: np.ndarray
+    ) -> np.ndarray:
+        """Augments each image by what (seed, epoch, id) decide.
+
+        Args:
+            images: uint8 (b, H, W, C); left as they are.
+            seed: Seed of the run.
+            epochs: int64 (b,).
+            ids: int64 (b,).
+
+        Returns:
+            uint8 (b, H, W, C); `images` itself when there is nothing to do.
+        """
+        if self.flip:
+            chosen = (mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)).astype(bool)
+            mirrored = images.copy()
+            mirrored[chosen] = images[chosen, :, ::-1]
+            images = mirrored
+        if self.shift:
+            places = np.uint64(2 * self.shift + 1)
+            top = mix(purpose("augment.top"), seed, epochs, ids) % places
+            left = mix(purpose("augment.left"), seed, epochs, ids) % places
+            images = _window(images, top.astype(np.int64), left.astype(np.int64), self.shift)
+        return images
+
+
+def _window(images: np.ndarray, top: np.ndarray, left: np.ndarray, shift: int) -> np.ndarray:
+    """The window of each zero-padded image that begins at (top, left), in 0..2·shift."""
+    batch, height, width, channels = images.shape
+    if shift >= min(height, width):
+        raise ConfigError(
+            f"data.shift is {shift} but the images are {height}×{width}; "
+            f"use at most {min(height, width) - 1}"
+        )
+    padded = np.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
+    # Pixels and channels as one axis: the gather then copies whole rows.
+    flat = padded.reshape(batch, height + 2 * shift, -1)
+    windows = sliding_window_view(flat, (height, width * channels), axis=(1, 2))
+    return windows[np.arange(batch), top, left * channels].reshape(images.shape)

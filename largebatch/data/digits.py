@@ -1,0 +1,69 @@
+"""`digits`: the 1,797 real 8×8 handwritten digits that come with scikit-learn."""
+
+import numpy as np
+
+from largebatch.errors import DataError
+
+
+class Digits:
+    """One split of scikit-learn's `load_digits`, a `Source`.
+
+    Every fifth image of the original order (index % 5 == 0) is held out: 1,437 train, 360 validate.
+    Grey values 0..16 are scaled by 15 to 0..240.
+    """
+
+    name = "digits"
+    classes = tuple("0123456789")
+    image_shape = (8, 8, 1)
+
+    def __init__(self, split: str) -> None:
+        from sklearn.datasets import load_digits  # a second of import that other sources spare
+
+        found = load_digits()
+        images = (found.images * 15).astype(np.uint8)[..., None]
+        held_out = np.arange(len(images)) % 5 == 0
+        chosen = held_out if split == "validation" else ~held_out
+        self.mean = (float(images[~held_out].mean()),)
+        self.std = (float(images[~held_out].std()),)
+        self._split = split
+        self._images = images[chosen]
+        self._labels = found.target.astype(np.int32)[chosen]
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Source.read`."""
+        return self._images[ids], self._labels[ids]
+
+    def describe(self) -> str:
+        """As of `Source.describe`."""
+        return f"digits: {len(self):,} {self._split} images of 8×8×1, 10 classes (scikit-learn)"
+
+
+def open_digits(spec: str, split: str, *, image_size: int, examples: int, classes: int) -> Digits:
+    """Opens `digits`, whose sizes are fixed.
+
+    Args:
+        spec: `digits`.
+        split: `train` or `validation`.
+        image_size: 0 or 8.
+        examples: 0 or 1,437.
+        classes: 0 or 10.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: Another size is asked for, or the specification has a part after a colon.
+    """
+    if spec != "digits":
+        raise DataError(f"data.source: {spec!r} has a part after the colon; write 'digits'")
+    own = {"image_size": (image_size, 8), "examples": (examples, 1437), "classes": (classes, 10)}
+    for field, (asked, has) in own.items():
+        if asked not in (0, has):
+            raise DataError(
+                f"data.{field} is {asked} but digits has {has}; "
+                "set it to 0 or use data.source=synthetic"
+            )
+    return Digits(split)

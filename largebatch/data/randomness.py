@@ -1,0 +1,75 @@
+"""Random numbers as a function of their keys.
+
+There is no state, so hosts, batch and the order of calls change nothing. Every random choice of the
+data path is `mix` or `uniform` of (purpose, seed, epoch, example index).
+"""
+
+import functools
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_WORD = (1 << 64) - 1
+
+
+def _word(key: npt.ArrayLike) -> np.ndarray:
+    """The key as uint64; negative integers wrap as two's complement does."""
+    if isinstance(key, int):
+        return np.asarray(key & _WORD, np.uint64)
+    array = np.asarray(key)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"keys are integers, not {array.dtype}")
+    return array.astype(np.uint64)
+
+
+def mix(*keys: npt.ArrayLike) -> np.ndarray:
+    """Hashes integers to 64 uniform bits; the order of the keys matters.
+
+    Each key in turn is xored into a state that then takes one step of splitmix64 (Steele, Lea and
+    Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with the constants of
+    Vigna's splitmix64.c). Scalars put first are hashed once, not once per element.
+
+    Args:
+        *keys: Integers or integer arrays whose shapes broadcast.
+
+    Returns:
+        uint64 array of the broadcast shape.
+
+    Raises:
+        TypeError: A key is not an integer.
+    """
+    state = np.uint64(0)
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is the point
+        for key in keys:
+            state = (state ^ _word(key)) + _INCREMENT
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return np.asarray(state)
+
+
+def uniform(*keys: npt.ArrayLike) -> np.ndarray:
+    """Uniform numbers in [0, 1) on the grid of 2**-53.
+
+    Args:
+        *keys: As of `mix`.
+
+    Returns:
+        float64 array of the broadcast shape.
+    """
+    return (mix(*keys) >> np.uint64(11)) * 2.0**-53
+
+
+@functools.cache
+def purpose(name: str) -> int:
+    """The key that keeps one kind of choice independent of every other kind.
+
+    Args:
+        name: What is chosen, e.g. `"augment.flip"`; the same name gives the same choices.
+
+    Returns:
+        An integer in [0, 2**64).
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

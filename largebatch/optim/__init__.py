@@ -1,0 +1,29 @@
+"""Update rules, the learning-rate schedule, and which parameter gets which part of a rule.
+
+The rules are optax transformations that compose in `optax.chain`. They count no steps: the one
+clock of a run is its sample position, which the host owns, so every `update` is given its
+`learning_rate`, the value of a `Schedule` at that position.
+"""
+
+from largebatch.optim.lars import Flavour, LarsState, lars
+from largebatch.optim.parameters import KINDS, kinds, mask, path_names
+from largebatch.optim.report import LayerReport, global_norm
+from largebatch.optim.schedules import Decay, Schedule, peak_rate
+from largebatch.optim.sgd import SgdState, sgd
+
+__all__ = [
+    "KINDS",
+    "Decay",
+    "Flavour",
+    "LarsState",
+    "LayerReport",
+    "Schedule",
+    "SgdState",
+    "global_norm",
+    "kinds",
+    "lars",
+    "mask",
+    "path_names",
+    "peak_rate",
+    "sgd",
+]

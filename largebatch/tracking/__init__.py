@@ -1,0 +1,25 @@
+"""What a run leaves behind (metrics, layers, summary) and what a person sees of it.
+
+This room knows nothing of models, data or JAX: plain Python values go in, files and lines come
+out. Only process 0 of a run makes trackers and a real console; every other process gets
+`Composite(())` and `Console(quiet=True)`.
+"""
+
+from largebatch.tracking.console import Console
+from largebatch.tracking.jsonl import JsonlTracker, read_rows
+from largebatch.tracking.progress import Progress
+from largebatch.tracking.summary import Summary, write_json
+from largebatch.tracking.tensorboard import TensorBoardTracker
+from largebatch.tracking.tracker import Composite, Tracker
+
+__all__ = [
+    "Composite",
+    "Console",
+    "JsonlTracker",
+    "Progress",
+    "Summary",
+    "TensorBoardTracker",
+    "Tracker",
+    "read_rows",
+    "write_json",
+]

@@ -1,0 +1,269 @@
+"""What a person sees of a run: the plan, the progress, the outcome."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.spinner import Spinner
+from rich.text import Text
+
+from largebatch.tracking.progress import GAP, PlainProgress, Progress, duration
+
+CHANGED = "bold yellow"
+
+
+class Console:
+    """Prints for a person: animated in a terminal, plain lines anywhere else.
+
+    Where the output is no terminal (a file, a pipe, a notebook, TERM=dumb) nothing moves and no
+    control code is written, FORCE_COLOR or not. NO_COLOR removes colour. Lines are never wrapped
+    or cut, so that paths and commands can be pasted.
+    """
+
+    def __init__(
+        self,
+        quiet: bool = False,
+        file: TextIO | None = None,
+        force_terminal: bool | None = None,
+        width: int | None = None,
+        every_s: float = 10.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Looks at the output; prints nothing.
+
+        Args:
+            quiet: print nothing at all, for processes other than 0.
+            file: where to print; standard output when None. Errors go to standard error.
+            force_terminal: treat the output as a terminal or not; None asks it.
+            width: terminal cells; None asks the terminal.
+            every_s: least time, in seconds, between two progress lines without a terminal.
+            clock: a monotonic clock, in seconds.
+        """
+        terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
+        self._quiet = quiet
+        self._to_stdout = file is None
+        self._every_s = every_s
+        self._clock = clock
+        self._out = _rich(file=file, force_terminal=terminal, width=width)
+        self._animates = terminal and self._out.is_interactive and not quiet
+        self._animating = False
+
+    def plan(
+        self, title: str, rows: Sequence[tuple[str, str]], changed: Collection[str] = ()
+    ) -> None:
+        """Prints the resolved recipe.
+
+        Args:
+            title: one line.
+            rows: (label, value), in order.
+            changed: labels whose values are not the default; they are marked `*` and highlighted.
+        """
+        marked = any(label in changed for label, _ in rows)
+        lines = []
+        for label, value, pad in _aligned(rows):
+            is_changed = label in changed
+            line = Text(("* " if is_changed else "  ") if marked else "")
+            line.append(label + pad).append(value)
+            line.stylize(CHANGED if is_changed else "")
+            lines.append(line)
+        if marked:
+            lines.append(Text("* not the default", style="dim"))
+        self._box(title, lines)
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        self._line(Text(text))
+
+    def warn(self, text: str) -> None:
+        """Prints a line that begins with `warning:`."""
+        self._line(Text.assemble(("warning:", "bold yellow"), " ", text))
+
+    def error(self, text: str) -> None:
+        """Prints `error: …` as one line on standard error."""
+        if self._quiet:
+            return
+        text = " ".join(text.splitlines())
+        line = Text.assemble(("error:", "bold red"), " ", text)
+        on_terminal = _is_terminal(sys.stderr)
+        if self._animating and on_terminal:
+            # Written past the live display, it would be drawn over; both are the one terminal.
+            self._line(line)
+        else:
+            _rich(stderr=True, force_terminal=on_terminal).print(line, soft_wrap=True)
+
+    @contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        """Says that something compiles, for how long it has and how long it took.
+
+        Args:
+            what: what is compiled, such as `training step`.
+        """
+        started = self._clock()
+
+        def elapsed() -> float:
+            return self._clock() - started
+
+        self.note(f"compiling {what}: done once, may take minutes")
+        try:
+            if self._may_animate():
+                with self._animate(_Waiting(f"compiling {what}", elapsed), transient=True):
+                    yield
+            else:
+                yield
+        except BaseException:
+            self.note(f"compiling {what} stopped after {elapsed():.1f} s")
+            raise
+        self.note(f"compiled {what} in {elapsed():.1f} s")
+
+    @contextmanager
+    def progress(
+        self, total_steps: int, first_step: int, *, samples_per_step: int
+    ) -> Iterator[Progress]:
+        """Shows training progress while the body runs.
+
+        Args:
+            total_steps: steps of the whole run.
+            first_step: steps completed before: 0, or the step resumed from.
+            samples_per_step: the global batch, in images.
+
+        Yields:
+            The object to report to: `update(step, *, loss, images_per_s, epoch)`.
+        """
+        if self._may_animate():
+            live = Progress(
+                total_steps, first_step, samples_per_step=samples_per_step, clock=self._clock
+            )
+            with self._animate(live):
+                yield live
+            return
+        plain = PlainProgress(
+            total_steps,
+            first_step,
+            samples_per_step=samples_per_step,
+            clock=self._clock,
+            emit=self.note,
+            every_s=self._every_s,
+        )
+        try:
+            yield plain
+        finally:
+            plain.finish()
+
+    def evaluation(
+        self, step: int, *, epoch: float, loss: float, top1: float, top5: float, seconds: float
+    ) -> None:
+        """Prints the result of an evaluation, also while progress is shown.
+
+        Args:
+            step: steps completed.
+            epoch: epochs consumed.
+            loss: validation loss, nats per image.
+            top1: accuracy, a fraction.
+            top5: the same within the first five guesses.
+            seconds: how long the evaluation took.
+        """
+        fields = (
+            f"validation at step {step}",
+            f"epoch {epoch:.2f}",
+            f"loss {loss:.4f}",
+            f"top-1 {top1:.2%}",
+            f"top-5 {top5:.2%}",
+            f"{seconds:.1f} s",
+        )
+        self._line(Text(GAP.join(fields), style="bold"))
+
+    def closing(self, rows: Sequence[tuple[str, str]], title: str) -> None:
+        """Prints the outcome; paths and commands can be pasted whatever the width.
+
+        Args:
+            rows: (label, value), such as top-1, time, images/s, checkpoint, next command.
+            title: one line.
+        """
+        aligned = _aligned(rows)
+        self._box(
+            title, [Text.assemble(label + pad, (value, "bold")) for label, value, pad in aligned]
+        )
+
+    def _line(self, text: Text) -> None:
+        if not self._quiet:
+            self._out.print(text, soft_wrap=True)
+
+    def _box(self, title: str, lines: Sequence[Text]) -> None:
+        """Prints lines in a box, or between two rules when they are too long for one."""
+        if self._quiet:
+            return
+        heading = Text(title, style="bold")
+        # Two borders and a space inside each; the title stands within the upper border.
+        needed = max(cell_len(text) for text in [title + "  ", *(line.plain for line in lines)]) + 4
+        if needed <= self._out.width:
+            body = Text("\n").join(lines)
+            self._out.print(Panel(body, title=heading, title_align="left", expand=False))
+            return
+        self._out.print(Rule(heading, align="left", style=""))
+        for line in lines:
+            self._line(line)
+        self._out.print(Rule(style=""))
+
+    def _may_animate(self) -> bool:
+        """Whether a live display can be started: one at a time is all that a terminal has."""
+        return self._animates and not self._animating
+
+    @contextmanager
+    def _animate(self, what: RenderableType, *, transient: bool = False) -> Iterator[None]:
+        self._animating = True
+        try:
+            with Live(
+                what,
+                console=self._out,
+                refresh_per_second=4,
+                transient=transient,
+                redirect_stdout=self._to_stdout,
+                # `2> file` must keep receiving what is written to standard error.
+                redirect_stderr=_is_terminal(sys.stderr),
+            ):
+                yield
+        finally:
+            self._animating = False
+
+
+class _Waiting:
+    """A spinner, what is waited for and for how long; the time is read at every refresh."""
+
+    def __init__(self, what: str, elapsed: Callable[[], float]) -> None:
+        self._what = what
+        self._elapsed = elapsed
+        self._spinner: Spinner | None = None
+
+    def __rich_console__(
+        self, console: RichConsole, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        self._spinner = self._spinner or Spinner("line" if options.ascii_only else "dots")
+        self._spinner.text = Text(f"{self._what}{GAP}{duration(self._elapsed())}")
+        yield self._spinner
+
+
+def _rich(**options: object) -> RichConsole:
+    """Makes a rich console that prints text as it is: brackets and colons mean nothing in it."""
+    return RichConsole(markup=False, emoji=False, highlight=False, force_jupyter=False, **options)
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """Returns (label, value, padding) such that the values stand in one column."""
+    widest = max((cell_len(label) for label, _ in rows), default=0)
+    return [(label, value, " " * (widest - cell_len(label)) + GAP) for label, value in rows]

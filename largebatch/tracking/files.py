@@ -1,0 +1,71 @@
+"""What reaches the disk: values that JSON can hold, and files replaced whole or not at all."""
+
+import math
+import numbers
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+def plain(value: Any) -> Any:
+    """Converts a value to what strict JSON can hold.
+
+    NaN and the infinities become None, since JSON has no word for them and strict readers refuse
+    a file that spells them. Numbers of any library become `int` or `float`, tuples become lists,
+    paths become strings.
+
+    Args:
+        value: a scalar, string, path, None, or a mapping or sequence of these.
+
+    Returns:
+        The same built of dict, list, str, int, float, bool and None.
+
+    Raises:
+        TypeError: for anything else, a mapping key that is not a string included.
+    """
+    match value:
+        case None | bool() | str():
+            return value
+        case Path():
+            return str(value)
+        case numbers.Integral():
+            return int(value)
+        case numbers.Real():
+            return float(value) if math.isfinite(value) else None
+        case Mapping():
+            if not all(isinstance(key, str) for key in value):
+                raise TypeError(f"mapping keys must be strings, not {list(value)!r}")
+            return {key: plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} is not a plain value: {value!r}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Writes a file that appears complete or not at all.
+
+    The bytes go to a temporary file beside `path`, reach the disk, and only then take the name;
+    when the body raises, `path` keeps its old content.
+
+    Args:
+        path: the file to make or replace; its directory is made when absent.
+
+    Yields:
+        The stream to write to.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One fixed name, so that what a killed process leaves behind is overwritten by the next; made
+    # with open() rather than tempfile, whose mode 0600 would hide the result from colleagues.
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,123 @@
+"""The history of a run as JSON lines: `metrics.jsonl` and `layers.jsonl`."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from largebatch.errors import UserError
+from largebatch.tracking.files import plain, replacing
+
+
+class JsonlTracker:
+    """Appends one JSON object per record, each handed to the system at once.
+
+    `metrics.jsonl` holds `{"step": …, <name>: <value>, …}`, `layers.jsonl` holds
+    `{"step": …, "samples": …, "layers": {<path>: {"trust_ratio": …, …}}}`; NaN and the infinities
+    are written as null. A killed process loses no complete row.
+
+    Opening drops what a resumed run will write again: rows after `resume_step` and a torn last
+    line. So the history of a resumed run equals that of an uninterrupted one.
+    """
+
+    def __init__(self, workdir: Path, *, resume_step: int) -> None:
+        """Opens both files.
+
+        Args:
+            workdir: directory of the run; made when absent.
+            resume_step: step of the checkpoint resumed from; rows of later steps are dropped.
+                0 is a new run, which starts with no rows at all.
+
+        Raises:
+            ValueError: `resume_step` is negative.
+        """
+        if resume_step < 0:
+            raise ValueError(f"resume_step is {resume_step}; it must be 0 (a new run) or more")
+        self._metrics = _open(workdir / "metrics.jsonl", resume_step)
+        self._layers = _open(workdir / "layers.jsonl", resume_step)
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """Appends a row to `metrics.jsonl`; see `Tracker.scalars`.
+
+        Raises:
+            ValueError: a value is named `step`.
+        """
+        if "step" in values:
+            raise ValueError("a scalar cannot be named 'step': that is the key of the row")
+        _append(self._metrics, {"step": step, **values})
+
+    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
+        """Appends a row to `layers.jsonl`; see `Tracker.layers`."""
+        _append(self._layers, {"step": step, "samples": samples, "layers": values})
+
+    def flush(self) -> None:
+        """Forces the rows from the system's cache to the disk."""
+        for stream in (self._metrics, self._layers):
+            os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        """Flushes and closes both files; a second call does nothing."""
+        if not self._metrics.closed:
+            self.flush()
+            self._metrics.close()
+            self._layers.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Reads a file of JSON lines, also while a run is writing it.
+
+    Args:
+        path: `metrics.jsonl` or `layers.jsonl`.
+
+    Returns:
+        Its rows in file order; a last line that is torn is left out.
+
+    Raises:
+        UserError: the file is missing, or a line before the last is no JSON object.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; name the directory of a run") from error
+    rows = [_parse(line) for line in lines]
+    if rows and rows[-1] is None:
+        rows.pop()
+    if None in rows:
+        line = rows.index(None) + 1
+        raise UserError(f"{path}: line {line} of {len(lines)} is not a JSON object; delete it")
+    return rows
+
+
+def _open(path: Path, resume_step: int) -> BinaryIO:
+    """Drops what a run resumed at `resume_step` will write again, and opens for appending."""
+    with replacing(path) as kept:
+        if resume_step > 0 and path.exists():
+            with path.open("rb") as old:
+                for line in old:
+                    row = _parse(line)
+                    # A damaged line is dropped wherever it stands: a log must not stop a resume.
+                    if row is not None and _step(row) <= resume_step:
+                        kept.write(line.rstrip(b"\r\n") + b"\n")
+    # Unbuffered, so that each row is one write and survives the death of the process.
+    return path.open("ab", buffering=0)
+
+
+def _append(stream: BinaryIO, row: Mapping[str, Any]) -> None:
+    line = json.dumps(plain(row), allow_nan=False).encode() + b"\n"
+    while line:  # an unbuffered write may take only a part
+        line = line[stream.write(line) :]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Returns the object on a line; None when it is torn, damaged or no object."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _step(row: Mapping[str, Any]) -> float:
+    step = row.get("step")
+    return step if isinstance(step, int) else float("inf")

@@ -1,0 +1,70 @@
+"""How a run ended, in one small file that other programs can read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from largebatch.tracking.files import plain, replacing
+
+Status = Literal["complete", "stopped", "preempted", "failed", "evaluated"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of a run.
+
+    Attributes:
+        status: how it ended.
+        top1: validation accuracy, a fraction; None when nothing was evaluated.
+        top5: the same within the first five guesses.
+        loss: validation loss, nats per image; None when nothing was evaluated.
+        steps: optimizer steps completed, those before a resume included.
+        samples: training samples consumed by them.
+        wall_s: wall time in seconds, compilation included.
+        compile_s: time spent compiling, in seconds.
+        images_per_s: training throughput without compilation; None when no step was timed.
+    """
+
+    status: Status
+    top1: float | None
+    top5: float | None
+    loss: float | None
+    steps: int
+    samples: int
+    wall_s: float
+    compile_s: float
+    images_per_s: float | None
+
+    def __post_init__(self) -> None:
+        if self.status not in get_args(Status):
+            raise ValueError(f"status is {self.status!r}; it must be one of {get_args(Status)}")
+
+    def write(self, workdir: Path) -> Path:
+        """Writes `summary.json` into the directory of the run.
+
+        Args:
+            workdir: directory of the run; made when absent.
+
+        Returns:
+            The file written.
+        """
+        path = workdir / "summary.json"
+        write_json(path, asdict(self))
+        return path
+
+
+def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
+    """Writes a mapping as indented JSON, atomically; a reader never sees half of it.
+
+    Args:
+        path: the file to make or replace.
+        mapping: what `plain` accepts; NaN and the infinities become null.
+
+    Raises:
+        TypeError: a value that JSON cannot hold; the file is left as it was.
+    """
+    text = json.dumps(plain(mapping), indent=2, allow_nan=False) + "\n"
+    with replacing(path) as stream:
+        stream.write(text.encode())

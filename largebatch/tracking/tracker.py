@@ -1,0 +1,64 @@
+"""The interface by which a run records its history."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Protocol
+
+
+class Tracker(Protocol):
+    """A place that keeps the history of a run."""
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """Records named values of one step.
+
+        Args:
+            step: optimizer steps completed.
+            values: name → value; no name may be `step`.
+        """
+        ...
+
+    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
+        """Records quantities of single parameters.
+
+        Args:
+            step: optimizer steps completed.
+            samples: training samples consumed.
+            values: parameter path → {`trust_ratio`, `weight_norm`, `gradient_norm`}.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Brings everything recorded so far to the disk."""
+        ...
+
+    def close(self) -> None:
+        """Flushes and releases the files; nothing may be recorded afterwards."""
+        ...
+
+
+class Composite:
+    """Passes every record to several trackers; `Composite(())` records nothing."""
+
+    def __init__(self, trackers: Iterable[Tracker]) -> None:
+        self._trackers = tuple(trackers)
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """See `Tracker.scalars`."""
+        for tracker in self._trackers:
+            tracker.scalars(step, values)
+
+    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
+        """See `Tracker.layers`."""
+        for tracker in self._trackers:
+            tracker.layers(step, samples, values)
+
+    def flush(self) -> None:
+        """See `Tracker.flush`."""
+        for tracker in self._trackers:
+            tracker.flush()
+
+    def close(self) -> None:
+        """See `Tracker.close`; closes every tracker even when one of them raises."""
+        with ExitStack() as stack:
+            for tracker in reversed(self._trackers):
+                stack.callback(tracker.close)

@@ -1,0 +1,1 @@
+"""Train state, step functions, loop, evaluation and checkpoints."""

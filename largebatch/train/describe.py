@@ -1,0 +1,126 @@
+"""A run in words: what it is about to do, and how it ended."""
+
+import dataclasses
+import importlib.metadata
+import platform
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from largebatch.config import Plan, changed
+from largebatch.train.build import Run
+from largebatch.train.evaluation import Result
+
+Rows = list[tuple[str, str]]
+
+
+def plan_rows(run: Run, hosts: str) -> Rows:
+    """The resolved recipe, as (label, value)."""
+    plan, config = run.plan, run.plan.config
+    facts, buckets = plan.facts, run.programs.steps.buckets
+    kind = jax.devices()[0].device_kind
+    parameters = sum(bucket.size for bucket in buckets)
+    span = "all workers" if plan.span == plan.workers else f"{plan.span} worker(s)"
+    optimizer = config.optimizer
+    rule = f"LARS ({optimizer.flavour})" if optimizer.name == "lars" else "SGD"
+    rows = [
+        (
+            "model",
+            f"{config.model.name}, width {config.model.width}, {config.model.dtype}, "
+            f"{parameters:,} parameters",
+        ),
+        ("training data", run.train_source.describe()),
+        ("validation data", run.validation_source.describe()),
+        ("devices", f"{facts.devices} × {kind}, {hosts}"),
+        (
+            "global batch",
+            f"{plan.samples_per_step:,} = {plan.workers:,} workers "
+            f"× {plan.images_per_worker} images",
+        ),
+        (
+            "each device",
+            f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
+            f"{plan.local_images} images at a time",
+        ),
+        ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
+        (
+            "optimizer",
+            f"{rule}, momentum {optimizer.momentum:g}, weight decay {optimizer.weight_decay:g}",
+        ),
+        ("peak LR", f"{plan.schedule.peak:g}"),
+    ]
+    rows += [
+        (
+            f"LR at {name}",
+            f"{rate:.6g} (sample {position:,}, step {position / plan.samples_per_step:g})",
+        )
+        for name, position, rate in plan.schedule.milestones()
+    ]
+    rows += [
+        ("batch statistics", f"over {span}; evaluation uses {config.norm.statistics}"),
+        (
+            "all-reduce",
+            f"{len(buckets)} {config.comm.allreduce}(s), {config.comm.wire} on the wire",
+        ),
+        ("evaluation", f"every {plan.evaluate_every_steps:,} steps"),
+        ("checkpoint", f"every {plan.checkpoint_every_steps:,} steps"),
+    ]
+    rows += [(key, str(value)) for key, value in changed(config).items()]
+    return rows
+
+
+def result_rows(result: Result) -> Rows:
+    """What an evaluation found."""
+    return [
+        (
+            "top-1",
+            f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
+        ),
+        ("top-5", f"{result.top5:.2%}"),
+        ("loss", f"{result.loss:.4f}"),
+    ]
+
+
+def command(
+    recipe: Path, workdir: Path, overrides: tuple[tuple[str, str], ...], *flags: str
+) -> str:
+    """A command line that can be pasted."""
+    words = [f"--config={recipe}", f"--workdir={workdir}"]
+    words += [f"--config.{key}={text}" for key, text in overrides]
+    return shlex.join(["python", "train.py", *words, *flags])
+
+
+def resolved(plan: Plan) -> dict[str, Any]:
+    """Everything that determines the run, for ``config.json``."""
+    return {
+        "config": dataclasses.asdict(plan.config),
+        "facts": dataclasses.asdict(plan.facts),
+        "plan": {
+            "samples_per_step": plan.samples_per_step,
+            "steps": plan.steps,
+            "samples": plan.samples,
+            "epochs": plan.epochs,
+            "microbatch": plan.microbatch,
+            "microbatches": plan.microbatches,
+            "span": plan.span,
+            "members": plan.members,
+            "peak_learning_rate": plan.schedule.peak,
+            "milestones": [list(m) for m in plan.schedule.milestones()],
+        },
+        "environment": environment(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Devices and versions that numbers depend on."""
+    packages = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
+    return {
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }

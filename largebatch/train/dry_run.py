@@ -1,0 +1,91 @@
+"""A rehearsal: everything a run does, twice over, and nothing left behind."""
+
+import shutil
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from largebatch.errors import CheckpointError
+from largebatch.parallel import from_local, processes
+from largebatch.train import workdir as directory
+from largebatch.train.build import Run, memory_line
+from largebatch.train.checkpoints import Checkpoints, Progress
+from largebatch.train.loop import Clock, run_step
+
+STEPS = 2
+
+
+def dry_run(run: Run, workdir: Path) -> None:
+    """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
+
+    Raises:
+      UserError: what would stop the run too.
+    """
+    plan, programs, console = run.plan, run.programs, run.console
+    with console.compiling("initialisation, train step and evaluation"):
+        programs.prepare()
+        state = programs.init(np.int32(plan.config.run.seed))
+    clock, seconds = Clock(), []
+    feed = run.train_microbatches(0, STEPS * plan.samples_per_step)
+    for step in range(STEPS):
+        start = time.perf_counter()
+        state, metrics = run_step(run, state, feed, step * plan.samples_per_step, clock)
+        loss = float(metrics.loss)
+        seconds.append(time.perf_counter() - start)
+        console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
+
+    start = time.perf_counter()
+    batch = next(iter(run.validation_batches()))
+    arrays = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
+    sums = jax.device_get(programs.evaluate(state.params, state.stats, *arrays))
+    evaluation_s = time.perf_counter() - start
+    console.note(
+        f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
+        f"{evaluation_s:.2f} s"
+    )
+
+    saved_s = _save_and_restore(run, state, workdir)
+    evaluations = -(-plan.steps // plan.evaluate_every_steps)
+    batches = -(-plan.facts.validation_examples // plan.microbatch_samples)
+    eta = programs.compile_s + plan.steps * seconds[-1] + evaluations * batches * evaluation_s
+    console.closing(
+        [
+            ("compile", f"{programs.compile_s:.1f} s"),
+            ("memory", memory_line(run)),
+            ("step", f"{seconds[-1]:.3f} s, {plan.samples_per_step / seconds[-1]:,.0f} images/s"),
+            ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
+            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
+        ],
+        "dry run: all well, nothing kept",
+    )
+
+
+def _save_and_restore(run: Run, state: object, workdir: Path) -> float:
+    """Beside the working directory, so that its file system is the one tried."""
+    start = time.perf_counter()
+    place = workdir.absolute().with_name(f".{workdir.name}.dry_run")
+    made = [p for p in (place, *place.parents) if not p.exists()]
+    progress = Progress(step=STEPS, samples=STEPS * run.plan.samples_per_step)
+    try:
+        if jax.process_index() == 0:
+            directory.prepare(place, anew=False)
+        processes.wait_for_all("dry run directory")
+        checkpoints = Checkpoints(place / "checkpoints", keep=1)
+        checkpoints.save(state, progress, run.plan)
+        checkpoints.wait()
+        restored = checkpoints.restore(STEPS, run.programs.state)
+        checkpoints.close()
+    finally:
+        processes.wait_for_all("dry run restored")
+        if jax.process_index() == 0:
+            shutil.rmtree(place, ignore_errors=True)
+            for path in made[1:]:
+                path.rmdir()
+    pairs = zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True)
+    if not all(np.array_equal(jax.device_get(a), jax.device_get(b)) for a, b in pairs):
+        raise CheckpointError(
+            f"what was restored from {place} is not what was saved; check the disk"
+        )
+    return time.perf_counter() - start

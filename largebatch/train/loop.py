@@ -1,0 +1,226 @@
+"""The training loop: feed, dispatch, look at the previous step, evaluate, save."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from largebatch import data
+from largebatch.parallel import from_local
+from largebatch.tracking import Summary, Tracker
+from largebatch.tracking.summary import Status
+from largebatch.train.build import Run
+from largebatch.train.checkpoints import Checkpoints, Progress
+from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.steps import Metrics, TrainState
+from largebatch.trees import flatten_paths
+
+PyTree = Any
+
+
+@dataclasses.dataclass
+class Clock:
+    """Seconds of training, without evaluation and checkpoints, and how many were waiting."""
+
+    train_s: float = 0.0
+    wait_s: float = 0.0
+    _since: float | None = None
+
+    def start(self) -> None:
+        """Go on counting."""
+        self._since = time.perf_counter()
+
+    def pause(self) -> None:
+        """Stop counting."""
+        self.train_s, self._since = self.now(), None
+
+    def now(self) -> float:
+        """Seconds of training so far."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self.train_s + running
+
+    def waiting(self, feed: Iterator[data.Microbatch]) -> data.Microbatch:
+        """The next microbatch, the wait for it counted."""
+        start = time.perf_counter()
+        microbatch = next(feed)
+        self.wait_s += time.perf_counter() - start
+        return microbatch
+
+
+def run_step(
+    run: Run, state: TrainState, feed: Iterator[data.Microbatch], position: int, clock: Clock
+) -> tuple[TrainState, Metrics]:
+    """Dispatch the step that starts at sample ``position``; returns before it is computed."""
+    programs, plan = run.programs, run.plan
+    carry = programs.empty_carry() if plan.microbatches > 1 else None
+    for index in range(plan.microbatches):
+        microbatch = clock.waiting(feed)
+        images = from_local(run.mesh, microbatch.images)
+        labels = from_local(run.mesh, microbatch.labels)
+        if index < plan.microbatches - 1:
+            carry = programs.accumulate(state.params, state.stats, carry, images, labels)
+    # The host computes the rate in float64 from the one clock of the run, the sample position.
+    rate = np.asarray(plan.schedule(position), programs.steps.dtype)
+    return programs.finish(state, carry, images, labels, rate)
+
+
+class Loop:
+    """One process's turn at a run, from ``progress`` to the end or ``run.stop_after``."""
+
+    def __init__(
+        self,
+        run: Run,
+        tracker: Tracker,
+        checkpoints: Checkpoints,
+        progress: Progress,
+        began: float,
+    ) -> None:
+        """``began`` is the ``time.perf_counter()`` at which this turn started."""
+        self.run = run
+        self.tracker = tracker
+        self.checkpoints = checkpoints
+        self.before = progress
+        self.clock = Clock(train_s=progress.train_s)
+        self.result: Result | None = None
+        self.step = progress.step
+        """Steps known to be done."""
+        self._began = began
+        self._logged = (self.clock.train_s, 0.0, progress.step)
+
+    def train(self, state: TrainState) -> TrainState:
+        """Train; returns the state after the last step, which has been evaluated and saved."""
+        plan = self.run.plan
+        first, last, batch = self.before.step, plan.stop_after_step, plan.samples_per_step
+        feed = (
+            self.run.train_microbatches(first * batch, last * batch) if last > first else iter(())
+        )
+        pending: tuple[int, Metrics] | None = None
+        with self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar:
+            self.clock.start()
+            for step in range(first + 1, last + 1):
+                state, metrics = run_step(self.run, state, feed, (step - 1) * batch, self.clock)
+                if pending is not None:
+                    # Waits for the previous step while this one computes: the host runs one ahead.
+                    self._finished(*pending)
+                pending = (step, metrics)
+                if step % plan.layers_every_steps == 0:
+                    self._log_layers(step, state)
+                if self._stops_at(step):
+                    pending = None
+                    self._stop_at(step, state, metrics)
+            self.clock.pause()
+        if self.result is None:
+            self.result = evaluate(self.run, state, last * batch)
+        return state
+
+    def progress(self, step: int) -> Progress:
+        """Where the run is after ``step``, for a checkpoint or the summary."""
+        return Progress(
+            step=step,
+            samples=step * self.run.plan.samples_per_step,
+            wall_s=self.before.wall_s + time.perf_counter() - self._began,
+            compile_s=self.before.compile_s + self.run.programs.compile_s,
+            train_s=self.clock.now(),
+        )
+
+    def images_per_s(self, step: int) -> float | None:
+        """Training throughput of this turn, without compilation, evaluation and checkpoints."""
+        seconds = self.clock.now() - self.before.train_s
+        images = (step - self.before.step) * self.run.plan.samples_per_step
+        return images / seconds if seconds > 0 and images else None
+
+    def summary(self, status: Status) -> Summary:
+        """How the run stands."""
+        progress, result = self.progress(self.step), self.result
+        return Summary(
+            status=status,
+            top1=result and result.top1,
+            top5=result and result.top5,
+            loss=result and result.loss,
+            steps=progress.step,
+            samples=progress.samples,
+            wall_s=progress.wall_s,
+            compile_s=progress.compile_s,
+            images_per_s=self.images_per_s(progress.step),
+        )
+
+    def _stops_at(self, step: int) -> bool:
+        plan = self.run.plan
+        return (
+            step == plan.stop_after_step
+            or step % plan.evaluate_every_steps == 0
+            or step % plan.checkpoint_every_steps == 0
+        )
+
+    def _stop_at(self, step: int, state: TrainState, metrics: Metrics) -> None:
+        """At the end of a step that is evaluated or saved: nothing is in flight meanwhile."""
+        plan = self.run.plan
+        metrics = jax.device_get(metrics)
+        self.clock.pause()
+        last = step == plan.stop_after_step
+        extra = {}
+        if last or step % plan.evaluate_every_steps == 0:
+            self.result = evaluate(self.run, state, step * plan.samples_per_step)
+            extra = {
+                f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")
+            }
+            self.run.console.evaluation(
+                step,
+                epoch=self._epoch(step),
+                loss=self.result.loss,
+                top1=self.result.top1,
+                top5=self.result.top5,
+                seconds=self.result.seconds,
+            )
+        self._finished(step, metrics, extra)
+        if last or step % plan.checkpoint_every_steps == 0:
+            self.tracker.flush()  # a checkpoint never knows more than the log
+            self.checkpoints.save(state, self.progress(step), plan)
+        self.clock.start()
+
+    def _finished(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
+        """Report a step that has been computed."""
+        metrics = jax.device_get(metrics)
+        plan, self.step = self.run.plan, step
+        if step % plan.log_every_steps == 0 or extra is not None:
+            then, waited, logged = self._logged
+            seconds = self.clock.now() - then
+            self.tracker.scalars(
+                step,
+                {
+                    "samples": step * plan.samples_per_step,
+                    "epoch": self._epoch(step),
+                    "loss": float(metrics.loss),
+                    "top1": float(metrics.top1),
+                    "top5": float(metrics.top5),
+                    "learning_rate": plan.schedule((step - 1) * plan.samples_per_step),
+                    "gradient_norm": float(metrics.gradient_norm),
+                    "images_per_s": (step - logged) * plan.samples_per_step / max(seconds, 1e-9),
+                    "input_wait": (self.clock.wait_s - waited) / max(seconds, 1e-9),
+                    **(extra or {}),
+                },
+            )
+            self._logged = (self.clock.now(), self.clock.wait_s, step)
+        self._bar.update(
+            step,
+            loss=float(metrics.loss),
+            images_per_s=self.images_per_s(step),
+            epoch=self._epoch(step),
+        )
+
+    def _log_layers(self, step: int, state: TrainState) -> None:
+        """Trust ratio and norms of every parameter; waits, for the next step takes the state."""
+        report = jax.device_get(state.optimizer.report)
+        columns = {name: flatten_paths(getattr(report, name)) for name in report._fields}
+        paths = next(iter(columns.values()))
+        self.tracker.layers(
+            step,
+            step * self.run.plan.samples_per_step,
+            {path: {name: float(c[path]) for name, c in columns.items()} for path in paths},
+        )
+
+    def _epoch(self, step: int) -> float:
+        return step * self.run.plan.samples_per_step / self.run.plan.facts.train_examples

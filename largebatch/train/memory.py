@@ -1,0 +1,87 @@
+"""Device memory: what a compiled program needs, and the most workers at a time that fit.
+
+Decided before the run from the compiler's own account of the program, never by running out.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+
+import jax
+
+from largebatch.errors import ConfigError
+
+GIB = 2**30
+
+
+def program_bytes(compiled: jax.stages.Compiled) -> int:
+    """Peak bytes on one device while the program runs: arguments, results and temporaries."""
+    analysis = compiled.memory_analysis()
+    return (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+        + analysis.generated_code_size_in_bytes
+    )
+
+
+def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
+    """Memory that may be planned for on ``device``.
+
+    Args:
+      device: the device.
+      memory_gib: the configured amount; 0 asks the device.
+      neighbours: devices of this process. Where a device has no memory of its own (CPU) they share
+        half of the host's; the other half is left to the input pipeline and other programs.
+    """
+    if memory_gib:
+        return int(memory_gib * GIB)
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // neighbours
+
+
+def largest_that_fits(
+    candidates: Sequence[int], needed: Callable[[int], int], available: int
+) -> int:
+    """The largest candidate for ``batch.microbatch`` whose program fits.
+
+    A program's bytes are nearly affine in the microbatch, so each compilation is spent where the
+    line through those already seen says the limit lies; the smallest comes first, for a program
+    far too large may be slow or impossible to compile.
+
+    Args:
+      candidates: workers at a time, ascending.
+      needed: compiles the program for one candidate and returns its bytes; grows with it.
+      available: bytes that may be used.
+
+    Raises:
+      ConfigError: not even the smallest fits.
+    """
+    seen = {candidates[0]: needed(candidates[0])}
+    if seen[candidates[0]] > available:
+        raise ConfigError(
+            f"batch.microbatch=auto: even {candidates[0]} worker(s) at a time need "
+            f"{seen[candidates[0]] / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be used "
+            "on a device; use fewer batch.images_per_worker or smaller images"
+        )
+    while True:
+        fitting = max(m for m in seen if seen[m] <= available)
+        too_large = min((m for m in seen if seen[m] > available), default=float("inf"))
+        open_ = [m for m in candidates if fitting < m < too_large]
+        hopeful = [m for m in open_ if _predict(seen, m) <= available]
+        # The first line, from one program, is proportional and so too steep: always try beyond it.
+        if not hopeful and (not open_ or len(seen) > 1):
+            return fitting
+        following = hopeful[-1] if hopeful else open_[0]
+        seen[following] = needed(following)
+
+
+def _predict(seen: dict[int, int], microbatch: int) -> float:
+    """Bytes on the line through the two largest programs seen; proportional where there is one."""
+    points = sorted(seen.items())[-2:]
+    if len(points) == 1:
+        return points[0][1] * microbatch / points[0][0]
+    (m0, b0), (m1, b1) = points
+    return b0 + (b1 - b0) * (microbatch - m0) / (m1 - m0)

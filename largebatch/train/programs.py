@@ -1,0 +1,119 @@
+"""The step functions compiled ahead of time for one plan, with the time and memory that took."""
+
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from largebatch import parallel
+from largebatch.train.memory import program_bytes
+from largebatch.train.steps import Steps
+
+PyTree = Any
+
+
+class Programs:
+    """Executables of ``steps``, each compiled on first use (and then kept)."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.compile_s = 0.0
+        self.bytes: dict[str, int] = {}
+        """Peak bytes on a device, by program."""
+
+    @functools.cached_property
+    def state(self) -> PyTree:
+        """Shapes and shardings of the state."""
+        sharding = parallel.replicated(self.steps.mesh)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(self.steps.init, 0),
+        )
+
+    @functools.cached_property
+    def init(self) -> jax.stages.Compiled:
+        """Seed → state."""
+        seed = jax.ShapeDtypeStruct((), jnp.int32, sharding=parallel.replicated(self.steps.mesh))
+        return self._compile("initialisation", self.steps.init, seed)
+
+    @functools.cached_property
+    def empty_carry(self) -> jax.stages.Compiled:
+        """() → carry."""
+        return self._compile("empty carry", self.steps.empty_carry)
+
+    @functools.cached_property
+    def accumulate(self) -> jax.stages.Compiled:
+        """One microbatch's gradients, added to the carry."""
+        arguments = (self.state.params, self.state.stats, self._carry, *self._images)
+        return self._compile("accumulate", self.steps.accumulate, *arguments)
+
+    @functools.cached_property
+    def finish(self) -> jax.stages.Compiled:
+        """The last microbatch, all-reduce and update."""
+        rate = jax.ShapeDtypeStruct(
+            (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
+        )
+        carry = self._carry if self.steps.plan.microbatches > 1 else None
+        return self._compile(
+            "train step", self.steps.finish, self.state, carry, *self._images, rate
+        )
+
+    @functools.cached_property
+    def evaluate(self) -> jax.stages.Compiled:
+        """One batch of evaluation."""
+        images, labels = self._images
+        weights = jax.ShapeDtypeStruct(labels.shape, jnp.float32, sharding=labels.sharding)
+        return self._compile(
+            "evaluation",
+            self.steps.evaluate,
+            self.state.params,
+            self.state.stats,
+            images,
+            labels,
+            weights,
+        )
+
+    @functools.cached_property
+    def measure_statistics(self) -> jax.stages.Compiled:
+        """Batch statistics of one microbatch."""
+        return self._compile(
+            "statistics",
+            self.steps.measure_statistics,
+            self.state.params,
+            self.state.stats,
+            self._images[0],
+        )
+
+    def prepare(self) -> None:
+        """Compile all that training will call, so that no step of the run waits for it."""
+        if self.steps.plan.microbatches > 1:
+            _ = self.empty_carry, self.accumulate
+        _ = self.finish, self.evaluate
+        if self.steps.plan.config.norm.statistics == "precise":
+            _ = self.measure_statistics
+
+    @functools.cached_property
+    def _carry(self) -> PyTree:
+        sharding = parallel.split(self.steps.mesh)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(self.steps.empty_carry),
+        )
+
+    @functools.cached_property
+    def _images(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        sharding = parallel.split(self.steps.mesh)
+        rows, shape = self.steps.plan.microbatch_samples, self.steps.plan.facts.image_shape
+        return (
+            jax.ShapeDtypeStruct((rows, *shape), jnp.uint8, sharding=sharding),
+            jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding),
+        )
+
+    def _compile(self, name: str, function: Any, *arguments: Any) -> jax.stages.Compiled:
+        start = time.perf_counter()
+        compiled = function.lower(*arguments).compile()
+        self.compile_s += time.perf_counter() - start
+        self.bytes[name] = program_bytes(compiled)
+        return compiled

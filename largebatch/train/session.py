@@ -1,0 +1,203 @@
+"""One invocation of the trainer, in a working directory, with what people see of it."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from largebatch import tracking
+from largebatch.config import Config, changed, microbatch_candidates
+from largebatch.errors import CheckpointError, UserError
+from largebatch.parallel import processes
+from largebatch.train import describe, workdir
+from largebatch.train.build import Run, build
+from largebatch.train.checkpoints import Checkpoints, Progress
+from largebatch.train.dry_run import dry_run
+from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.loop import Loop
+from largebatch.train.steps import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    recipe: Path
+    workdir: Path
+    overrides: tuple[tuple[str, str], ...] = ()
+    resume: str = "auto"
+    """auto, never or must."""
+    dry_run: bool = False
+    eval_only: bool = False
+
+
+def run(config: Config, request: Request, hosts: str = "one process") -> tracking.Summary | None:
+    """Train, evaluate or rehearse, as asked; ``hosts`` says how the processes found each other.
+
+    Returns:
+      The summary; None for a dry run.
+
+    Raises:
+      UserError: anything that the user can mend.
+    """
+    began = time.perf_counter()
+    console = tracking.Console(quiet=jax.process_index() != 0)
+    made = build(config, console)
+    rows = describe.plan_rows(made, hosts)
+    console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
+    with _out_of_memory_explained(made):
+        if request.dry_run:
+            dry_run(made, request.workdir)
+            return None
+        session = _Session(made, request, began)
+        return session.evaluate() if request.eval_only else session.train()
+
+
+class _Session:
+    """A run with its directory opened."""
+
+    def __init__(self, made: Run, request: Request, began: float) -> None:
+        self.made = made
+        self.request = request
+        self.began = began
+        self.console = made.console
+        directory = request.workdir / "checkpoints"
+        if jax.process_index() == 0 and not request.eval_only:
+            moved = workdir.prepare(request.workdir, anew=request.resume == "never")
+            if moved:
+                self.console.note(f"the earlier run in {request.workdir} is now in {moved}")
+        processes.wait_for_all("workdir prepared")
+        if request.eval_only and not directory.is_dir():
+            raise CheckpointError(
+                f"no checkpoints in {directory}; train first, or give another --workdir"
+            )
+        self.checkpoints = Checkpoints(directory, keep=made.plan.config.run.keep_checkpoints)
+        self.step = self.checkpoints.latest_step()
+        if self.step is None and (request.eval_only or request.resume == "must"):
+            raise CheckpointError(
+                f"no checkpoint in {directory} to resume from; give another --workdir"
+                + ("" if request.eval_only else ", or drop --resume=must")
+            )
+
+    def train(self) -> tracking.Summary:
+        """Train from the newest checkpoint or from the start."""
+        made, plan, request = self.made, self.made.plan, self.request
+        progress = self._stored_progress()
+        tracker = self._trackers(progress)
+        if jax.process_index() == 0:
+            tracking.write_json(request.workdir / "config.json", describe.resolved(plan))
+        with self.console.compiling("initialisation, train step and evaluation"):
+            made.programs.prepare()
+            state = self._state()
+        loop = Loop(made, tracker, self.checkpoints, progress, self.began)
+        status = "failed"
+        try:
+            loop.train(state)
+            self.checkpoints.wait()
+            status = "complete" if plan.stop_after_step == plan.steps else "stopped"
+        finally:
+            tracker.close()
+            summary = loop.summary(status)
+            if jax.process_index() == 0:
+                summary.write(request.workdir)
+        self.checkpoints.close()
+        self._close(summary, loop.result)
+        return summary
+
+    def evaluate(self) -> tracking.Summary:
+        """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
+        progress = self._stored_progress()
+        with self.console.compiling("evaluation"):
+            _ = self.made.programs.evaluate
+            state = self._state()
+        result = evaluate(self.made, state, progress.samples)
+        self.checkpoints.close()
+        summary = tracking.Summary(
+            status="evaluated",
+            top1=result.top1,
+            top5=result.top5,
+            loss=result.loss,
+            steps=progress.step,
+            samples=progress.samples,
+            wall_s=time.perf_counter() - self.began,
+            compile_s=self.made.programs.compile_s,
+            images_per_s=result.images / result.seconds,
+        )
+        if jax.process_index() == 0:
+            tracking.write_json(
+                self.request.workdir / "evaluation.json", dataclasses.asdict(summary)
+            )
+        rows = [
+            *describe.result_rows(result),
+            ("checkpoint", str(self.checkpoints.path(progress.step))),
+        ]
+        self.console.closing(rows, f"evaluated at step {progress.step}")
+        return summary
+
+    def _stored_progress(self) -> Progress:
+        """The newest checkpoint's progress, its plan compared to this one; zero without one."""
+        if self.step is None:
+            return Progress()
+        progress, table = self.checkpoints.check(self.step, self.made.plan)
+        self.console.note(f"resuming from {self.checkpoints.path(self.step)}")
+        if table:
+            self.console.note(f"options that differ from the checkpoint's:\n{table}")
+        return progress
+
+    def _state(self) -> TrainState:
+        programs = self.made.programs
+        if self.step is not None:
+            return self.checkpoints.restore(self.step, programs.state)
+        return programs.init(np.int32(self.made.plan.config.run.seed))
+
+    def _trackers(self, progress: Progress) -> tracking.Tracker:
+        if jax.process_index() != 0:
+            return tracking.Composite(())
+        where = {"workdir": self.request.workdir, "resume_step": progress.step}
+        return tracking.Composite(
+            (tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where))
+        )
+
+    def _close(self, summary: tracking.Summary, result: Result) -> None:
+        request, again = self.request, (self.request.recipe, self.request.workdir)
+        if summary.status == "stopped":
+            kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
+            following = describe.command(*again, kept)
+        else:
+            following = describe.command(*again, request.overrides, "--eval_only")
+        rate = summary.images_per_s
+        rows = [
+            *describe.result_rows(result),
+            ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
+            ("throughput", "no step in this turn" if rate is None else f"{rate:,.0f} images/s"),
+            ("checkpoint", str(self.checkpoints.path(summary.steps))),
+            ("next", following),
+        ]
+        self.console.closing(
+            rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
+        )
+
+
+@contextlib.contextmanager
+def _out_of_memory_explained(made: Run) -> Iterator[None]:
+    """Turn a device's running out of memory into the microbatch to use."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        plan = made.plan
+        smaller = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]
+        remedy = (
+            f"use --config.batch.microbatch={smaller[-1]}"
+            if smaller
+            else "use fewer batch.images_per_worker or smaller images"
+        )
+        raise UserError(
+            f"a device ran out of memory with batch.microbatch={plan.microbatch} "
+            f"({plan.local_images} images at a time); {remedy}"
+        ) from error

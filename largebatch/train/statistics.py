@@ -1,0 +1,46 @@
+"""Running statistics of BatchNorm, from the batch statistics of all workers.
+
+A step's statistics are the plain average, over all spans of the global batch, of each span's mean
+and variance. The moving average takes them in; *precise* statistics replace it by those of the
+pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021, arXiv 2105.07576, section
+3).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+
+
+def sum_over_spans(batch: PyTree) -> PyTree:
+    """Statistics {…: (spans, features)} of one device's microbatch, summed over its spans."""
+    return jax.tree.map(lambda x: x.sum(axis=0), batch)
+
+
+def moving_average(running: PyTree, mean: PyTree, momentum: float) -> PyTree:
+    """``momentum`` of the running statistics and the rest of the step's."""
+    return jax.tree.map(lambda old, new: momentum * old + (1 - momentum) * new, running, mean)
+
+
+def with_squared_means(batch: PyTree) -> PyTree:
+    """Batch statistics {…: {mean, var}} with the squared means beside them, which pooling needs."""
+    return _at_layers(batch, lambda layer: layer | {"mean_squared": jnp.square(layer["mean"])})
+
+
+def pooled(average: PyTree) -> PyTree:
+    """Mean and biased variance of pooled activations, from averages over spans."""
+    return _at_layers(
+        average,
+        lambda layer: {
+            "mean": layer["mean"],
+            "var": layer["var"] + layer["mean_squared"] - jnp.square(layer["mean"]),
+        },
+    )
+
+
+def _at_layers(tree: PyTree, change: Any) -> PyTree:
+    if "mean" in tree:
+        return change(tree)
+    return {name: _at_layers(child, change) for name, child in tree.items()}

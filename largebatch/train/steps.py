@@ -1,0 +1,234 @@
+"""The functions of a step. Pure; each is jitted over the mesh and compiled once.
+
+A step of k microbatches is k − 1 calls of ``accumulate``, which computes gradients and crosses no
+network, and one of ``finish``, whose backward pass reduces each bucket as soon as it is complete
+and which then updates. With k = 1 only ``finish`` runs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+
+from largebatch import parallel
+from largebatch.config import Plan
+from largebatch.models import BatchMode, Model
+from largebatch.optim import global_norm
+from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.train import statistics
+from largebatch.train.loss import Sums, classification_sums
+from largebatch.trees import flatten_paths, unflatten_paths
+
+PyTree = Any
+
+
+class TrainState(NamedTuple):
+    """All that training changes on the devices; replicated."""
+
+    params: PyTree
+    stats: PyTree
+    optimizer: PyTree
+
+
+class Carry(NamedTuple):
+    """What each device has accumulated over the microbatches of a step; a row for each device."""
+
+    gradients: tuple[jax.Array, ...]
+    """For each bucket, (devices, elements)."""
+    totals: jax.Array
+    """Sums of batch statistics and metrics, (devices, elements)."""
+
+
+class Metrics(NamedTuple):
+    """Of a step's global batch; scalars."""
+
+    loss: jax.Array
+    top1: jax.Array
+    top5: jax.Array
+    gradient_norm: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The step functions of a plan on a mesh."""
+
+    plan: Plan
+    model: Model
+    optimizer: optax.GradientTransformationExtraArgs
+    mesh: Mesh
+    mean: tuple[float, ...]
+    """Of the images' channels, in grey levels 0 to 255."""
+    std: tuple[float, ...]
+    dtype: str = "float32"
+    """Of parameters, statistics and sums; tests prove equalities in float64."""
+
+    @functools.cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The static groups in which gradients are reduced."""
+        params, _ = jax.eval_shape(self.model.init, 0)
+        sizes = {path: leaf.size for path, leaf in flatten_paths(params).items()}
+        comm = self.plan.config.comm
+        return parallel.plan_buckets(
+            [(path, sizes[path]) for path in self.model.parameter_paths()],
+            scheme=comm.allreduce,
+            least_bytes=comm.bucket_mib * 2**20,
+            itemsize=jnp.dtype(comm.wire).itemsize,
+        )
+
+    @functools.cached_property
+    def init(self) -> Callable[[np.int32], TrainState]:
+        """Seed → state. Every device computes it for itself; nothing is sent."""
+
+        def init(seed: jax.Array) -> TrainState:
+            params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
+            return TrainState(params, stats, self.optimizer.init(params))
+
+        return jax.jit(init, out_shardings=parallel.replicated(self.mesh))
+
+    @functools.cached_property
+    def empty_carry(self) -> Callable[[], Carry]:
+        """A carry of zeros."""
+        totals = sum(x.size for x in jax.tree.leaves(jax.eval_shape(self.model.init, 0)[1]))
+
+        def empty() -> Carry:
+            sizes = [bucket.size for bucket in self.buckets]
+            *gradients, sums = (
+                jnp.zeros((self.mesh.size, size), self.dtype)
+                for size in [*sizes, totals + len(Sums._fields)]
+            )
+            return Carry(tuple(gradients), sums)
+
+        return jax.jit(empty, out_shardings=parallel.split(self.mesh))
+
+    @functools.cached_property
+    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, jax.Array, jax.Array], Carry]:
+        """(params, stats, carry, images, labels) → carry, with this microbatch added."""
+
+        def accumulate(
+            params: PyTree, stats: PyTree, carry: Carry, images: jax.Array, labels: jax.Array
+        ) -> Carry:
+            gradients, totals = jax.grad(self._loss, has_aux=True)(params, stats, images, labels)
+            flat = flatten_paths(gradients)
+            added = tuple(
+                held + parallel.flatten([flat[path] for path in bucket.paths])
+                for held, bucket in zip(carry.gradients, self.buckets, strict=True)
+            )
+            return Carry(added, carry.totals + ravel_pytree(totals)[0])
+
+        mapped = parallel.map_over(
+            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), SPLIT
+        )
+        return jax.jit(mapped, donate_argnums=2)
+
+    @functools.cached_property
+    def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
+        """(state, carry, images, labels, learning rate) → (state, metrics): the last microbatch.
+
+        ``carry`` is None where a step is one microbatch.
+        """
+        wire = self.plan.config.comm.wire
+
+        def finish(
+            state: TrainState,
+            carry: Carry | None,
+            images: jax.Array,
+            labels: jax.Array,
+            learning_rate: jax.Array,
+        ) -> tuple[TrainState, Metrics]:
+            held = None if carry is None else [g[0] for g in carry.gradients]
+
+            def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
+                hooked = parallel.reduce_gradients_in_backward(
+                    flatten_paths(params), self.buckets, held, wire
+                )
+                return self._loss(unflatten_paths(hooked), state.stats, images, labels)
+
+            gradients, totals = jax.grad(loss, has_aux=True)(state.params)
+            flat, unravel = ravel_pytree(totals)
+            flat = flat if carry is None else flat + carry.totals[0]
+            batch, sums = unravel(parallel.sum_over_devices(flat))
+            updates, optimizer = self.optimizer.update(
+                gradients, state.optimizer, state.params, learning_rate=learning_rate
+            )
+            spans = self.mesh.size * self.plan.microbatches * self.plan.spans_per_microbatch
+            stats = statistics.moving_average(
+                state.stats, jax.tree.map(lambda x: x / spans, batch), self.plan.norm_momentum
+            )
+            new = TrainState(optax.apply_updates(state.params, updates), stats, optimizer)
+            metrics = Metrics(
+                loss=sums.loss / sums.count,
+                top1=sums.top1 / sums.count,
+                top5=sums.top5 / sums.count,
+                gradient_norm=global_norm(optimizer.report),
+            )
+            return new, metrics
+
+        mapped = parallel.map_over(
+            self.mesh, finish, (REPLICATED, SPLIT, SPLIT, SPLIT, REPLICATED), REPLICATED
+        )
+        return jax.jit(mapped, donate_argnums=(0, 1))
+
+    @functools.cached_property
+    def evaluate(self) -> Callable[..., Sums]:
+        """(params, stats, images, labels, weights) → sums over all devices."""
+        smoothing = self.plan.config.loss.label_smoothing
+
+        def evaluate(
+            params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array, weights: jax.Array
+        ) -> Sums:
+            logits = self.model.apply(params, stats, self._normalise(images))
+            return parallel.sum_over_devices(
+                classification_sums(logits, labels, weights, smoothing)
+            )
+
+        mapped = parallel.map_over(
+            self.mesh, evaluate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), REPLICATED
+        )
+        return jax.jit(mapped)
+
+    @functools.cached_property
+    def measure_statistics(self) -> Callable[[PyTree, PyTree, jax.Array], PyTree]:
+        """(params, stats, images) → batch statistics with squared means.
+
+        Averaged over all spans of this microbatch on all devices.
+        """
+        mode = dataclasses.replace(self._mode, unbiased=False)
+
+        def measure(params: PyTree, stats: PyTree, images: jax.Array) -> PyTree:
+            _, batch = self.model.apply_train(params, stats, self._normalise(images), mode)
+            sums = statistics.sum_over_spans(statistics.with_squared_means(batch))
+            spans = self.mesh.size * self.plan.spans_per_microbatch
+            return jax.tree.map(lambda x: x / spans, parallel.sum_over_devices(sums))
+
+        mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
+        return jax.jit(mapped)
+
+    @property
+    def _mode(self) -> BatchMode:
+        return BatchMode(
+            spans=self.plan.spans_per_microbatch,
+            members=self.plan.members,
+            member_sum=parallel.member_sum,
+            unbiased=self.plan.config.norm.running_variance == "unbiased",
+        )
+
+    def _loss(
+        self, params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
+        """This microbatch's share of the batch's mean loss, and (statistics, metrics) sums."""
+        logits, batch = self.model.apply_train(params, stats, self._normalise(images), self._mode)
+        weights = jnp.ones(labels.shape, logits.dtype)
+        sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
+        return sums.loss / self.plan.samples_per_step, (statistics.sum_over_spans(batch), sums)
+
+    def _normalise(self, images: jax.Array) -> jax.Array:
+        """uint8 images to floats of mean 0 and deviation 1."""
+        mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
+        return (images.astype(self.dtype) - mean) / std

@@ -1,0 +1,95 @@
+"""Run a command as several processes of one training run on this machine, on CPU devices.
+
+    python scripts/launch_local.py --processes 2 -- train.py --workdir=runs/two
+
+Each process gets its own CPU device and they talk over loopback (Gloo), exactly as hosts of a cluster
+do over a network. Lines of process 0 are shown as they are, of the others only what goes to standard
+error. The exit code is that of the first process that fails; the others are then stopped.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+GRACE_S = 10.0
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(command: Sequence[str], processes: int, devices: int) -> list[subprocess.Popen]:
+    """Start ``command`` as ``processes`` processes of ``devices`` CPU devices each."""
+    address = f"127.0.0.1:{free_port()}"
+    started = []
+    for index in range(processes):
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": str(processes),
+            "JAX_PROCESS_ID": str(index),
+        }
+        quiet = None if index == 0 else subprocess.DEVNULL
+        started.append(
+            subprocess.Popen([sys.executable, *command], env=environment, stdout=quiet)
+        )
+    return started
+
+
+def wait(started: Sequence[subprocess.Popen]) -> int:
+    """Until all have ended well or one has failed; returns the exit code to pass on."""
+    while True:
+        codes = [process.poll() for process in started]
+        failed = [code for code in codes if code]
+        if failed:
+            return failed[0]
+        if all(code == 0 for code in codes):
+            return 0
+        time.sleep(0.1)
+
+
+def stop(started: Sequence[subprocess.Popen]) -> None:
+    """End those that still run."""
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    for process in started:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch, wait and clean up."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--processes", type=int, required=True, help="how many processes")
+    parser.add_argument("--devices", type=int, default=1, help="CPU devices of each (1)")
+    parser.add_argument("command", nargs="+", metavar="-- SCRIPT [ARGUMENT ...]")
+    flags = parser.parse_args(arguments)
+    if flags.processes < 1 or flags.devices < 1:
+        parser.error("--processes and --devices must be at least 1")
+    started = launch(flags.command, flags.processes, flags.devices)
+    try:
+        return wait(started)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        stop(started)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from largebatch.config import changed, default_config, differences, freeze, load, override, table
+from largebatch.config.command_line import overrides
+from largebatch.config.durations import samples
+from largebatch.config.load import options
+from largebatch.config.schema import Config
+from largebatch.errors import ConfigError
+
+
+def write(tmp_path, text):
+    path = tmp_path / "recipe.py"
+    path.write_text(text)
+    return path
+
+
+HEAD = "from largebatch.config import default_config\n\ndef get_config():\n    c = default_config()\n"
+
+
+def test_every_option_is_documented_and_says_whether_it_changes_the_mathematics():
+    for key, _, field in options(Config()):
+        assert len(field.metadata["doc"]) > 5, key
+        assert isinstance(field.metadata["mathematics"], bool), key
+
+
+def test_a_recipe_changes_only_what_it_sets(tmp_path):
+    path = write(tmp_path, HEAD + "    c.batch.workers = 2048\n    c.norm.span = 'all'\n    return c\n")
+    assert changed(load(path)) == {"batch.workers": 2048, "norm.span": "all"}
+    assert not list(tmp_path.glob("__pycache__"))
+
+
+def test_defaults_survive_the_round_trip():
+    assert freeze(default_config()) == Config()
+    assert freeze(dataclasses.asdict(Config())) == Config()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("batch.workers", "16", 16),
+        ("norm.span", "all", "all"),
+        ("norm.span", "4", 4),
+        ("batch.microbatch", "auto", "auto"),
+        ("schedule.peak", "1e-1", 0.1),
+        ("schedule.peak", "3", 3.0),
+        ("model.zero_init_last_gamma", "true", True),
+        ("data.shuffle", "False", False),
+        ("schedule.length", "540 steps", "540 steps"),
+        ("schedule.steps", "30 epochs,60 epochs", ("30 epochs", "60 epochs")),
+        ("optimizer.trust_skip", "", ()),
+        ("optimizer.trust_skip", "('bn',)", ("bn",)),
+        ("model.name", "resnet18", "resnet18"),
+    ],
+)
+def test_overrides_read_by_type(key, text, value):
+    config = override(Config(), key, text)
+    section, name = key.split(".")
+    got = getattr(getattr(config, section), name)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("batch.wokers", "16", ["batch.wokers", "did you mean 'workers'"]),
+        ("bacth.workers", "16", ["bacth.workers", "did you mean 'batch.workers'"]),
+        ("batch.momentum", "1", ["batch.momentum", "did you mean 'norm.momentum'"]),
+        ("batch.workers", "2.5", ["batch.workers", "2.5", "a whole number"]),
+        ("batch.workers", "many", ["batch.workers", "'many'", "a whole number"]),
+        ("schedule.peak", "nan", ["schedule.peak", "nan"]),
+        ("schedule.peak", "inf", ["schedule.peak"]),
+        ("model.name", "resnet5", ["model.name", "resnet5", "did you mean 'resnet50'"]),
+        ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
+        ("data.flip", "maybe", ["data.flip", "true nor false"]),
+        ("batch", "1", ["'batch.'"]),
+        ("seed", "1", ["'seed'", "'run.seed'"]),
+    ],
+)
+def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
+    with pytest.raises(ConfigError) as caught:
+        override(Config(), key, text)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    c.batch.wokers = 1\n    return c\n", ["recipe.py line 5", "wokers"]),
+        ("    c.batch.workers = 'x'\n    return c\n", ["batch.workers='x'", "a whole number"]),
+        ("    c.batch.workers = True\n    return c\n", ["batch.workers=True", "a whole number"]),
+        ("    return 1 / 0\n", ["recipe.py line 5", "ZeroDivisionError"]),
+        ("    return 3\n", ["recipe.py", "returned int"]),
+        ("    return {'batsh': {}}\n", ["'batsh'", "did you mean 'batch'"]),
+        ("    return {'batch': 3}\n", ["'batch'", "3"]),
+        ("    return c c\n", ["recipe.py line 5", "mend"]),
+    ],
+)
+def test_a_wrong_recipe_names_file_line_and_reason(tmp_path, body, words):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, HEAD + body))
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_missing_recipe_suggests_its_neighbour(tmp_path):
+    write(tmp_path, HEAD + "    return c\n")
+    with pytest.raises(ConfigError, match=r"no recipe file .*recip\.py; did you mean .*recipe\.py"):
+        load(tmp_path / "recip.py")
+    with pytest.raises(ConfigError, match="no get_config"):
+        load(write(tmp_path, "x = 1\n"))
+
+
+def test_command_line_overrides():
+    found = overrides(["--config.run.seed=3", "--config.data.source", "digits"])
+    assert found == [("run.seed", "3"), ("data.source", "digits")]
+    with pytest.raises(ConfigError, match=r"'--lr=3'.*--config\.section\.key=value"):
+        overrides(["--lr=3"])
+    with pytest.raises(ConfigError, match="has no value"):
+        overrides(["--config.run.seed"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5 epochs", 6_405_835),
+        ("1 epoch", 1_281_167),
+        ("0.1 epochs", 128_117),  # 128,116.7
+        ("540 steps", 540 * 81_920),
+        ("1_000 samples", 1000),
+        ("40 %", 400),
+        ("0 epochs", 0),
+    ],
+)
+def test_durations(text, value):
+    got = samples(text, "schedule.x", per_step=81_920, per_epoch=1_281_167, length=1000)
+    assert got == value
+    assert type(got) is int
+
+
+@pytest.mark.parametrize("text", ["5", "epochs", "five epochs", "-1 epochs", "1e3 samples", ""])
+def test_a_wrong_duration_names_its_option(text):
+    with pytest.raises(ConfigError, match=r"schedule\.warmup=.*is not a duration; write '5 epochs'"):
+        samples(text, "schedule.warmup", per_step=1, per_epoch=1)
+
+
+def test_a_share_needs_a_length():
+    with pytest.raises(ConfigError, match="cannot be a share"):
+        samples("40 %", "schedule.length", per_step=1, per_epoch=1)
+
+
+def test_differences_say_what_changes_the_mathematics():
+    other = override(override(Config(), "run.seed", "7"), "data.threads", "5")
+    found = differences(Config(), other)
+    assert [(d.key, d.stored, d.requested, d.mathematics) for d in found] == [
+        ("data.threads", 2, 5, False),
+        ("run.seed", 0, 7, True),
+    ]
+    lines = table(found).splitlines()
+    assert lines[0].split() == ["option", "checkpoint", "this", "run", "mathematics"]
+    assert lines[2].split() == ["run.seed", "0", "7", "changes"]
+
+
+def test_a_plan_touches_no_device(tmp_path):
+    code = """
+import jax
+def refuse(*a, **k): raise AssertionError("a device was asked for")
+jax.devices = jax.local_devices = jax.device_count = refuse
+from largebatch.config import Facts, freeze, resolve
+config = freeze({"batch": {"workers": 2048, "images_per_worker": 40}, "schedule": {"peak": 13.0}})
+plan = resolve(config, Facts(1281167, 50000, 1000, (224, 224, 3), devices=2048, processes=512))
+assert plan.samples_per_step == 81920 and plan.microbatches == 1 and plan.microbatch == 1
+from jax._src import xla_bridge
+assert not xla_bridge._backends
+print(plan.steps)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1408", done.stderr  # ceil(90 × 1,281,167 / 81,920)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+
+from largebatch.data.augment import Augment
+from largebatch.errors import ConfigError
+
+BATCH, HEIGHT, WIDTH = 64, 6, 9
+
+
+@pytest.fixture
+def images():
+    # No zeros, and no two pixels of an image alike: every displacement and mirroring can be told.
+    values = np.arange(1, HEIGHT * WIDTH * 3 + 1).reshape(HEIGHT, WIDTH, 3)
+    return np.stack([np.roll(values, i) for i in range(BATCH)]).astype(np.uint8)
+
+
+def draws(batch=BATCH, epoch=0):
+    return {"seed": 1, "epochs": np.full(batch, epoch), "ids": np.arange(batch)}
+
+
+def moved(image, down, right):
+    """The image moved by whole pixels over zeros, one pixel at a time."""
+    result = np.zeros_like(image)
+    for y in range(HEIGHT):
+        for x in range(WIDTH):
+            if 0 <= y - down < HEIGHT and 0 <= x - right < WIDTH:
+                result[y, x] = image[y - down, x - right]
+    return result
+
+
+def recognise(image, result, shift, flips):
+    """The (flipped, down, right) that turn `image` into `result`."""
+    found = [
+        (flipped, down, right)
+        for flipped in flips
+        for down in range(-shift, shift + 1)
+        for right in range(-shift, shift + 1)
+        if np.array_equal(moved(image[:, ::-1] if flipped else image, down, right), result)
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_nothing_to_do_returns_the_images(images):
+    assert Augment()(images, **draws()) is images
+
+
+def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
+    before = images.copy()
+    result = Augment(shift=2, flip=True)(images, **draws())
+    seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=True)]
+    assert (result.shape, result.dtype) == (images.shape, np.uint8)
+    assert len(set(seen)) > 20  # of 50; 64 draws reach 36 on average
+    np.testing.assert_array_equal(images, before)
+
+
+def test_shift_alone_and_flip_alone_make_the_same_choices(images):
+    both = Augment(shift=2, flip=True)(images, **draws())
+    flipped = Augment(flip=True)(images, **draws())
+    np.testing.assert_array_equal(Augment(shift=2)(flipped, **draws()), both)
+
+
+@pytest.mark.parametrize("shift", [1, 5])
+def test_displacements_and_flips_are_even(shift):
+    count = 20_000
+    image = np.zeros((count, 11, 11, 1), np.uint8)
+    image[:, 5, 5] = 1  # a mark in the middle: where it lands is the displacement
+    result = Augment(shift=shift)(image, **draws(count))
+    landed = np.argwhere(result[..., 0])[:, 1:] - 5
+    assert len(landed) == count
+    side = 2 * shift + 1
+    counts = np.bincount((landed + shift) @ [side, 1], minlength=side**2)
+    freedom, expected = side**2 - 1, count / side**2
+    score = ((counts - expected) ** 2 / expected).sum()
+    assert abs(score - freedom) < 5 * np.sqrt(2 * freedom)  # also fails if suspiciously regular
+
+    image[:] = 0
+    image[:, 5, 0] = 1
+    mirrored = Augment(flip=True)(image, **draws(count))[:, 5, 10, 0]
+    assert abs(mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(count)
+
+
+def test_choices_depend_on_seed_epoch_and_id_and_on_nothing_else(images):
+    augment = Augment(shift=2, flip=True)
+    whole = augment(images, **draws())
+    order = np.random.default_rng(0).permutation(BATCH)
+    shuffled = augment(images[order], seed=1, epochs=np.zeros(BATCH, int), ids=order)
+    np.testing.assert_array_equal(shuffled, whole[order])
+    part = augment(images[7:9], seed=1, epochs=np.zeros(2, int), ids=np.array([7, 8]))
+    np.testing.assert_array_equal(part, whole[7:9])
+
+    def unchanged(**other):
+        result = augment(images, **(draws() | other))
+        return np.all(result == whole, axis=(1, 2, 3)).mean()
+
+    # One in 50 draws agrees by chance.
+    assert unchanged(seed=2) < 0.2
+    assert unchanged(epochs=np.ones(BATCH, int)) < 0.2
+    assert unchanged(ids=np.arange(BATCH) + BATCH) < 0.2
+
+
+def test_choices_are_pinned(images):
+    result = Augment(shift=2, flip=True)(images[:6], **draws(6))
+    seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=False)]
+    assert seen == [
+        (False, -2, 0),
+        (False, -2, -2),
+        (False, -1, 2),
+        (True, -1, 0),
+        (False, 0, -1),
+        (False, -1, 2),
+    ]
+
+
+def test_one_batch_may_span_epochs(images):
+    augment = Augment(shift=2, flip=True)
+    epochs = np.arange(BATCH) // 40
+    spanning = augment(images, seed=1, epochs=epochs, ids=np.arange(BATCH))
+    np.testing.assert_array_equal(spanning[:40], augment(images, **draws())[:40])
+    np.testing.assert_array_equal(spanning[40:], augment(images, **draws(epoch=1))[40:])
+
+
+def test_a_shift_that_cannot_be_is_an_error(images):
+    with pytest.raises(ConfigError, match=r"data\.shift is -1"):
+        Augment(shift=-1)
+    with pytest.raises(
+        ConfigError, match=r"data\.shift is 6 but the images are 6×9; use at most 5"
+    ):
+        Augment(shift=6)(images, **draws())

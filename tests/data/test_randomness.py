@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from largebatch.data.randomness import mix, purpose, uniform
+
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
+
+
+def test_mix_is_splitmix64():
+    # The first two outputs of Vigna's splitmix64.c from seed 0.
+    assert int(mix(0)) == 0xE220A8397B1DCDAF
+    assert int(mix(GOLDEN_RATIO)) == 0x6E789E6AA1B965F4
+
+
+def test_mix_chains_its_keys():
+    assert int(mix(3, 5)) == int(mix(int(mix(3)) ^ 5))
+
+
+def test_mix_broadcasts_and_agrees_with_scalars():
+    rows, columns = np.arange(3)[:, None], np.arange(4, dtype=np.int32)
+    table = mix(7, rows, columns)
+    assert table.shape == (3, 4)
+    assert table.dtype == np.uint64
+    assert [[int(mix(7, r, c)) for c in range(4)] for r in range(3)] == table.tolist()
+    assert len(np.unique(table)) == 12
+
+
+def test_scalars_and_arrays_of_any_integer_type_agree():
+    for value in (-1, 0, 1, 2**31, 2**63 - 1):
+        wide = mix(np.array([value]))
+        assert int(mix(value)) == int(mix(np.int64(value))) == int(wide[0])
+    assert int(mix(-1)) == int(mix(2**64 - 1))
+
+
+def test_mix_refuses_other_types():
+    with pytest.raises(TypeError, match="integers"):
+        mix(1.5)
+
+
+def test_every_input_bit_changes_half_of_the_output_bits():
+    samples = np.arange(4000)
+    for place in (0, 1):
+        for bit in range(64):
+            flipped = samples.astype(np.uint64) ^ np.uint64(1 << bit)
+            pairs = [(samples, 9), (flipped, 9)] if place == 0 else [(9, samples), (9, flipped)]
+            changed = np.bitwise_count(mix(*pairs[0]) ^ mix(*pairs[1]))
+            # Mean 32, standard error 4/√4000 = 0.063; 0.4 is more than six of them.
+            assert abs(changed.mean() - 32) < 0.4
+
+
+def test_uniform_fills_the_unit_interval_evenly():
+    numbers = uniform(1, np.arange(200_000))
+    assert numbers.dtype == np.float64
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    counts, _ = np.histogram(numbers, bins=100, range=(0, 1))
+    # Chi-square of 99 degrees of freedom: mean 99, standard deviation 14.
+    assert ((counts - 2000) ** 2 / 2000).sum() < 99 + 5 * 14
+    assert np.all(numbers * 2**53 == np.floor(numbers * 2**53))
+
+
+def test_purposes_are_pinned_and_differ():
+    assert purpose("order") == 15958964071288741444
+    names = ["order", "augment.flip", "augment.top", "augment.left", "synthetic.label"]
+    assert len({purpose(name) for name in names}) == len(names)

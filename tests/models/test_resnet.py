@@ -1,0 +1,186 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from largebatch.models import DEPTHS, BatchMode, Model
+from largebatch.trees import flatten_paths
+
+# Parameters of torchvision's models with 1,000 classes.
+TORCHVISION = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
+
+
+def small(**options):
+    options = {"name": "resnet18", "classes": 5, "channels": 3, "width": 4} | options
+    return Model(**options)
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+def test_as_many_parameters_as_torchvision(name):
+    params, stats = jax.eval_shape(Model(name, classes=1000).init, 0)
+    assert sum(x.size for x in jax.tree.leaves(params)) == TORCHVISION[name]
+    norms = [p for p in flatten_paths(params) if p.endswith("/scale")]
+    assert len(jax.tree.leaves(stats)) == 2 * len(norms)
+    assert {x.dtype for x in jax.tree.leaves((params, stats))} == {jnp.dtype("float32")}
+
+
+def test_parameter_paths_are_complete_and_in_forward_order():
+    model = Model("resnet50", classes=1000)
+    paths = model.parameter_paths()
+    assert sorted(paths) == sorted(flatten_paths(jax.eval_shape(model.init, 0)[0]))
+    assert len(paths) == 161
+    assert paths[0] == "stem/conv/kernel"
+    assert paths[-2:] == ("head/kernel", "head/bias")
+    first = [path for path in paths if path.startswith("stage1/block1/conv")]
+    assert first == [f"stage1/block1/conv{i}/kernel" for i in (1, 2, 3)]
+
+
+def test_initial_values_are_torchvisions():
+    params, stats = Model("resnet50", classes=1000).init(0)
+    flat = flatten_paths(params)
+    for path in ("stem/conv/kernel", "stage2/block1/conv2/kernel", "stage4/block3/conv3/kernel"):
+        kernel = flat[path]
+        fan_out = kernel.shape[0] * kernel.shape[1] * kernel.shape[3]
+        expected = (2 / fan_out) ** 0.5
+        # Standard error of a deviation over N draws is σ/√(2N); five of them.
+        assert abs(kernel.std() - expected) < 5 * expected / (2 * kernel.size) ** 0.5
+        assert abs(kernel).max() > 3.5 * expected  # normal, not truncated at two deviations
+    for leaf in (flat["head/kernel"], flat["head/bias"]):
+        assert abs(leaf).max() <= 2048**-0.5
+        assert leaf.std() == pytest.approx(2048**-0.5 / 3**0.5, rel=0.1)
+    assert all((x == 1).all() for p, x in flat.items() if p.endswith("scale"))
+    assert all((x == 0).all() for p, x in flat.items() if p.endswith("/bias") and "bn" in p)
+    assert all((x == (p.endswith("var"))).all() for p, x in flatten_paths(stats).items())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_zero_init_last_gamma(name):
+    params, _ = Model(name, classes=3, width=4, zero_init_last_gamma=True).init(0)
+    last = {"resnet18": "bn2", "resnet50": "bn3"}[name]
+    for path, leaf in flatten_paths(params).items():
+        if path.endswith("scale"):
+            assert (leaf == (0 if path.split("/")[-2] == last else 1)).all(), path
+
+
+def test_the_seed_alone_decides_the_parameters():
+    model = small()
+    one, same, other = (flatten_paths(model.init(seed)[0]) for seed in (3, 3, 4))
+    for path in one:
+        np.testing.assert_array_equal(one[path], same[path])
+    assert (one["stem/conv/kernel"] != other["stem/conv/kernel"]).all()
+    # Kernels of one shape differ among themselves.
+    assert (one["stage1/block1/conv1/kernel"] != one["stage1/block1/conv2/kernel"]).all()
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_space_to_depth_is_the_same_function_of_the_same_parameters(size):
+    plain, blocked = small(), small(stem="space_to_depth")
+    params, stats = plain.init(0)
+    assert jax.tree.structure(params) == jax.tree.structure(blocked.init(0)[0])
+    images = jax.random.normal(jax.random.key(1), (4, size, size, 3))
+    mode = BatchMode(spans=2)
+
+    def loss(model, params):
+        logits, batch = model.apply_train(params, stats, images, mode)
+        return (logits**2).sum(), (logits, batch)
+
+    with jax.enable_x64(True):
+        params, stats, images = jax.tree.map(lambda x: x.astype("float64"), (params, stats, images))
+        for a, b in zip(
+            jax.tree.leaves(jax.grad(lambda p: loss(plain, p)[0])(params)),
+            jax.tree.leaves(jax.grad(lambda p: loss(blocked, p)[0])(params)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(abs(a).max()))
+        for a, b in zip(
+            jax.tree.leaves(loss(plain, params)[1]),
+            jax.tree.leaves(loss(blocked, params)[1]),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("stem", "size", "final"), [("conv7", 64, 2), ("small", 32, 4)])
+def test_resolutions(stem, size, final):
+    model = small(stem=stem)
+    seen = []
+    params, stats = model.init(0)
+    logits, batch = model.apply_train(
+        params, stats, jnp.ones((2, size, size, 3)), BatchMode(spans=1)
+    )
+    assert logits.shape == (2, 5)
+    text = str(jax.make_jaxpr(model.apply)(params, stats, jnp.ones((2, size, size, 3))))
+    assert f"f32[2,{final},{final},32]" in text
+    assert f"f32[2,{final // 2},{final // 2},32]" not in text
+    assert not seen
+
+
+def test_each_span_is_normalised_by_itself():
+    model = small(stem="small")
+    params, stats = model.init(0)
+    images = jax.random.normal(jax.random.key(0), (8, 8, 8, 3))
+    images = images * jnp.arange(1.0, 9.0)[:, None, None, None]  # spans that differ
+    together, batch = model.apply_train(params, stats, images, BatchMode(spans=4))
+    for i in range(4):
+        alone, mine = model.apply_train(params, stats, images[2 * i : 2 * i + 2], BatchMode(spans=1))
+        np.testing.assert_allclose(together[2 * i : 2 * i + 2], alone, rtol=1e-4, atol=1e-5)
+        for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mine), strict=True):
+            np.testing.assert_allclose(a[i], b[0], rtol=1e-3, atol=1e-5)
+    whole, _ = model.apply_train(params, stats, images, BatchMode(spans=1))
+    assert abs(whole - together).max() > 1e-2
+
+
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_statistics_of_a_batch_are_numpys(unbiased):
+    model = small(stem="small", channels=1)
+    params, stats = model.init(0)
+    images = jax.random.normal(jax.random.key(0), (3, 8, 8, 1))
+    _, batch = model.apply_train(params, stats, images, BatchMode(spans=1, unbiased=unbiased))
+    kernel = params["stem"]["conv"]["kernel"]
+    x = jax.lax.conv_general_dilated(
+        images, kernel, (1, 1), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    x = np.asarray(x, np.float64)
+    got = batch["stem"]["bn"]
+    np.testing.assert_allclose(got["mean"][0], x.mean((0, 1, 2)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["var"][0], x.var((0, 1, 2), ddof=int(unbiased)), rtol=1e-5)
+
+
+def test_evaluation_uses_the_running_statistics_alone():
+    model = small(stem="small")
+    params, stats = model.init(0)
+    images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
+    whole = model.apply(params, stats, images)
+    parts = jnp.concatenate([model.apply(params, stats, images[i : i + 1]) for i in range(4)])
+    np.testing.assert_allclose(whole, parts, rtol=1e-5, atol=1e-6)
+    other = jax.tree.map(lambda x: 2 * x + 1, stats)
+    assert abs(model.apply(params, other, images) - whole).max() > 1e-3
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide():
+    model = small(stem="small", dtype="bfloat16")
+    params, stats = model.init(0)
+    images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
+
+    def loss(params):
+        logits, batch = model.apply_train(params, stats, images, BatchMode(spans=2))
+        assert logits.dtype == jnp.float32
+        assert {x.dtype for x in jax.tree.leaves(batch)} == {jnp.dtype("float32")}
+        return (logits**2).sum()
+
+    gradients = jax.grad(loss)(params)
+    assert {x.dtype for x in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
+    text = str(jax.make_jaxpr(loss)(params))
+    convolutions = [line for line in text.splitlines() if "conv_general_dilated" in line]
+    assert len(convolutions) == 20
+    assert all(line.split("=")[0].strip().split(":")[1].startswith("bf16") for line in convolutions)
+    exact = small(stem="small").apply(params, stats, images)
+    close = model.apply(params, stats, images)
+    # Twenty layers of 2⁻⁹ roundings.
+    assert 0 < abs(close - exact).max() / abs(exact).max() < 0.1

@@ -1,0 +1,298 @@
+"""The console as a log file and as a terminal would see it."""
+
+import io
+import re
+import sys
+
+import pytest
+from rich.live import Live
+
+from largebatch.tracking import Console
+
+CHECKPOINT = "/gpfs/work/group/experiments/imagenet/resnet50/record-81920/checkpoints/1408"
+COMMAND = f"python scripts/export.py --checkpoint {CHECKPOINT} --format 'a  b'"
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def everything(console, clock):
+    """A short run that uses every part."""
+    console.plan("record", [("workers", "2,048"), ("seed", "7")], changed={"seed"})
+    with console.compiling("training step"):
+        clock.now += 12.34
+    with console.progress(540, 0, samples_per_step=64) as progress:
+        for step in (1, 119, 540):
+            clock.now += 20.0
+            progress.update(step, loss=2.3456, images_per_s=12_345.0, epoch=step / 432)
+            if step == 119:
+                console.evaluation(
+                    119, epoch=0.275, loss=1.25, top1=0.7508, top5=0.9231, seconds=3.21
+                )
+                with console.compiling("evaluation"):
+                    clock.now += 1.0
+                console.warn("one host is slow")
+    console.note("saved [1] :x: checkpoint")
+    console.closing([("top-1", "75.08%"), ("next", "python x.py")], "finished")
+
+
+def rendered(**options):
+    clock, file = Clock(), io.StringIO()
+    everything(Console(file=file, clock=clock, **options), clock)
+    return file.getvalue()
+
+
+def test_plain_output_exactly():
+    assert rendered(width=80).splitlines() == [
+        "╭─ record ──────────╮",
+        "│   workers  2,048  │",
+        "│ * seed     7      │",
+        "│ * not the default │",
+        "╰───────────────────╯",
+        "compiling training step: done once, may take minutes",
+        "compiled training step in 12.3 s",
+        "step   1/540  epoch 0.00  loss 2.3456  12,345 images/s",
+        "step 119/540  epoch 0.28  loss 2.3456  12,345 images/s  eta 0:01:11",
+        "validation at step 119  epoch 0.28  loss 1.2500  top-1 75.08%  top-5 92.31%  3.2 s",
+        "compiling evaluation: done once, may take minutes",
+        "compiled evaluation in 1.0 s",
+        "warning: one host is slow",
+        "step 540/540  epoch 1.25  loss 2.3456  12,345 images/s  eta 0:00:00",
+        "saved [1] :x: checkpoint",
+        "╭─ finished ─────────╮",
+        "│ top-1  75.08%      │",
+        "│ next   python x.py │",
+        "╰────────────────────╯",
+    ]
+
+
+@pytest.mark.parametrize("variable", [None, "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
+def test_no_control_codes_where_there_is_no_terminal(monkeypatch, variable):
+    expected = rendered(width=80)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    assert rendered(width=80) == expected
+    assert not CONTROL.search(expected)
+
+
+def test_dumb_terminal_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    text = rendered(force_terminal=True)
+    assert "\x1b" not in text
+    assert "step 540/540  epoch 1.25" in text
+
+
+def test_terminal_has_colour_bar_and_every_line():
+    text = rendered(force_terminal=True, width=100)
+    assert COLOUR.search(text)
+    assert "━" in text
+    for line in (
+        "compiled training step in 12.3 s",
+        "compiled evaluation in 1.0 s",
+        "validation at step 119  epoch 0.28  loss 1.2500  top-1 75.08%  top-5 92.31%  3.2 s",
+        "540/540",
+        "eta 0:00:00",
+    ):
+        assert line in text
+    assert "compiling training step  0:00" in text
+    # Nothing is left hidden: the cursor that the live display hides is shown again.
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    # The line of the step is drawn over, not repeated: each redraw erases its line first.
+    assert text.count("540/540") <= text.count("\x1b[2K")
+
+
+def test_one_live_display_at_a_time(monkeypatch):
+    live = []
+
+    class Watched(Live):
+        def __enter__(self):
+            live.append(live[-1] + 1 if live else 1)
+            return super().__enter__()
+
+        def __exit__(self, *reason):
+            live.append(live[-1] - 1)
+            super().__exit__(*reason)
+
+    monkeypatch.setattr("largebatch.tracking.console.Live", Watched)
+    rendered(force_terminal=True, width=100)
+    # One for the first compilation, one for progress; none for the compilation inside it.
+    assert live == [1, 0, 1, 0]
+
+
+def test_no_color_removes_colour_only(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = rendered(force_terminal=True, width=100)
+    assert not COLOUR.search(text)
+    assert "\x1b[1m" in text
+    assert "* seed" in text
+
+
+def test_the_live_line_never_exceeds_the_terminal():
+    for width in (100, 80, 60, 40):
+        clock, file = Clock(), io.StringIO()
+        console = Console(file=file, force_terminal=True, width=width, clock=clock)
+        with console.progress(540, 0, samples_per_step=64) as progress:
+            for step in (1, 120):
+                clock.now += 20.0
+                progress.update(step, loss=2.3456, images_per_s=12_345.0, epoch=1.25)
+        text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue())
+        lines = [line for line in re.split(r"[\r\n]+", text) if line]
+        assert lines
+        assert max(map(len, lines)) <= width
+        assert lines[-1].startswith("step 120/540")
+        assert lines[-1].rstrip().endswith("eta 0:01:11")  # 420 × 20 s / 119
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_paths_and_commands_can_be_pasted(monkeypatch, terminal, width):
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=width)
+    console.closing(
+        [("top-1", "75.08%"), ("checkpoint", CHECKPOINT), ("next", COMMAND)], "finished"
+    )
+    console.note(COMMAND)
+    console.warn(COMMAND)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue()).splitlines()
+    assert any(CHECKPOINT in line for line in lines)
+    assert sum(COMMAND in line for line in lines) == 3
+    boxed = any(line.startswith("╭") for line in lines)
+    assert boxed == (width == 200)
+
+
+def test_box_at_the_width_where_it_just_fits():
+    rows, drawn = [("next", "python scripts/x.py")], {}
+    for width in (29, 28):  # 4 + 2 + 19 cells, two borders and a space inside each
+        file = io.StringIO()
+        Console(file=file, width=width).closing(rows, "finished")
+        drawn[width] = file.getvalue().splitlines()
+    assert drawn[29] == [
+        "╭─ finished ────────────────╮",
+        "│ next  python scripts/x.py │",
+        "╰───────────────────────────╯",
+    ]
+    assert drawn[28] == [
+        "finished ───────────────────",
+        "next  python scripts/x.py",
+        "────────────────────────────",
+    ]
+
+
+def test_a_run_that_stops_between_lines_still_shows_its_last_step():
+    clock, file = Clock(), io.StringIO()
+
+    def stop():
+        with Console(file=file, clock=clock).progress(540, 0, samples_per_step=64) as progress:
+            for step in (1, 2, 3):
+                clock.now += 1.0
+                progress.update(step, loss=1.0, images_per_s=None, epoch=0.1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert [line[:12] for line in file.getvalue().splitlines()] == ["step   1/540", "step   3/540"]
+
+
+def test_plan_highlights_what_changed():
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=60)
+    console.plan("record", [("workers", "2,048"), ("seed", "7")], changed=["seed"])
+    seed = next(line for line in file.getvalue().splitlines() if "seed" in line)
+    workers = next(line for line in file.getvalue().splitlines() if "workers" in line)
+    assert COLOUR.search(seed)
+    assert not COLOUR.search(workers)
+    assert "*" not in workers
+
+
+def test_plan_without_changes_has_no_marks():
+    file = io.StringIO()
+    Console(file=file, width=60).plan("record", [("workers", "2,048"), ("seed", "7")])
+    assert "*" not in file.getvalue()
+    assert "│ seed     7     │" in file.getvalue()
+
+
+def test_quiet_prints_nothing(capsys):
+    clock, file = Clock(), io.StringIO()
+    for options in ({"file": file, "force_terminal": True}, {"force_terminal": False}):
+        console = Console(quiet=True, clock=clock, **options)
+        everything(console, clock)
+        console.error("no")
+    assert file.getvalue() == ""
+    assert capsys.readouterr() == ("", "")
+
+
+def test_error_is_one_line_on_standard_error_and_the_rest_is_not(capsys):
+    Console().note("hello")
+    Console().error(f"workdir {CHECKPOINT}/[a] holds\nanother run; name another")
+    out, err = capsys.readouterr()
+    assert out == "hello\n"
+    assert err == f"error: workdir {CHECKPOINT}/[a] holds another run; name another\n"
+
+
+def test_failed_compilation_is_not_called_done():
+    for terminal in (False, True):
+        clock, file = Clock(), io.StringIO()
+        console = Console(file=file, force_terminal=terminal, width=80, clock=clock)
+
+        def fail(console=console, clock=clock):
+            with console.compiling("training step"):
+                clock.now += 2.0
+                raise RuntimeError("out of memory")
+
+        with pytest.raises(RuntimeError, match="out of memory"):
+            fail()
+        assert "compiling training step stopped after 2.0 s" in file.getvalue()
+        assert "compiled" not in file.getvalue()
+
+
+def test_streams_are_given_back_after_a_live_display(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    console = Console(width=80)
+
+    def fail():
+        with console.progress(5, 0, samples_per_step=1):
+            print("a stray line")
+            print("[red] :x: and a half", end="", flush=True)
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        fail()
+    assert sys.stdout is out
+    assert sys.stderr is err
+    # Printed above the bar, on a line of its own, where the bar was erased.
+    assert "\r\x1b[2Ka stray line\n" in out.getvalue()
+    assert "[red] :x: and a half\n" in out.getvalue()
+    console.error("ended")
+    assert "ended" in err.getvalue()
+    with console.compiling("evaluation"):  # the display is free again
+        pass
+    assert "compiled evaluation" in out.getvalue()
+
+
+def test_an_encoding_without_box_characters():
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    clock = Clock()
+    everything(Console(file=file, width=60, clock=clock), clock)
+    everything(Console(file=file, width=60, clock=clock, force_terminal=True), clock)
+    assert b"75.08%" in raw.getvalue()

@@ -1,0 +1,173 @@
+"""JSON lines: strict JSON, kept through a kill; a resumed history equals an unbroken one."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from largebatch.errors import UserError
+from largebatch.tracking import JsonlTracker, read_rows
+
+
+def strict(line):
+    """Parses as a reader would that knows no NaN."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def record(tracker, steps):
+    """What a run logs: a training row each step, a validation row at even steps."""
+    for step in steps:
+        tracker.scalars(step, {"loss": 1.0 / step, "epoch": step / 4})
+        if step % 2 == 0:
+            tracker.scalars(step, {"validation/top1": step / 100})
+            tracker.layers(step, 32 * step, {"conv": {"trust_ratio": 0.5 / step}})
+
+
+def history(directory):
+    return {name: (directory / name).read_bytes() for name in ("metrics.jsonl", "layers.jsonl")}
+
+
+def test_rows_have_step_first_and_keys_as_given(tmp_path):
+    tracker = JsonlTracker(tmp_path / "run", resume_step=0)
+    tracker.scalars(7, {"loss": 2.5, "samples": 224, "phase": "warm-up"})
+    tracker.layers(7, 224, {"stem/kernel": {"trust_ratio": 0.25, "weight_norm": 3.0}})
+    tracker.close()
+    assert (tmp_path / "run/metrics.jsonl").read_text() == (
+        '{"step": 7, "loss": 2.5, "samples": 224, "phase": "warm-up"}\n'
+    )
+    assert read_rows(tmp_path / "run/layers.jsonl") == [
+        {
+            "step": 7,
+            "samples": 224,
+            "layers": {"stem/kernel": {"trust_ratio": 0.25, "weight_norm": 3.0}},
+        }
+    ]
+
+
+def test_non_finite_becomes_null_at_any_depth(tmp_path):
+    tracker = JsonlTracker(tmp_path, resume_step=0)
+    tracker.scalars(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": np.float32("nan")})
+    tracker.layers(1, 2, {"conv": {"trust_ratio": math.nan, "weight_norm": 1.0}})
+    tracker.close()
+    assert strict((tmp_path / "metrics.jsonl").read_text()) == {
+        "step": 1,
+        "a": None,
+        "b": None,
+        "c": None,
+        "d": None,
+    }
+    assert strict((tmp_path / "layers.jsonl").read_text())["layers"] == {
+        "conv": {"trust_ratio": None, "weight_norm": 1.0}
+    }
+
+
+def test_numbers_of_numpy_are_written_as_plain_ones(tmp_path):
+    tracker = JsonlTracker(tmp_path, resume_step=0)
+    tracker.scalars(1, {"loss": np.float32(0.5), "count": np.int64(3)})
+    tracker.close()
+    assert read_rows(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 0.5, "count": 3}]
+
+
+def test_refuses_what_would_corrupt_a_row(tmp_path):
+    tracker = JsonlTracker(tmp_path, resume_step=0)
+    with pytest.raises(ValueError, match="step"):
+        tracker.scalars(1, {"step": 5})
+    with pytest.raises(TypeError, match="not a plain value"):
+        tracker.scalars(1, {"loss": np.ones(2)})
+    tracker.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    with pytest.raises(ValueError, match="resume_step is -1"):
+        JsonlTracker(tmp_path, resume_step=-1)
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"step": 6, "lo', b'{"step": 4, "loss"', b"\x00\x00\x00"])
+def test_resumed_history_equals_uninterrupted(tmp_path, torn):
+    whole = JsonlTracker(tmp_path / "whole", resume_step=0)
+    record(whole, range(1, 9))
+    whole.close()
+
+    broken = JsonlTracker(tmp_path / "broken", resume_step=0)
+    record(broken, range(1, 7))  # the checkpoint is of step 4
+    broken.close()
+    for name in ("metrics.jsonl", "layers.jsonl"):
+        with (tmp_path / "broken" / name).open("ab") as stream:
+            stream.write(torn)
+    resumed = JsonlTracker(tmp_path / "broken", resume_step=4)
+    assert [row["step"] for row in read_rows(tmp_path / "broken/metrics.jsonl")] == [
+        1, 2, 2, 3, 4, 4,
+    ]  # fmt: skip
+    record(resumed, range(5, 9))
+    resumed.close()
+
+    assert history(tmp_path / "broken") == history(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path / "broken")) == ["layers.jsonl", "metrics.jsonl"]
+
+
+def test_a_row_that_lacks_only_its_line_end_is_kept(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}')
+    tracker = JsonlTracker(tmp_path, resume_step=2)
+    tracker.scalars(3, {"loss": 0.5})
+    tracker.close()
+    assert [row["loss"] for row in read_rows(path)] == [2.0, 1.0, 0.5]
+
+
+def test_new_run_starts_with_no_rows(tmp_path):
+    old = JsonlTracker(tmp_path, resume_step=0)
+    old.scalars(0, {"validation/top1": 0.001})
+    record(old, range(1, 5))
+    old.close()
+    JsonlTracker(tmp_path, resume_step=0).close()
+    assert history(tmp_path) == {"metrics.jsonl": b"", "layers.jsonl": b""}
+
+
+def test_a_failed_rewrite_leaves_the_old_history(tmp_path, monkeypatch):
+    tracker = JsonlTracker(tmp_path, resume_step=0)
+    record(tracker, range(1, 5))
+    tracker.close()
+    before = history(tmp_path)
+
+    def full(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        JsonlTracker(tmp_path, resume_step=2)
+    assert history(tmp_path) == before
+    assert sorted(os.listdir(tmp_path)) == ["layers.jsonl", "metrics.jsonl"]
+
+
+def test_a_killed_process_keeps_every_row(tmp_path):
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from largebatch.tracking import JsonlTracker\n"
+        "tracker = JsonlTracker(pathlib.Path(sys.argv[1]), resume_step=0)\n"
+        "for step in range(1, 51):\n"
+        "    tracker.scalars(step, {'loss': 0.5})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == list(range(1, 51))
+
+
+def test_read_rows_tolerates_a_torn_end_only(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
+    assert read_rows(path) == [{"step": 1}, {"step": 2}]
+    path.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 of 3 is not a JSON object"):
+        read_rows(path)
+    path.write_bytes(b"")
+    assert read_rows(path) == []
+    with pytest.raises(UserError, match="no such file"):
+        read_rows(tmp_path / "absent.jsonl")

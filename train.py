@@ -1,0 +1,69 @@
+"""Train ResNet on ImageNet, or on what the recipe says, at any global batch.
+
+    python train.py --config=configs/digits.py --workdir=runs/digits --config.run.seed=1
+
+The same command again resumes. docs/configuration.md lists every option.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from largebatch.config import command_line, load
+from largebatch.errors import UserError
+from largebatch.parallel import processes
+from largebatch.train import session
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and what is left: overrides of options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", type=Path, default=Path("configs/digits.py"), help="recipe (configs/digits.py)"
+    )
+    parser.add_argument("--workdir", type=Path, help="where the run is kept (runs/RECIPE)")
+    parser.add_argument(
+        "--resume",
+        choices=("auto", "never", "must"),
+        default="auto",
+        help="from the newest checkpoint if there is one (auto); put an earlier run aside (never)",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="two steps of all, nothing kept")
+    parser.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
+    parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
+    parser.add_argument("--processes", type=int, help="how many processes there are")
+    parser.add_argument("--process", type=int, help="which of them this is, from 0")
+    return parser.parse_known_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    flags, others = parse(arguments)
+    try:
+        overrides = command_line.overrides(others)
+        config = load(flags.config, overrides)
+        hosts = processes.initialise(
+            coordinator=flags.coordinator, processes=flags.processes, process=flags.process
+        )
+        request = session.Request(
+            recipe=flags.config,
+            workdir=flags.workdir or Path("runs") / flags.config.stem,
+            overrides=tuple(overrides),
+            resume=flags.resume,
+            dry_run=flags.dry_run,
+            eval_only=flags.eval_only,
+        )
+        session.run(config, request, hosts)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
