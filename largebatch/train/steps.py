@@ -90,7 +90,12 @@ class Steps:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
             return TrainState(params, stats, self.optimizer.init(params))
 
-        return jax.jit(init, out_shardings=parallel.replicated(self.mesh))
+        # Run once: on CPU, code for a random stream a kernel takes minutes to optimise and less than
+        # a second to run as it is.
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        options = {"xla_backend_optimization_level": 0} if on_cpu else None
+        sharding = parallel.replicated(self.mesh)
+        return jax.jit(init, out_shardings=sharding, compiler_options=options)
 
     @functools.cached_property
     def empty_carry(self) -> Callable[[], Carry]:
