@@ -178,8 +178,6 @@ def _read_ahead(load: Callable[[int], T], count: int, threads: int, prefetch: in
     Yields:
         What `load` returns.
     """
-    if count == 0:  # Grain has no empty range
-        return
     # Threads beyond the buffer would only idle, and Grain warns of them.
     options = grain.ReadOptions(num_threads=min(threads, prefetch), prefetch_buffer_size=prefetch)
     iterator = iter(grain.MapDataset.range(count).map(load).to_iter_dataset(options))

@@ -65,8 +65,8 @@ class Order:
         keys = mix(purpose("order"), self.seed, np.arange(_ROUNDS)[:, None], epochs)
         walk = index.ravel().astype(np.uint64)
         slots = slots.ravel()
-        # Cycle-walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002,
-        # section 4): the enclosing power of two is less than twice too large, so a few passes do.
+        # The cycle-walking cipher of Black and Rogaway, "Ciphers with arbitrary finite domains",
+        # CT-RSA 2002: the enclosing power of two is less than twice too large, so a few passes do.
         outside = np.arange(walk.size)
         while outside.size:
             walk[outside] = self._encipher(walk[outside], keys, slots[outside])

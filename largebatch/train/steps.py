@@ -178,7 +178,7 @@ class Steps:
         mapped = parallel.map_over(
             self.mesh, finish, (REPLICATED, SPLIT, SPLIT, SPLIT, REPLICATED), REPLICATED
         )
-        return jax.jit(mapped, donate_argnums=(0, 1))
+        return jax.jit(mapped, donate_argnums=0)
 
     @functools.cached_property
     def evaluate(self) -> Callable[..., Sums]:

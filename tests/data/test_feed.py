@@ -151,6 +151,23 @@ def test_training_follows_the_order_and_changes_with_epoch_and_seed(source, expe
     assert not np.array_equal(other[0], ids)
 
 
+def test_images_are_those_of_the_source_augmented_by_seed_epoch_and_id():
+    source = open_source("synthetic", "train", image_size=6, examples=EXAMPLES)
+    order = Order(3, EXAMPLES)
+    ids, images, _ = joined(feed(source, order, start=0, stop=STOP, microbatch=40))
+    epochs = np.arange(STOP) // EXAMPLES
+    wanted = AUGMENT(source.read(ids)[0], seed=3, epochs=epochs, ids=ids)
+    np.testing.assert_array_equal(images, wanted)
+
+
+def test_a_cropping_source_is_given_seed_epochs_and_ids():
+    order = Order(3, EXAMPLES)
+    parts = feed(Cropper(EXAMPLES), order, start=0, stop=STOP, microbatch=40, augment=Augment())
+    ids, images, _ = joined(parts)
+    wanted = mix(3, np.arange(STOP) // EXAMPLES, ids).astype(np.uint8)
+    np.testing.assert_array_equal(images[:, 2, 2, 0], wanted)
+
+
 def test_only_this_process_rows_are_read():
     source = Recorder(1000)
     order = Order(0, 1000)
@@ -180,13 +197,14 @@ def test_memory_is_that_of_the_microbatches_in_hand():
     source = open_source("synthetic", "train", image_size=size, examples=1_281_167, classes=1000)
     local = rows * size * size * 3
     order = Order(0, len(source))
-    batches = feed(source, order, start=10**9, stop=10**9 + 40 * rows, microbatch=rows)
+    stop = 10**9 + 40 * rows
+    batches = feed(source, order, start=10**9, stop=stop, microbatch=rows, threads=1)
     tracemalloc.start()
     for _ in batches:
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # Two ahead and one in hand; augmenting one holds up to three copies more, on two threads.
+    # One in hand, one ready and one being augmented, which takes up to five copies.
     assert peak < 10 * local  # all forty would be 40
 
 

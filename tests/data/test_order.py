@@ -63,9 +63,10 @@ def test_seeds_and_epochs_give_unrelated_orders():
         assert (a == b).sum() < 8
 
 
-@pytest.mark.parametrize("examples", [3, 4, 5, 6])
+# Fewer rounds of the network show in the largest: at 12 the 5,040 permutations of 7 are uneven.
+@pytest.mark.parametrize("examples", [3, 4, 5, 6, 7])
 def test_small_permutations_are_all_equally_likely(examples):
-    epochs = 20_000
+    epochs = 50_000
     ids = Order(2, examples).ids(np.arange(epochs * examples)).reshape(epochs, examples)
     _, counts = np.unique(ids @ 10 ** np.arange(examples), return_counts=True)
     cells = math.factorial(examples)

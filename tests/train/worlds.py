@@ -1,0 +1,76 @@
+"""Small runs for tests: a plan on some fake devices, with its step functions and data."""
+
+import dataclasses
+import functools
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+from largebatch import parallel
+from largebatch.config import Config, Facts, Plan, freeze, resolve
+from largebatch.train.build import model_of, optimizer_of
+from largebatch.train.programs import Programs
+from largebatch.train.steps import Metrics, Steps, TrainState
+
+SHAPE = (8, 8, 2)
+CLASSES = 7
+MEAN, STD = (120.0, 100.0), (50.0, 70.0)
+
+
+def config(**sections: Any) -> Config:
+    """Eight workers of three small images; ``section={...}`` changes it."""
+    base = {
+        "model": {"name": "resnet18", "width": 4, "stem": "small"},
+        "batch": {"workers": 8, "images_per_worker": 3},
+        "schedule": {"length": "10 steps", "peak": 2.0, "warmup": "0 epochs"},
+        "optimizer": {"trust_coefficient": 0.02, "weight_decay": 1e-3},
+        "comm": {"bucket_mib": 0.05},
+    }
+    for section, options in sections.items():
+        base[section] = {**base.get(section, {}), **options}
+    return freeze(base)
+
+
+def steps(made: Config, devices: int, microbatch: int | None = None, dtype: str = "float64") -> Steps:
+    """The step functions of a configuration on some of the fake devices."""
+    facts = Facts(1000, 100, CLASSES, SHAPE, devices=devices)
+    plan = resolve(made, facts, microbatch=microbatch)
+    mesh = parallel.make_mesh(jax.devices()[:devices], plan.members)
+    return Steps(plan, model_of(plan), optimizer_of(made), mesh, MEAN, STD, dtype)
+
+
+def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random images, each with a brightness and contrast of its own, and labels."""
+    draw = np.random.default_rng(seed)
+    centre = draw.uniform(60, 200, (images, 1, 1, 1))
+    spread = draw.uniform(5, 60, (images, 1, 1, 1))
+    pixels = np.clip(draw.normal(centre, spread, (images, *SHAPE)), 0, 255).astype(np.uint8)
+    return pixels, draw.integers(0, CLASSES, images).astype(np.int32)
+
+
+def run_step(
+    programs: Programs, state: TrainState, images: np.ndarray, labels: np.ndarray, rate: float
+) -> tuple[TrainState, Metrics]:
+    """One step on a whole global batch, fed as the plan's microbatches."""
+    made, mesh = programs.steps, programs.steps.mesh
+    plan = made.plan
+    carry = programs.empty_carry() if plan.microbatches > 1 else None
+    parts = zip(
+        np.split(images, plan.microbatches), np.split(labels, plan.microbatches), strict=True
+    )
+    for index, (x, y) in enumerate(parts):
+        x, y = parallel.from_local(mesh, x), parallel.from_local(mesh, y)
+        if index < plan.microbatches - 1:
+            carry = programs.accumulate(state.params, state.stats, carry, x, y)
+    return programs.finish(state, carry, x, y, np.asarray(rate, made.dtype))
+
+
+def place(programs: Programs, state: TrainState) -> TrainState:
+    """A copy of a state on the devices of a program."""
+    return jax.tree.map(
+        lambda x, like: jax.device_put(np.asarray(x, like.dtype), like.sharding),
+        state,
+        programs.state,
+    )
