@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             dry_run=flags.dry_run,
             eval_only=flags.eval_only,
         )
-        session.run(config, request, hosts)
+        session.run(config, request, hosts=hosts)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

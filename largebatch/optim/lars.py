@@ -13,9 +13,10 @@ The flavours differ in the denominator and in which norm is the gradient's there
                                       LARSOptimizer, the MLPerf reference
     optax     ‖g + wd·w‖, the same    `optax.lars`
 
-By the triangle inequality the ratio of `optax` is never the smaller one; the two agree where w and
-g are parallel or wd is 0. The learning rate is inside the velocity: what a change of it scales is
-the newest term, not the past.
+Where no norm is 0, the ratio of `optax` is never the smaller one (triangle inequality); the two
+agree where w and g point the same way or wd is 0. They also differ at g = 0: there `mlperf` decays
+with ratio 1, `optax` with e / wd. The learning rate is inside the velocity: what a change of it
+scales is the newest term, not the past.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,6 @@ from largebatch.optim.momentum import (
     add_decay,
     descend,
     resolve_mask,
-    scale,
     zero_velocity,
 )
 from largebatch.optim.report import LayerReport, empty_report, l2_norm, measure
@@ -144,9 +144,7 @@ def lars(
             return trust_ratio(layer).astype(one.dtype) if trust else one
 
         ratios = jax.tree.map(ratio, *report, directions, trusted, decayed)
-        inputs = jax.tree.map(
-            lambda rate, u: rate.astype(u.dtype) * u, scale(ratios, learning_rate), directions
-        )
+        inputs = jax.tree.map(lambda trust, u: learning_rate * trust * u, ratios, directions)
         steps, velocity = accumulate(inputs, state.momentum, momentum, nesterov=nesterov)
         return descend(steps, params), LarsState(velocity, report._replace(trust_ratio=ratios))
 

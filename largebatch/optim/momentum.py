@@ -30,18 +30,13 @@ def zero_velocity(params: PyTree) -> PyTree:
 
 
 def add_decay(grads: PyTree, params: PyTree, weight_decay: float, applies: PyTree) -> PyTree:
-    """g + wd·w where `applies`, g elsewhere."""
+    """The gradient g, plus wd·w where `applies`."""
 
     def direction(g: jax.Array, w: jax.Array, decayed: bool) -> jax.Array:
         g = at_least_float32(g)
         return g + weight_decay * at_least_float32(w) if decayed else g
 
     return jax.tree.map(direction, grads, params, applies)
-
-
-def scale(tree: PyTree, rate: jax.typing.ArrayLike) -> PyTree:
-    """Every array times a scalar, in the array's own dtype."""
-    return jax.tree.map(lambda x: x * jnp.asarray(rate, x.dtype), tree)
 
 
 def accumulate(

@@ -1,4 +1,4 @@
-"""Which parameter is what, by its path: the '/'-joined keys, such as `stage1/block1/conv2/kernel`."""
+"""Which parameter is what, by its path: its keys joined by '/', as in `stage1/block1/bn2/scale`."""
 
 import difflib
 import re
@@ -19,7 +19,7 @@ RULES: tuple[tuple[str, str], ...] = (
 )
 """(kind, pattern of the whole path); every parameter matches exactly one."""
 
-KINDS: tuple[str, ...] = tuple(kind for kind, _ in RULES)
+KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in RULES))
 
 
 def path_names(params: PyTree) -> PyTree:

@@ -110,7 +110,8 @@ class Schedule:
             if not self.warmup < position < self.decay_end:
                 raise ConfigError(
                     f"schedule.steps: the drop at {position} samples must lie between "
-                    f"schedule.warmup={self.warmup} and schedule.decay_end={self.decay_end}; move it"
+                    f"schedule.warmup={self.warmup} and schedule.decay_end={self.decay_end}; "
+                    "move it"
                 )
 
     def __call__(self, position: int) -> float:
@@ -152,7 +153,7 @@ def peak_rate(
         per_256: The rate for a batch of 256 images, or 0.
         batch: Images of the global batch.
         scaling: `linear`: per_256 · batch / 256 (Goyal et al. 2017, arXiv 1706.02677, section 2.1);
-            `sqrt`: per_256 · √(batch / 256) (Krizhevsky 2014, arXiv 1404.5997, section 5).
+            `sqrt`: per_256 · √(batch / 256) (Krizhevsky 2014, arXiv 1404.5997).
 
     Raises:
         ConfigError: Not exactly one of `peak` and `per_256` is given, or it is negative.
@@ -172,5 +173,5 @@ def peak_rate(
 
 
 def _between(low: float, high: float, share: float) -> float:
-    """`low` at share 0 and `high` at share 1, both exactly; low + share·(high − low) may miss one."""
+    """Linear; exactly `high` at share 1, which low + share·(high − low) can miss by rounding."""
     return (1 - share) * low + share * high

@@ -19,7 +19,6 @@ from largebatch.optim.momentum import (
     add_decay,
     descend,
     resolve_mask,
-    scale,
     zero_velocity,
 )
 from largebatch.optim.report import LayerReport, empty_report, measure
@@ -70,7 +69,7 @@ def sgd(
     ) -> tuple[PyTree, SgdState]:
         directions = add_decay(grads, params, weight_decay, resolve_mask(decay_mask, params))
         steps, velocity = accumulate(directions, state.momentum, momentum, nesterov=nesterov)
-        report = measure(grads, params)
-        return descend(scale(steps, learning_rate), params), SgdState(velocity, report)
+        steps = jax.tree.map(lambda step: learning_rate * step, steps)
+        return descend(steps, params), SgdState(velocity, measure(grads, params))
 
     return optax.GradientTransformationExtraArgs(init, update)

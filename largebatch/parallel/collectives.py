@@ -64,7 +64,8 @@ def reduce_gradients_in_backward(
         bfloat16 for the wire and widens the result again.
     """
     hooked = {}
-    for i, bucket in enumerate(buckets):
+    # Autodiff transposes in reverse: what is hooked last is reduced first, as it is complete first.
+    for i, bucket in reversed(list(enumerate(buckets))):
         held = None if accumulated is None else accumulated[i]
         arrays = _reduced(wire, tuple(params[path] for path in bucket.paths), held)
         hooked.update(zip(bucket.paths, arrays, strict=True))

@@ -1,7 +1,7 @@
 """From a configuration and the devices at hand to everything a run is made of."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import optax
@@ -12,7 +12,7 @@ from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolv
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.tracking import Console
-from largebatch.train.memory import GIB, device_bytes, largest_that_fits
+from largebatch.train.memory import device_bytes, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
 
@@ -54,12 +54,20 @@ class Run:
         )
 
 
-def build(config: Config, console: Console) -> Run:
-    """Open the data, resolve the plan for all devices of all processes, and set up the programs."""
+def build(
+    config: Config, console: Console, devices: Sequence[jax.Device] | None = None
+) -> Run:
+    """Open the data, resolve the plan and set up the programs.
+
+    Args:
+      config: what to run.
+      console: what people see.
+      devices: None for all devices of all processes.
+    """
     train_source, validation_source = (
         open_source(config, split) for split in ("train", "validation")
     )
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     facts = facts_of(train_source, validation_source, len(devices), jax.process_count())
 
     compiled: dict[int | None, Programs] = {}
@@ -170,6 +178,3 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
     return agreed_minimum(chosen)
 
 
-def memory_line(run: Run) -> str:
-    """Peak device memory of the compiled programs, for people."""
-    return f"{max(run.programs.bytes.values()) / GIB:.2f} GiB on each device"

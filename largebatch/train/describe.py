@@ -3,7 +3,9 @@
 import dataclasses
 import importlib.metadata
 import platform
+import resource
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import jax
 from largebatch.config import Plan, changed
 from largebatch.train.build import Run
 from largebatch.train.evaluation import Result
+from largebatch.train.memory import GIB
 
 Rows = list[tuple[str, str]]
 
@@ -69,6 +72,14 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     ]
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
+
+
+def memory(run: Run) -> str:
+    """What the programs need on a device, and the most that this process has had in use."""
+    on_device = max(run.programs.bytes.values()) / GIB
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    in_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+    return f"{on_device:.2f} GiB on each device, {in_process:.2f} GiB peak of this process"
 
 
 def result_rows(result: Result) -> Rows:

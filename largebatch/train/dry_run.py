@@ -10,7 +10,8 @@ import numpy as np
 from largebatch.errors import CheckpointError
 from largebatch.parallel import from_local, processes
 from largebatch.train import workdir as directory
-from largebatch.train.build import Run, memory_line
+from largebatch.train import describe
+from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.loop import Clock, run_step
 
@@ -53,7 +54,7 @@ def dry_run(run: Run, workdir: Path) -> None:
     console.closing(
         [
             ("compile", f"{programs.compile_s:.1f} s"),
-            ("memory", memory_line(run)),
+            ("memory", describe.memory(run)),
             ("step", f"{seconds[-1]:.3f} s, {plan.samples_per_step / seconds[-1]:,.0f} images/s"),
             ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
             ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),

@@ -49,5 +49,5 @@ def _rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """How many classes come before the label's; ties as argmax has them, and a NaN is no hit."""
     own = jnp.take_along_axis(logits, labels[:, None], axis=1)
     earlier = jnp.arange(logits.shape[1])[None, :] < labels[:, None]
-    before = ~(own >= logits) | ((own == logits) & earlier)
-    return before.sum(axis=1)
+    before = (logits > own) | ((own == logits) & earlier)
+    return jnp.where(jnp.isnan(own[:, 0]), logits.shape[1] + 5, before.sum(axis=1))

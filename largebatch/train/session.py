@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -35,8 +35,20 @@ class Request:
     eval_only: bool = False
 
 
-def run(config: Config, request: Request, hosts: str = "one process") -> tracking.Summary | None:
-    """Train, evaluate or rehearse, as asked; ``hosts`` says how the processes found each other.
+def run(
+    config: Config,
+    request: Request,
+    *,
+    hosts: str = "one process",
+    devices: Sequence[jax.Device] | None = None,
+) -> tracking.Summary | None:
+    """Train, evaluate or rehearse, as asked.
+
+    Args:
+      config: what to run.
+      request: what to do, and where.
+      hosts: how the processes found each other, for people.
+      devices: None for all devices of all processes.
 
     Returns:
       The summary; None for a dry run.
@@ -46,7 +58,7 @@ def run(config: Config, request: Request, hosts: str = "one process") -> trackin
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
-    made = build(config, console)
+    made = build(config, console, devices)
     rows = describe.plan_rows(made, hosts)
     console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
     with _out_of_memory_explained(made):
@@ -174,6 +186,7 @@ class _Session:
             *describe.result_rows(result),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", "no step in this turn" if rate is None else f"{rate:,.0f} images/s"),
+            ("memory", describe.memory(self.made)),
             ("checkpoint", str(self.checkpoints.path(summary.steps))),
             ("next", following),
         ]

@@ -14,7 +14,7 @@ from largebatch.train.build import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
 
-SHAPE = (8, 8, 2)
+SHAPE = (16, 16, 2)
 CLASSES = 7
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
 

@@ -1,0 +1,207 @@
+"""LARS against optax, against NumPy, and in the company it must keep: jit, chain, other dtypes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from largebatch import optim
+from largebatch.errors import ConfigError
+from tests.optim import plain
+
+RATES = (0.5, 2.0, 5.0, 3.0, 1.0, 0.25, 0.0)  # of seven steps
+OPTIONS = {"trust_coefficient": 0.02, "momentum": 0.9, "weight_decay": 0.05, "epsilon": 1e-3}
+MASKS = {
+    "everything": {},
+    "as the recipes": {"trust_mask": plain.only("kernel"), "decay_mask": plain.only("kernel")},
+    "trust without decay": {"decay_mask": plain.only("scale")},
+    "decay without trust": {"trust_mask": plain.only("bias")},
+    "functions": {
+        "trust_mask": lambda params: jax.tree.map(lambda w: w.ndim > 1, params),
+        "decay_mask": lambda params: jax.tree.map(lambda w: w.ndim == 1, params),
+    },
+}
+# float32: 7 steps of some 10 operations, each wrong by 6e-8 at most. float64: each by 1.1e-16.
+PRECISIONS = [(np.float32, 1e-6), (np.float64, 1e-14)]
+
+
+def problem(dtype, steps=7):
+    rng = np.random.default_rng(5)
+    params = plain.random_tree(rng, dtype)
+    return params, [plain.random_tree(rng, dtype, deviation=0.1) for _ in range(steps)]
+
+
+def resolved(masks, params):
+    return {name: m(params) if callable(m) else m for name, m in masks.items()}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masks", MASKS)
+def test_optax_flavour_is_optax_lars(masks, nesterov, dtype, tolerance):
+    with jax.enable_x64(dtype == np.float64):
+        params, grads = problem(dtype)
+        rule = optim.lars(flavour="optax", nesterov=nesterov, **OPTIONS, **MASKS[masks])
+        history, _ = plain.run(rule, params, grads, RATES)
+
+        table, theirs = jnp.asarray(RATES, dtype), MASKS[masks]
+        rule = optax.lars(
+            lambda count: table[count],
+            weight_decay=OPTIONS["weight_decay"],
+            weight_decay_mask=theirs.get("decay_mask", True),
+            trust_coefficient=OPTIONS["trust_coefficient"],
+            eps=OPTIONS["epsilon"],
+            trust_ratio_mask=theirs.get("trust_mask", True),
+            momentum=OPTIONS["momentum"],
+            nesterov=nesterov,
+        )
+        params, state = plain.device(params), rule.init(plain.device(params))
+        for g, ours in zip(grads, history, strict=True):
+            updates, state = rule.update(plain.device(g), state, params)
+            params = optax.apply_updates(params, updates)
+            plain.assert_close(ours, params, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("flavour", ["mlperf", "optax"])
+def test_equals_the_plain_loop(flavour, masks, nesterov, dtype, tolerance):
+    with jax.enable_x64(dtype == np.float64):
+        params, grads = problem(dtype)
+        options = {**OPTIONS, "nesterov": nesterov}
+        rule = optim.lars(flavour=flavour, **options, **MASKS[masks])
+        history, _ = plain.run(rule, params, grads, RATES)
+    chosen = resolved(MASKS[masks], params)
+    wanted = plain.loop(flavour, params, grads, RATES, **options, **chosen)
+    for ours, theirs in zip(history, wanted, strict=True):
+        plain.assert_close(ours, theirs, tolerance)
+
+
+def test_zero_weights_and_gradients_equal_the_plain_loop():
+    with jax.enable_x64(True):
+        params, grads = problem(np.float64)
+        params["bn"]["scale"][:] = 0
+        grads[0]["conv"]["kernel"][:] = 0
+        grads[3]["head"]["kernel"][:] = 0
+        for flavour in ("mlperf", "optax"):
+            rule = optim.lars(flavour=flavour, **OPTIONS)
+            history, _ = plain.run(rule, params, grads, RATES)
+            wanted = plain.loop(flavour, params, grads, RATES, nesterov=False, **OPTIONS)
+            for ours, theirs in zip(history, wanted, strict=True):
+                plain.assert_close(ours, theirs, 1e-14)
+
+
+def test_the_flavours_take_different_steps():
+    """After one step the changes of a kernel differ by 1 − ‖g + wd·w‖ / (‖g‖ + wd·‖w‖)."""
+    with jax.enable_x64(True):
+        params, grads = problem(np.float64, steps=1)
+        w, g = params["conv"]["kernel"], grads[0]["conv"]["kernel"]
+        options = {**OPTIONS, "epsilon": 0.0}
+        change = {}
+        for flavour in ("mlperf", "optax"):
+            (after,), _ = plain.run(
+                optim.lars(flavour=flavour, **options), params, grads, RATES[:1]
+            )
+            change[flavour] = np.asarray(after["conv"]["kernel"]) - w
+    wd = OPTIONS["weight_decay"]
+    ratio = np.linalg.norm(g + wd * w) / (np.linalg.norm(g) + wd * np.linalg.norm(w))
+    assert ratio < 0.8  # far from parallel
+    # 2e-15: four roundings at most of weights below 4, each by half of 8.9e-16.
+    np.testing.assert_allclose(change["mlperf"], ratio * change["optax"], rtol=0, atol=2e-15)
+    assert np.abs(change["mlperf"] - change["optax"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("flavour", ["mlperf", "optax"])
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_compiled_equals_eager(flavour, dtype, tolerance):
+    with jax.enable_x64(dtype == np.float64):
+        params, grads = problem(dtype)
+        rule = optim.lars(flavour=flavour, **OPTIONS, **MASKS["as the recipes"])
+        history, state = plain.run(rule, params, grads, RATES)
+        compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
+        jitted, jitted_state = plain.run(compiled, params, grads, RATES)
+        for ours, theirs in zip(jitted, history, strict=True):
+            plain.assert_close(ours, theirs, tolerance)
+        plain.assert_close(jitted_state.momentum, state.momentum, tolerance)
+        for ours, theirs in zip(jitted_state.report, state.report, strict=True):
+            plain.assert_close(ours, theirs, tolerance)
+
+
+def test_composes_in_a_chain():
+    params, grads = problem(np.float32, steps=2)
+    lars = optim.lars(flavour="mlperf", **OPTIONS)
+    chained = optax.chain(optax.scale(0.5), lars, optax.scale(2.0))
+    history, state = plain.run(chained, params, grads, RATES[:2])
+    # By hand: halved gradients in, and twice the step out.
+    state_by_hand, params = lars.init(plain.device(params)), plain.device(params)
+    for g, rate, after in zip(grads, RATES, history, strict=False):
+        halved = jax.tree.map(lambda x: jnp.asarray(x) * 0.5, g)
+        updates, state_by_hand = lars.update(halved, state_by_hand, params, learning_rate=rate)
+        params = jax.tree.map(lambda w, u: w + 2 * u, params, updates)
+        plain.assert_close(after, params, 1e-6)
+    norm = optim.global_norm(state[1].report)
+    np.testing.assert_allclose(norm, 0.5 * optax.tree.norm(plain.device(grads[-1])), rtol=1e-6)
+
+
+def test_report_of_the_last_update():
+    params, grads = problem(np.float32, steps=3)
+    rule = optim.lars(flavour="mlperf", **OPTIONS, **MASKS["as the recipes"])
+    history, state = plain.run(rule, params, grads, RATES[:3])
+    before, g = history[1], grads[-1]
+    norms = jax.tree.map(lambda x: np.linalg.norm(np.ravel(x)), (before, g))
+    plain.assert_close(state.report.weight_norm, norms[0], 1e-6)
+    plain.assert_close(state.report.gradient_norm, norms[1], 1e-6)
+    w_norm, g_norm = (n["conv"]["kernel"] for n in norms)
+    ratio = 0.02 * w_norm / (g_norm + 0.05 * w_norm + 1e-3)
+    np.testing.assert_allclose(state.report.trust_ratio["conv"]["kernel"], ratio, rtol=1e-6)
+    assert state.report.trust_ratio["bn"] == {"scale": 1.0, "bias": 1.0}
+    assert {x.dtype for x in jax.tree.leaves(state.report)} == {np.dtype(np.float32)}
+    assert {x.shape for x in jax.tree.leaves(state.report)} == {()}
+    total = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(g)))
+    np.testing.assert_allclose(optim.global_norm(state.report), total, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [optim.lars(flavour="mlperf"), optim.sgd()])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+def test_dtypes_are_kept_from_step_to_step(rule, dtype):
+    with jax.enable_x64(True):
+        params = {"w": jnp.ones(4, dtype)}
+        first = rule.init(params)
+        rate = jnp.asarray(0.1, jnp.float64)  # must not widen anything
+        updates, second = rule.update({"w": params["w"]}, first, params, learning_rate=rate)
+        assert updates["w"].dtype == dtype
+        assert [x.dtype for x in jax.tree.leaves(first)] == [
+            x.dtype for x in jax.tree.leaves(second)
+        ]
+        assert first.momentum["w"].dtype == dtype
+        assert first.report.weight_norm["w"].dtype == jnp.promote_types(dtype, jnp.float32)
+
+
+def test_float16_norms_do_not_overflow():
+    params, grads = ({"w": jnp.full(9, value, jnp.float16)} for value in (2.0, 300.0))
+    rule = optim.lars(flavour="mlperf", trust_coefficient=1.0)  # 300² is beyond float16's 65504
+    updates, state = rule.update(grads, rule.init(params), params, learning_rate=0.5)
+    assert float(state.report.gradient_norm["w"]) == 900.0
+    # trust 6 / 900, so the step is 0.5 · 6 / 900 · 300 = 1; float16 has 11 bits
+    np.testing.assert_allclose(updates["w"], -1.0, rtol=1e-3)
+
+
+def test_a_mask_may_be_one_value_for_a_subtree():
+    params, grads = problem(np.float32, steps=1)
+    whole = {"conv": True, "bn": False, "head": True}
+    each = {"conv": {"kernel": True}, "bn": {"scale": False, "bias": False}}
+    each["head"] = {"kernel": True, "bias": True}
+    one, other = (
+        plain.run(
+            optim.lars(flavour="mlperf", trust_mask=mask, **OPTIONS), params, grads, RATES[:1]
+        )[0]
+        for mask in (whole, each)
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_unknown_flavour():
+    with pytest.raises(ConfigError, match=r"flavour='mlperv' is unknown; use one of mlperf, optax"):
+        optim.lars(flavour="mlperv")

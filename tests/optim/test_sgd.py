@@ -1,0 +1,87 @@
+"""SGD against NumPy, against optax, and by hand."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from largebatch import optim
+from tests.optim import plain
+
+RATES = (0.1, 0.5, 1.0, 0.4, 0.2, 0.05)
+OPTIONS = {"momentum": 0.9, "weight_decay": 0.05}
+PRECISIONS = [(np.float32, 1e-6), (np.float64, 1e-14)]
+
+
+def problem(dtype):
+    rng = np.random.default_rng(6)
+    return plain.random_tree(rng, dtype), [plain.random_tree(rng, dtype, 0.1) for _ in RATES]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masks", [{}, {"decay_mask": plain.only("kernel")}])
+def test_equals_the_plain_loop(masks, nesterov, dtype, tolerance):
+    options = {**OPTIONS, **masks, "nesterov": nesterov}
+    with jax.enable_x64(dtype == np.float64):
+        params, grads = problem(dtype)
+        history, _ = plain.run(optim.sgd(**options), params, grads, RATES)
+    wanted = plain.loop("sgd", params, grads, RATES, **options)
+    for ours, theirs in zip(history, wanted, strict=True):
+        plain.assert_close(ours, theirs, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_equals_optax_sgd_at_a_constant_rate(nesterov, dtype, tolerance):
+    mask = plain.only("kernel")
+    with jax.enable_x64(dtype == np.float64):
+        params, grads = problem(dtype)
+        rule = optim.sgd(nesterov=nesterov, decay_mask=mask, **OPTIONS)
+        history, _ = plain.run(rule, params, grads, [0.3] * len(grads))
+        theirs = optax.chain(
+            optax.add_decayed_weights(OPTIONS["weight_decay"], mask),
+            optax.sgd(0.3, OPTIONS["momentum"], nesterov=nesterov),
+        )
+        params, state = plain.device(params), theirs.init(plain.device(params))
+        for g, ours in zip(grads, history, strict=True):
+            updates, state = theirs.update(plain.device(g), state, params)
+            params = optax.apply_updates(params, updates)
+            plain.assert_close(ours, params, tolerance)
+
+
+def test_by_hand():
+    # m = 0.5, wd = 0.1. Step 1: u = (1, 2) + 0.1 · (10, 20) = (2, 4) = v, rate 1: w = (8, 16).
+    # Step 2: u = (0.2, 0.4) + 0.1 · (8, 16) = (1, 2); v = (1, 2) + (1, 2) = (2, 4), rate 2: (4, 8).
+    # With the rate inside, v would be 0.5 · (2, 4) + 2 · (1, 2) = (3, 6): (5, 10).
+    with jax.enable_x64(True):
+        grads = [{"w": np.array([1.0, 2.0])}, {"w": np.array([0.2, 0.4])}]
+        rule = optim.sgd(momentum=0.5, weight_decay=0.1)
+        (first, second), state = plain.run(rule, {"w": np.array([10.0, 20.0])}, grads, (1, 2))
+        # Tolerance: 0.1, 0.2 and 0.4 are no binary fractions.
+        np.testing.assert_allclose(first["w"], (8, 16), rtol=1e-15)
+        np.testing.assert_allclose(second["w"], (4, 8), rtol=1e-15)
+        np.testing.assert_allclose(state.momentum["w"], (2, 4), rtol=1e-15)
+
+
+def test_report():
+    params, grads = problem(np.float32)
+    history, state = plain.run(optim.sgd(**OPTIONS), params, grads, RATES)
+    norms = jax.tree.map(lambda x: np.linalg.norm(np.ravel(x)), (history[-2], grads[-1]))
+    plain.assert_close(state.report.weight_norm, norms[0], 1e-6)
+    plain.assert_close(state.report.gradient_norm, norms[1], 1e-6)
+    assert set(map(float, jax.tree.leaves(state.report.trust_ratio))) == {1.0}
+    total = optax.tree.norm(plain.device(grads[-1]))
+    np.testing.assert_allclose(optim.global_norm(state.report), total, rtol=1e-6)
+
+
+def test_compiled_equals_eager():
+    params, grads = problem(np.float32)
+    rule = optim.sgd(**OPTIONS, nesterov=True)
+    compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
+    for ours, theirs in zip(
+        plain.run(compiled, params, grads, RATES)[0],
+        plain.run(rule, params, grads, RATES)[0],
+        strict=True,
+    ):
+        plain.assert_close(ours, theirs, 1e-6)

@@ -1,0 +1,100 @@
+"""``train.py`` as it is called: one clear line for every mistake, and code 2."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import train
+
+ROOT = Path(train.__file__).parent
+DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
+
+
+def fails(capsys, *arguments):
+    """The one line that a call of train.py ends with."""
+    assert train.main(list(arguments)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'workers'"]),
+        ("--config.batch.microbatch=3", ["batch.microbatch=3", "8 workers", "2 or 4"]),
+        ("--config.batch.images_per_worker=500", ["4000", "1437", "data.repeat"]),
+        ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
+        ("--config.data.source=imagenet", ["imagenet", "digits", "synthetic"]),
+        ("--config.data.image_size=32", ["image_size", "32", "8"]),
+        ("--config.optimizer.decay_skip=norm", ["'norm'", "bn"]),
+        ("--lr=3", ["--lr=3", "--config.section.key=value"]),
+        ("--coordinator=localhost:1", ["--processes", "--process"]),
+    ],
+)
+def test_a_wrong_option(capsys, tmp_path, option, words, monkeypatch):
+    monkeypatch.setattr("jax.devices", lambda devices=__import__("jax").devices()[:1]: devices)
+    line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'run'}", option)
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_that_the_devices_cannot_share(capsys, tmp_path):
+    line = fails(capsys, DIGITS, f"--workdir={tmp_path}", "--config.batch.workers=12")
+    assert "12" in line
+    assert "8 devices" in line
+    assert "8 or 16 workers" in line
+
+
+def test_an_unwritable_workdir(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'run'}", "--config.batch.microbatch=1")
+    assert str(tmp_path / "file" / "run") in line
+    assert "cannot be written to" in line
+
+
+def test_a_recipe_that_raises(capsys, tmp_path):
+    recipe = tmp_path / "broken.py"
+    recipe.write_text("def get_config():\n    raise ValueError('no such batch')\n")
+    line = fails(capsys, f"--config={recipe}")
+    assert "broken.py line 2 raised ValueError: no such batch" in line
+
+
+def test_a_recipe_that_is_not_there(capsys):
+    assert "no recipe file configs/nothing.py" in fails(capsys, "--config=configs/nothing.py")
+
+
+def test_every_recipe_loads():
+    from largebatch.config import load
+
+    recipes = sorted((ROOT / "configs").glob("*.py"))
+    assert len(recipes) >= 2
+    for recipe in recipes:
+        load(recipe)
+
+
+def test_a_mistake_ends_the_process_with_code_2(tmp_path):
+    command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'seed'?\n"
+    assert done.stdout == ""
+
+
+def test_the_trainer_never_imports_tensorflow():
+    code = """
+import sys
+import train
+import largebatch.tracking.tensorboard
+from largebatch.data import open_source
+open_source("digits", "train")
+print([name for name in sys.modules if name.split(".")[0] in ("tensorflow", "torch")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

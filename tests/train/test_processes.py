@@ -1,0 +1,115 @@
+"""Real processes over loopback, against one process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import train as entry
+from largebatch.errors import UserError
+from largebatch.parallel.processes import detect_cluster, initialise
+
+ROOT = Path(entry.__file__).parent
+OPTIONS = (
+    "--config=configs/digits.py",
+    "--config.model.width=4",
+    "--config.batch.microbatch=2",
+    "--config.schedule.length=6 steps",
+    "--config.schedule.warmup=1 steps",
+    "--config.schedule.peak=1.0",
+    "--config.run.log_every=1 steps",
+    "--config.run.evaluate_every=3 steps",
+    "--config.run.checkpoint_every=3 steps",
+)
+
+
+def launch(workdir, processes, *options):
+    """Run train.py as real processes with one CPU device each, or as one with as many."""
+    train = ["train.py", f"--workdir={workdir}", *OPTIONS, *options]
+    if processes == 1:
+        command = [sys.executable, *train]
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+    else:
+        command = [sys.executable, "scripts/launch_local.py", f"--processes={processes}", "--", *train]
+        environment = dict(os.environ)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def history(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("span", ["1", "all"])
+def test_two_processes_equal_one(tmp_path, span):
+    one, two = tmp_path / "one", tmp_path / "two"
+    option = f"--config.norm.span={span}"
+    if span == "all":
+        option_m = ["--config.batch.microbatch=4"]  # all eight workers on two devices at once
+    else:
+        option_m = []
+    for workdir, processes in ((one, 1), (two, 2)):
+        done = launch(workdir, processes, option, *option_m)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("complete: 6 steps") == 1  # process 0 alone speaks
+    assert "2 processes" in done.stdout
+    assert json.loads((two / "config.json").read_text())["facts"]["processes"] == 2
+    first, second = history(one), history(two)
+    assert len(first) == len(second) == 6
+    for a, b in zip(first, second, strict=True):
+        # The same two devices, the same programs; only the sum of two numbers goes another way.
+        for name in ("loss", "gradient_norm", "validation/loss"):
+            if name in a:
+                np.testing.assert_allclose(b[name], a[name], rtol=1e-5, err_msg=name)
+        assert a["samples"] == b["samples"]
+        assert a["top1"] == b["top1"]
+        assert a.get("validation/top1") == b.get("validation/top1")
+
+
+@pytest.mark.multiprocess
+def test_two_processes_resume_what_one_began(tmp_path):
+    done = launch(tmp_path, 1, "--config.run.stop_after=3 steps")
+    assert done.returncode == 0, done.stderr[-2000:]
+    done = launch(tmp_path, 2, "--resume=must")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [row["step"] for row in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.multiprocess
+def test_a_mistake_ends_all_processes_and_is_said(tmp_path):
+    done = launch(tmp_path / "run", 2, "--config.batch.workers=9")
+    assert done.returncode == 2
+    assert "error: batch.workers=9 cannot be shared evenly by 2 devices" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        ({"SLURM_NTASKS": "1"}, None),
+        ({"SLURM_NTASKS": "4"}, "SLURM"),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "TPU pod"),
+    ],
+)
+def test_clusters_are_detected(environ, found):
+    assert detect_cluster(environ) == found
+
+
+def test_addresses_must_be_complete_and_in_range(monkeypatch):
+    with pytest.raises(UserError, match="missing: --processes, --process"):
+        initialise(coordinator="localhost:1")
+    with pytest.raises(UserError, match=r"--process=2 is not below --processes=2"):
+        initialise(coordinator="localhost:1", processes=2, process=2)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    with pytest.raises(UserError, match="JAX_NUM_PROCESSES='two'"):
+        initialise()
