@@ -1,10 +1,10 @@
-"""The record's global batch, 81,920 images as 2,048 workers × 40, on anything: tiny images, few steps.
+"""The record's global batch, 81,920 images as 2,048 workers × 40, on any machine.
 
     python train.py --config=configs/batch81920_tiny.py
 
-A rehearsal of the geometry, not of the accuracy: 8×8 synthetic images and a thin ResNet-18. The whole
-batch passes through the memory of one microbatch (32 workers, 1,280 images); every worker has
-BatchNorm statistics of its own and all 2,048 gradients are averaged before one LARS update.
+A rehearsal of the geometry, not of the accuracy: 8×8 synthetic images and a thin ResNet-18. The
+whole batch passes through the memory of one microbatch (32 workers, 1,280 images); every worker has
+BatchNorm statistics of its own, and all 2,048 gradients are averaged before one LARS update.
 Expected: 4 steps in a few minutes on two CPU cores (records/).
 Ours, not published.
 """

@@ -2,9 +2,9 @@
 
     python scripts/launch_local.py --processes 2 -- train.py --workdir=runs/two
 
-Each process gets its own CPU device and they talk over loopback (Gloo), exactly as hosts of a cluster
-do over a network. Lines of process 0 are shown as they are, of the others only what goes to standard
-error. The exit code is that of the first process that fails; the others are then stopped.
+Each process has CPU devices of its own, and they talk over loopback (Gloo), as the hosts of a
+cluster do over a network. Process 0 is shown as it is, of the others only standard error. The exit
+code is that of the first process that fails; the others are then stopped.
 """
 
 import argparse
@@ -39,9 +39,7 @@ def launch(command: Sequence[str], processes: int, devices: int) -> list[subproc
             "JAX_PROCESS_ID": str(index),
         }
         quiet = None if index == 0 else subprocess.DEVNULL
-        started.append(
-            subprocess.Popen([sys.executable, *command], env=environment, stdout=quiet)
-        )
+        started.append(subprocess.Popen([sys.executable, *command], env=environment, stdout=quiet))
     return started
 
 

@@ -2,7 +2,7 @@
 
     python scripts/seeds.py --config=configs/digits.py --seeds=0,1,2,3,4 --json=records/digits.json
 
-Each run is a process of its own, `train.py` exactly as a user would call it, in a temporary directory.
+Each run is a process of its own, `train.py` as a user would call it, in a temporary directory.
 Further options are passed on: `--config.section.key=value`.
 """
 
@@ -32,7 +32,9 @@ def train(config: Path, seed: int, options: Sequence[str], workdir: Path) -> dic
 def main(arguments: Sequence[str]) -> int:
     """Run all seeds and report."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", type=Path, required=True, help="recipe")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="comma-separated (0,1,2,3,4)")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import train
@@ -30,13 +31,14 @@ def fails(capsys, *arguments):
         ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
         ("--config.data.source=imagenet", ["imagenet", "digits", "synthetic"]),
         ("--config.data.image_size=32", ["image_size", "32", "8"]),
-        ("--config.optimizer.decay_skip=norm", ["'norm'", "bn"]),
+        ("--config.optimizer.decay_skip=norm", ["optimizer.decay_skip", "'norm'", "bn"]),
         ("--lr=3", ["--lr=3", "--config.section.key=value"]),
         ("--coordinator=localhost:1", ["--processes", "--process"]),
     ],
 )
 def test_a_wrong_option(capsys, tmp_path, option, words, monkeypatch):
-    monkeypatch.setattr("jax.devices", lambda devices=__import__("jax").devices()[:1]: devices)
+    one = jax.devices()[:1]
+    monkeypatch.setattr("jax.devices", lambda: one)
     line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'run'}", option)
     for word in words:
         assert word in line
@@ -52,7 +54,9 @@ def test_workers_that_the_devices_cannot_share(capsys, tmp_path):
 
 def test_an_unwritable_workdir(capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'run'}", "--config.batch.microbatch=1")
+    line = fails(
+        capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'run'}", "--config.batch.microbatch=1"
+    )
     assert str(tmp_path / "file" / "run") in line
     assert "cannot be written to" in line
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from largebatch.config import values
 from largebatch.config.schema import Config
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, did_you_mean
 
 
 def default_config() -> ConfigDict:
@@ -36,7 +36,7 @@ def freeze(config: Mapping[str, Any]) -> Config:
         if section not in sections:
             raise ConfigError(
                 f"unknown section {section!r} in the configuration; "
-                f"{values.did_you_mean(section, sections)}"
+                f"{did_you_mean(section, sections)}"
             )
         if not isinstance(options, Mapping | ConfigDict):
             raise ConfigError(f"section {section!r} is {options!r}; give its options by name")
@@ -70,8 +70,7 @@ def override(config: Config, key: str, text: str) -> Config:
     sections = _fields(Config)
     if section not in sections:
         raise ConfigError(
-            f"unknown option {key!r}; "
-            + _nearest_option(key, values.did_you_mean(section, sections))
+            f"unknown option {key!r}; " + _nearest_option(key, did_you_mean(section, sections))
         )
     known = _fields(sections[section])
     if not dot or name not in known:
@@ -99,7 +98,7 @@ def _execute(path: Path) -> ConfigDict:
         where = path.parent if path.parent.is_dir() else Path("configs")
         recipes = sorted(str(p) for p in where.glob("*.py"))
         raise ConfigError(
-            f"no recipe file {path}; {values.did_you_mean(str(path), recipes)}"
+            f"no recipe file {path}; {did_you_mean(str(path), recipes)}"
             if recipes
             else f"no recipe file {path}; give a Python file with get_config()"
         )
@@ -144,7 +143,7 @@ def _fields(cls: type) -> dict[str, Any]:
 
 def _unknown(section: str, key: str) -> str:
     known = _fields(_fields(Config)[section])
-    hint = _nearest_option(f"{section}.{key}", values.did_you_mean(key, known))
+    hint = _nearest_option(f"{section}.{key}", did_you_mean(key, known))
     return f"unknown option '{section}.{key}'; {hint}"
 
 

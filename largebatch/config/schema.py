@@ -8,6 +8,9 @@ only those may differ between a checkpoint and the run that resumes it.
 import dataclasses
 from typing import Any, Literal
 
+Kind = Literal["conv", "fc", "bias", "bn"]
+"""Kinds of parameter: convolution and head kernels, the head's bias, BatchNorm's scale and bias."""
+
 
 def option(default: Any, doc: str, *, mathematics: bool = True) -> Any:
     """A dataclass field that carries its documentation and whether it changes the mathematics."""
@@ -59,8 +62,11 @@ class Norm:
         "ema",
         "evaluate with the moving average, or with statistics recomputed from training batches "
         "(Wu & Johnson 2021, section 3)",
+        mathematics=False,
     )
-    precise_batches: int = option(8, "global batches that precise statistics are recomputed from")
+    precise_batches: int = option(
+        8, "global batches that precise statistics are recomputed from", mathematics=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +122,10 @@ class Optimizer:
     momentum: float = option(0.9, "momentum")
     nesterov: bool = option(False, "Nesterov momentum")
     weight_decay: float = option(1e-4, "weight decay, added to the gradient")
-    trust_skip: tuple[str, ...] = option(
+    trust_skip: tuple[Kind, ...] = option(
         ("bn", "bias"), "kinds of parameter (conv, fc, bias, bn) that use the plain learning rate"
     )
-    decay_skip: tuple[str, ...] = option(("bn", "bias"), "kinds of parameter that are not decayed")
+    decay_skip: tuple[Kind, ...] = option(("bn", "bias"), "kinds of parameter that are not decayed")
 
 
 @dataclasses.dataclass(frozen=True)

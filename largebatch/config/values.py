@@ -1,21 +1,12 @@
 """One typed value: checking it, and reading it from a command line."""
 
 import ast
-import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable
 from typing import Any, Literal
 
-from largebatch.errors import ConfigError
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known name, or the list of all of them."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+from largebatch.errors import ConfigError, did_you_mean
 
 
 def check(kind: Any, value: Any, key: str) -> Any:

@@ -4,7 +4,7 @@ What is fed is a function of the sample position and, for the random choices, of
 processes share a microbatch, how large it is and where a run resumed change nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -62,7 +62,7 @@ def train_microbatches(
     rows: tuple[int, int],
     threads: int,
     prefetch: int,
-) -> Iterator[Microbatch]:
+) -> Generator[Microbatch]:
     """The microbatches at sample positions [start, stop), in order.
 
     One thread loads one whole microbatch, so at most `prefetch` threads are busy, and the memory is
@@ -117,7 +117,7 @@ def train_microbatches(
 
 def evaluation_batches(
     source: Source, *, batch: int, rows: tuple[int, int], threads: int, prefetch: int
-) -> Iterator[EvaluationBatch]:
+) -> Generator[EvaluationBatch]:
     """Every example of a split once over all processes, in index order.
 
     Every process gets ceil(len / batch) batches, of which the last is padded. Threads, memory and
@@ -166,7 +166,7 @@ def _check_feed(batch: int, rows: tuple[int, int], threads: int, prefetch: int) 
             raise ConfigError(f"data.{field} is {value}; give 0 or more")
 
 
-def _read_ahead(load: Callable[[int], T], count: int, threads: int, prefetch: int) -> Iterator[T]:
+def _read_ahead(load: Callable[[int], T], count: int, threads: int, prefetch: int) -> Generator[T]:
     """Yields load(0) to load(count - 1) in order, `prefetch` of them in hand or under way.
 
     Args:

@@ -1,13 +1,12 @@
 """What a data source is, and the registry of those that `open_source` knows."""
 
-import difflib
 import pkgutil
 from collections.abc import Iterable
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
-from largebatch.errors import DataError
+from largebatch.errors import DataError, did_you_mean
 
 Split = Literal["train", "validation"]
 
@@ -94,9 +93,8 @@ def _known(what: str, name: str, names: Iterable[str]) -> None:
     """Raises a DataError with the nearest match unless `name` is one of `names`."""
     names = sorted(names)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise DataError(f"{what}: {name!r} is unknown; {hint}known are {', '.join(names)}")
+        hint = did_you_mean(name, names)
+        raise DataError(f"{what}: {name!r} is unknown; {hint} (of {', '.join(names)})")
 
 
 def open_source(

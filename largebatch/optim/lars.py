@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, did_you_mean
 from largebatch.optim.momentum import (
     Mask,
     accumulate,
@@ -111,7 +111,7 @@ def lars(
     """
     if flavour not in _DENOMINATORS:
         raise ConfigError(
-            f"optimizer.flavour={flavour!r} is unknown; use one of {', '.join(_DENOMINATORS)}"
+            f"optimizer.flavour={flavour!r} is unknown; {did_you_mean(flavour, _DENOMINATORS)}"
         )
     denominator_of = _DENOMINATORS[flavour]
 

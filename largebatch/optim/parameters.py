@@ -1,13 +1,12 @@
 """Which parameter is what, by its path: its keys joined by '/', as in `stage1/block1/bn2/scale`."""
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
 
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, did_you_mean
 
 PyTree = Any
 
@@ -66,9 +65,7 @@ def mask(params: PyTree, skip: Collection[str]) -> PyTree:
     """
     for kind in skip:
         if kind not in KINDS:
-            near = difflib.get_close_matches(kind, KINDS, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(
-                f"{kind!r} is no kind of parameter to skip; {hint}known are {', '.join(KINDS)}"
+                f"{kind!r} is no kind of parameter to skip; {did_you_mean(kind, KINDS)}"
             )
     return jax.tree.map(lambda kind: kind not in skip, kinds(params))

@@ -5,7 +5,7 @@ import math
 import typing
 from typing import Literal
 
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, did_you_mean
 
 Decay = Literal["polynomial", "linear", "cosine", "step", "constant"]
 _SMOOTH = ("polynomial", "linear", "cosine")
@@ -63,8 +63,8 @@ class Schedule:
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"schedule.{name}={value} must be finite and not negative")
         if self.decay not in typing.get_args(Decay):
-            known = ", ".join(typing.get_args(Decay))
-            raise ConfigError(f"schedule.decay={self.decay!r} is unknown; use one of {known}")
+            hint = did_you_mean(self.decay, typing.get_args(Decay))
+            raise ConfigError(f"schedule.decay={self.decay!r} is unknown; {hint}")
         self._check_rates()
         self._check_positions()
 

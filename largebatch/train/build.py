@@ -1,7 +1,7 @@
 """From a configuration and the devices at hand to everything a run is made of."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import jax
 import optax
@@ -28,7 +28,7 @@ class Run:
     programs: Programs
     console: Console
 
-    def train_microbatches(self, start: int, stop: int) -> Iterator[data.Microbatch]:
+    def train_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
         """This process's rows of the microbatches from sample position ``start`` to ``stop``."""
         options, seed = self.plan.config.data, self.plan.config.run.seed
         return data.train_microbatches(
@@ -43,7 +43,7 @@ class Run:
             prefetch=options.prefetch,
         )
 
-    def validation_batches(self) -> Iterator[data.EvaluationBatch]:
+    def validation_batches(self) -> Generator[data.EvaluationBatch]:
         """This process's rows of every validation batch."""
         return data.evaluation_batches(
             self.validation_source,
@@ -54,9 +54,7 @@ class Run:
         )
 
 
-def build(
-    config: Config, console: Console, devices: Sequence[jax.Device] | None = None
-) -> Run:
+def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:
     """Open the data, resolve the plan and set up the programs.
 
     Args:
@@ -176,5 +174,3 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
 
     chosen = largest_that_fits(microbatch_candidates(config, facts), needed, usable)
     return agreed_minimum(chosen)
-
-

@@ -127,8 +127,7 @@ class Checkpoints:
             ) from error
 
     def close(self) -> None:
-        """Wait, and release what Orbax holds."""
-        self.wait()
+        """Release what Orbax holds, when it has written what it was given."""
         self._manager.close()
 
     def _unreadable(self, step: int, error: Exception) -> CheckpointError:

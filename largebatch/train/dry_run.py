@@ -1,5 +1,6 @@
 """A rehearsal: everything a run does, twice over, and nothing left behind."""
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -9,8 +10,8 @@ import numpy as np
 
 from largebatch.errors import CheckpointError
 from largebatch.parallel import from_local, processes
-from largebatch.train import workdir as directory
 from largebatch.train import describe
+from largebatch.train import workdir as directory
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.loop import Clock, run_step
@@ -29,16 +30,17 @@ def dry_run(run: Run, workdir: Path) -> None:
         programs.prepare()
         state = programs.init(np.int32(plan.config.run.seed))
     clock, seconds = Clock(), []
-    feed = run.train_microbatches(0, STEPS * plan.samples_per_step)
-    for step in range(STEPS):
-        start = time.perf_counter()
-        state, metrics = run_step(run, state, feed, step * plan.samples_per_step, clock)
-        loss = float(metrics.loss)
-        seconds.append(time.perf_counter() - start)
-        console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
+    with contextlib.closing(run.train_microbatches(0, STEPS * plan.samples_per_step)) as feed:
+        for step in range(STEPS):
+            start = time.perf_counter()
+            state, metrics = run_step(run, state, feed, step * plan.samples_per_step, clock)
+            loss = float(metrics.loss)
+            seconds.append(time.perf_counter() - start)
+            console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
 
     start = time.perf_counter()
-    batch = next(iter(run.validation_batches()))
+    with contextlib.closing(run.validation_batches()) as batches:
+        batch = next(batches)
     arrays = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
     sums = jax.device_get(programs.evaluate(state.params, state.stats, *arrays))
     evaluation_s = time.perf_counter() - start
@@ -49,8 +51,8 @@ def dry_run(run: Run, workdir: Path) -> None:
 
     saved_s = _save_and_restore(run, state, workdir)
     evaluations = -(-plan.steps // plan.evaluate_every_steps)
-    batches = -(-plan.facts.validation_examples // plan.microbatch_samples)
-    eta = programs.compile_s + plan.steps * seconds[-1] + evaluations * batches * evaluation_s
+    count = -(-plan.facts.validation_examples // plan.microbatch_samples)
+    eta = programs.compile_s + plan.steps * seconds[-1] + evaluations * count * evaluation_s
     console.closing(
         [
             ("compile", f"{programs.compile_s:.1f} s"),
@@ -73,11 +75,10 @@ def _save_and_restore(run: Run, state: object, workdir: Path) -> float:
         if jax.process_index() == 0:
             directory.prepare(place, anew=False)
         processes.wait_for_all("dry run directory")
-        checkpoints = Checkpoints(place / "checkpoints", keep=1)
-        checkpoints.save(state, progress, run.plan)
-        checkpoints.wait()
-        restored = checkpoints.restore(STEPS, run.programs.state)
-        checkpoints.close()
+        with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
+            checkpoints.save(state, progress, run.plan)
+            checkpoints.wait()
+            restored = checkpoints.restore(STEPS, run.programs.state)
     finally:
         processes.wait_for_all("dry run restored")
         if jax.process_index() == 0:

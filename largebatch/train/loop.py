@@ -1,5 +1,6 @@
 """The training loop: feed, dispatch, look at the previous step, evaluate, save."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -93,12 +94,13 @@ class Loop:
     def train(self, state: TrainState) -> TrainState:
         """Train; returns the state after the last step, which has been evaluated and saved."""
         plan = self.run.plan
-        first, last, batch = self.before.step, plan.stop_after_step, plan.samples_per_step
-        feed = (
-            self.run.train_microbatches(first * batch, last * batch) if last > first else iter(())
-        )
+        first, batch = self.before.step, plan.samples_per_step
+        last = max(first, plan.stop_after_step)
         pending: tuple[int, Metrics] | None = None
-        with self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar:
+        with (
+            contextlib.closing(self.run.train_microbatches(first * batch, last * batch)) as feed,
+            self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar,
+        ):
             self.clock.start()
             for step in range(first + 1, last + 1):
                 state, metrics = run_step(self.run, state, feed, (step - 1) * batch, self.clock)

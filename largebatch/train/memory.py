@@ -63,8 +63,8 @@ def largest_that_fits(
     if seen[candidates[0]] > available:
         raise ConfigError(
             f"batch.microbatch=auto: even {candidates[0]} worker(s) at a time need "
-            f"{seen[candidates[0]] / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be used "
-            "on a device; use fewer batch.images_per_worker or smaller images"
+            f"{seen[candidates[0]] / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be "
+            "used on a device; use fewer batch.images_per_worker or smaller images"
         )
     while True:
         fitting = max(m for m in seen if seen[m] <= available)

@@ -13,6 +13,7 @@ from largebatch import tracking
 from largebatch.config import Config, changed, microbatch_candidates
 from largebatch.errors import CheckpointError, UserError
 from largebatch.parallel import processes
+from largebatch.tracking.summary import Status
 from largebatch.train import describe, workdir
 from largebatch.train.build import Run, build
 from largebatch.train.checkpoints import Checkpoints, Progress
@@ -65,33 +66,39 @@ def run(
         if request.dry_run:
             dry_run(made, request.workdir)
             return None
-        session = _Session(made, request, began)
-        return session.evaluate() if request.eval_only else session.train()
+        with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
+            session = _Session(made, request, checkpoints, began)
+            return session.evaluate() if request.eval_only else session.train()
+
+
+def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
+    """Those in the working directory, which is made or cleared as asked."""
+    directory = request.workdir / "checkpoints"
+    if request.eval_only and not directory.is_dir():
+        raise CheckpointError(
+            f"no checkpoints in {directory}; train first, or give another --workdir"
+        )
+    if jax.process_index() == 0 and not request.eval_only:
+        moved = workdir.prepare(request.workdir, anew=request.resume == "never")
+        if moved:
+            made.console.note(f"the earlier run in {request.workdir} is now in {moved}")
+    processes.wait_for_all("workdir prepared")
+    return Checkpoints(directory, keep=made.plan.config.run.keep_checkpoints)
 
 
 class _Session:
     """A run with its directory opened."""
 
-    def __init__(self, made: Run, request: Request, began: float) -> None:
+    def __init__(self, made: Run, request: Request, checkpoints: Checkpoints, began: float) -> None:
         self.made = made
         self.request = request
+        self.checkpoints = checkpoints
         self.began = began
         self.console = made.console
-        directory = request.workdir / "checkpoints"
-        if jax.process_index() == 0 and not request.eval_only:
-            moved = workdir.prepare(request.workdir, anew=request.resume == "never")
-            if moved:
-                self.console.note(f"the earlier run in {request.workdir} is now in {moved}")
-        processes.wait_for_all("workdir prepared")
-        if request.eval_only and not directory.is_dir():
-            raise CheckpointError(
-                f"no checkpoints in {directory}; train first, or give another --workdir"
-            )
-        self.checkpoints = Checkpoints(directory, keep=made.plan.config.run.keep_checkpoints)
-        self.step = self.checkpoints.latest_step()
+        self.step = checkpoints.latest_step()
         if self.step is None and (request.eval_only or request.resume == "must"):
             raise CheckpointError(
-                f"no checkpoint in {directory} to resume from; give another --workdir"
+                f"no checkpoint in {request.workdir} to resume from; give another --workdir"
                 + ("" if request.eval_only else ", or drop --resume=must")
             )
 
@@ -99,24 +106,22 @@ class _Session:
         """Train from the newest checkpoint or from the start."""
         made, plan, request = self.made, self.made.plan, self.request
         progress = self._stored_progress()
-        tracker = self._trackers(progress)
-        if jax.process_index() == 0:
-            tracking.write_json(request.workdir / "config.json", describe.resolved(plan))
         with self.console.compiling("initialisation, train step and evaluation"):
             made.programs.prepare()
             state = self._state()
-        loop = Loop(made, tracker, self.checkpoints, progress, self.began)
-        status = "failed"
-        try:
-            loop.train(state)
-            self.checkpoints.wait()
-            status = "complete" if plan.stop_after_step == plan.steps else "stopped"
-        finally:
-            tracker.close()
-            summary = loop.summary(status)
-            if jax.process_index() == 0:
-                summary.write(request.workdir)
-        self.checkpoints.close()
+        if jax.process_index() == 0:
+            tracking.write_json(request.workdir / "config.json", describe.resolved(plan))
+        status: Status = "failed"
+        with contextlib.closing(self._trackers(progress)) as tracker:
+            loop = Loop(made, tracker, self.checkpoints, progress, self.began)
+            try:
+                loop.train(state)
+                self.checkpoints.wait()
+                status = "complete" if plan.stop_after_step == plan.steps else "stopped"
+            finally:
+                summary = loop.summary(status)
+                if jax.process_index() == 0:
+                    summary.write(request.workdir)
         self._close(summary, loop.result)
         return summary
 
@@ -127,7 +132,6 @@ class _Session:
             _ = self.made.programs.evaluate
             state = self._state()
         result = evaluate(self.made, state, progress.samples)
-        self.checkpoints.close()
         summary = tracking.Summary(
             status="evaluated",
             top1=result.top1,

@@ -90,8 +90,8 @@ class Steps:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
             return TrainState(params, stats, self.optimizer.init(params))
 
-        # Run once: on CPU, code for a random stream a kernel takes minutes to optimise and less than
-        # a second to run as it is.
+        # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
+        # second to run as it is.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         sharding = parallel.replicated(self.mesh)

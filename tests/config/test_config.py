@@ -18,7 +18,9 @@ def write(tmp_path, text):
     return path
 
 
-HEAD = "from largebatch.config import default_config\n\ndef get_config():\n    c = default_config()\n"
+HEAD = (
+    "from largebatch.config import default_config\n\ndef get_config():\n    c = default_config()\n"
+)
 
 
 def test_every_option_is_documented_and_says_whether_it_changes_the_mathematics():
@@ -28,7 +30,9 @@ def test_every_option_is_documented_and_says_whether_it_changes_the_mathematics(
 
 
 def test_a_recipe_changes_only_what_it_sets(tmp_path):
-    path = write(tmp_path, HEAD + "    c.batch.workers = 2048\n    c.norm.span = 'all'\n    return c\n")
+    path = write(
+        tmp_path, HEAD + "    c.batch.workers = 2048\n    c.norm.span = 'all'\n    return c\n"
+    )
     assert changed(load(path)) == {"batch.workers": 2048, "norm.span": "all"}
     assert not list(tmp_path.glob("__pycache__"))
 
@@ -148,7 +152,9 @@ def test_durations(text, value):
 
 @pytest.mark.parametrize("text", ["5", "epochs", "five epochs", "-1 epochs", "1e3 samples", ""])
 def test_a_wrong_duration_names_its_option(text):
-    with pytest.raises(ConfigError, match=r"schedule\.warmup=.*is not a duration; write '5 epochs'"):
+    with pytest.raises(
+        ConfigError, match=r"schedule\.warmup=.*is not a duration; write '5 epochs'"
+    ):
         samples(text, "schedule.warmup", per_step=1, per_epoch=1)
 
 
@@ -184,3 +190,9 @@ print(plan.steps)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "1408", done.stderr  # ceil(90 × 1,281,167 / 81,920)
+
+
+def test_the_page_of_options_is_up_to_date():
+    from scripts.options import PAGE, page
+
+    assert PAGE.read_text() == page(PAGE.read_text()), "run python scripts/options.py"

@@ -111,7 +111,7 @@ def test_resolutions(stem, size, final):
     model = small(stem=stem)
     seen = []
     params, stats = model.init(0)
-    logits, batch = model.apply_train(
+    logits, _batch = model.apply_train(
         params, stats, jnp.ones((2, size, size, 3)), BatchMode(spans=1)
     )
     assert logits.shape == (2, 5)
@@ -128,7 +128,9 @@ def test_each_span_is_normalised_by_itself():
     images = images * jnp.arange(1.0, 9.0)[:, None, None, None]  # spans that differ
     together, batch = model.apply_train(params, stats, images, BatchMode(spans=4))
     for i in range(4):
-        alone, mine = model.apply_train(params, stats, images[2 * i : 2 * i + 2], BatchMode(spans=1))
+        alone, mine = model.apply_train(
+            params, stats, images[2 * i : 2 * i + 2], BatchMode(spans=1)
+        )
         np.testing.assert_allclose(together[2 * i : 2 * i + 2], alone, rtol=1e-4, atol=1e-5)
         for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mine), strict=True):
             np.testing.assert_allclose(a[i], b[0], rtol=1e-3, atol=1e-5)

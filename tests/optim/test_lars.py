@@ -203,5 +203,5 @@ def test_a_mask_may_be_one_value_for_a_subtree():
 
 
 def test_unknown_flavour():
-    with pytest.raises(ConfigError, match=r"flavour='mlperv' is unknown; use one of mlperf, optax"):
+    with pytest.raises(ConfigError, match=r"flavour='mlperv' is unknown; did you mean 'mlperf'\?"):
         optim.lars(flavour="mlperv")

@@ -157,7 +157,7 @@ def test_milestones():
         (OTHER, {"power": 0.0}, r"schedule\.power=0 never decays; give"),
         (OTHER, {"warmup": 500}, r"warmup=500 samples must end before schedule\.decay_end=500; s"),
         (OTHER, {"decay_end": 0}, r"schedule\.warmup=100 .*schedule\.decay_end=0; shorten it"),
-        (OTHER, {"decay": "cosin"}, r"schedule\.decay='cosin' is unknown; use one of polynomial"),
+        (OTHER, {"decay": "cosin"}, r"schedule\.decay='cosin' is unknown; did you mean 'cosine'\?"),
         (OTHER, {"steps": (200,)}, r"schedule\.steps=\(200,\) does not fit schedule\.decay=linear"),
         (STEP, {"steps": ()}, r"schedule\.steps=\(\) does not fit schedule\.decay=step; give"),
         (STEP, {"steps": (60, 30)}, r"schedule\.steps=\(60, 30\) samples must ascend; sort"),

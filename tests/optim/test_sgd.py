@@ -1,6 +1,7 @@
 """SGD against NumPy, against optax, and by hand."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -62,6 +63,14 @@ def test_by_hand():
         np.testing.assert_allclose(first["w"], (8, 16), rtol=1e-15)
         np.testing.assert_allclose(second["w"], (4, 8), rtol=1e-15)
         np.testing.assert_allclose(state.momentum["w"], (2, 4), rtol=1e-15)
+
+
+def test_bfloat16_velocities_are_summed_in_float32():
+    # v = 0.9 · 1.0078125 − 0.90625 = 0.00078125; rounded to bfloat16 before the sum, 0.9 v would be
+    # 0.90625 and v 0. Tolerance: 8 bits.
+    grads = [{"w": jnp.full(1, g, jnp.bfloat16)} for g in (1.0078125, -0.90625)]
+    _, state = plain.run(optim.sgd(momentum=0.9), {"w": jnp.ones(1, jnp.bfloat16)}, grads, (1, 1))
+    assert float(state.momentum["w"][0]) == pytest.approx(0.00078125, rel=2**-8)
 
 
 def test_report():

@@ -1,12 +1,10 @@
 import random
 
+import jax
 import pytest
 
 from largebatch.models import Model
 from largebatch.parallel import plan_buckets
-
-import jax
-
 from largebatch.trees import flatten_paths
 
 

@@ -84,7 +84,7 @@ def assert_equal(got, expected):
     (state, metrics), (state_, metrics_) = got, expected
     found = {
         "parameters": worst_by_kind(state.params, state_.params),
-        # With SGD the velocity is the sum of raw gradients: it would show a factor, which LARS hides.
+        # With SGD the velocity sums raw gradients: it would show a factor, which LARS hides.
         "velocity": worst_by_kind(state.optimizer.momentum, state_.optimizer.momentum),
         "statistics": {"bn": max(error(state.stats, state_.stats).values())},
     }

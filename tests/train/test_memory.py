@@ -20,7 +20,7 @@ def test_the_largest_that_fits_is_found_with_few_compilations(fixed, each, count
     for available in range(fixed + each, fixed + each * 5000, 97 * each):
         asked = []
 
-        def needed(m):
+        def needed(m, asked=asked):
             asked.append(m)
             return fixed + each * m
 

@@ -34,7 +34,13 @@ def launch(workdir, processes, *options):
         command = [sys.executable, *train]
         environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
     else:
-        command = [sys.executable, "scripts/launch_local.py", f"--processes={processes}", "--", *train]
+        command = [
+            sys.executable,
+            "scripts/launch_local.py",
+            f"--processes={processes}",
+            "--",
+            *train,
+        ]
         environment = dict(os.environ)
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -51,12 +57,10 @@ def history(workdir):
 def test_two_processes_equal_one(tmp_path, span):
     one, two = tmp_path / "one", tmp_path / "two"
     option = f"--config.norm.span={span}"
-    if span == "all":
-        option_m = ["--config.batch.microbatch=4"]  # all eight workers on two devices at once
-    else:
-        option_m = []
+    # A span of all needs all eight workers at once on the two devices.
+    options = [option, "--config.batch.microbatch=4"] if span == "all" else [option]
     for workdir, processes in ((one, 1), (two, 2)):
-        done = launch(workdir, processes, option, *option_m)
+        done = launch(workdir, processes, *options)
         assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("complete: 6 steps") == 1  # process 0 alone speaks
     assert "2 processes" in done.stdout

@@ -26,7 +26,8 @@ def events(text):
     """All-reduces (elements, type) and convolutions ('conv'), in program order."""
     found = []
     for match in re.finditer(
-        r"stablehlo\.convolution|stablehlo\.all_reduce(?:.|\n)*?\}\) : \(tensor<([0-9x]*?)x?(f32|bf16)>\)",
+        r"stablehlo\.convolution|"
+        r"stablehlo\.all_reduce(?:.|\n)*?\}\) : \(tensor<([0-9x]*?)x?(f32|bf16)>\)",
         text,
     ):
         if match[0] == "stablehlo.convolution":
@@ -56,8 +57,8 @@ def test_all_reduces_are_those_of_the_bucket_plan(scheme, microbatch):
 def overlap(scheme):
     """For each bucket's psum, the share of all convolutions that it need not wait for.
 
-    Where a compiler puts a reduction follows from data dependence alone, so that is what is looked at:
-    the ancestors of each psum in the step's equations.
+    Where a compiler puts a reduction follows from data dependence alone, so that is what is looked
+    at: the ancestors of each psum in the step's equations.
     """
     made = worlds.steps(worlds.config(comm={"allreduce": scheme}), 4, 1, "float32")
     programs = Programs(made)

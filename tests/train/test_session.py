@@ -9,11 +9,10 @@ import pytest
 
 from largebatch.config import freeze, override
 from largebatch.errors import CheckpointError, ConfigError, UserError
-from largebatch.tracking import read_rows
+from largebatch.tracking import Console, read_rows
 from largebatch.train.build import build
 from largebatch.train.checkpoints import Checkpoints
 from largebatch.train.session import Request, run
-from largebatch.tracking import Console
 from tests.train import worlds
 
 TIMES = {"images_per_s", "input_wait"}
@@ -95,7 +94,9 @@ def test_what_a_run_leaves(uninterrupted):
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
     assert len(layers[0]["layers"]) == 62
     kernel, bias = (layers[3]["layers"][p] for p in ("stem/conv/kernel", "stem/bn/bias"))
-    expected = 0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
+    expected = (
+        0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
+    )
     assert kernel["trust_ratio"] == pytest.approx(expected, rel=1e-5)  # f32
     assert bias["trust_ratio"] == 1
     squares = sum(layer["gradient_norm"] ** 2 for layer in layers[3]["layers"].values())
@@ -139,10 +140,12 @@ def test_resumed_on_half_the_devices(uninterrupted, tmp_path):
     train(changed(CONFIG, batch__microbatch="2"), tmp_path, devices=4)
     a, b = rows(workdir)[12:], rows(tmp_path)[12:]
     assert [row["samples"] for row in a] == [row["samples"] for row in b]
-    # float32 sums in another order, 1e-7 each, through eight more steps; a wrong order of examples or
-    # a lost momentum changes losses by more than 1e-2.
-    for one, other in zip(a, b, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=2e-3)
+    # float32 sums in another order, 1e-7 each, amplified by eight more steps; from one step to the
+    # next losses differ by ten times the tolerance and more.
+    found = [abs(one["loss"] / other["loss"] - 1) for one, other in zip(a, b, strict=True)]
+    print(found)
+    assert max(found) < 1e-3
+    assert abs(a[0]["loss"] / a[1]["loss"] - 1) > 1e-2
 
 
 def test_the_same_examples_in_the_same_order_on_any_devices():
@@ -155,7 +158,10 @@ def test_the_same_examples_in_the_same_order_on_any_devices():
         )
         part = list(made.train_microbatches(12 * 80, 20 * 80))
         seen.append(
-            [np.concatenate([getattr(m, name) for m in part]) for name in ("ids", "labels", "images")]
+            [
+                np.concatenate([getattr(m, name) for m in part])
+                for name in ("ids", "labels", "images")
+            ]
         )
     for other in seen[1:]:
         for one, two in zip(seen[0], other, strict=True):

@@ -1,15 +1,12 @@
 """Small runs for tests: a plan on some fake devices, with its step functions and data."""
 
-import dataclasses
-import functools
-from contextlib import nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
 from largebatch import parallel
-from largebatch.config import Config, Facts, Plan, freeze, resolve
+from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.train.build import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
@@ -33,7 +30,9 @@ def config(**sections: Any) -> Config:
     return freeze(base)
 
 
-def steps(made: Config, devices: int, microbatch: int | None = None, dtype: str = "float64") -> Steps:
+def steps(
+    made: Config, devices: int, microbatch: int | None = None, dtype: str = "float64"
+) -> Steps:
     """The step functions of a configuration on some of the fake devices."""
     facts = Facts(1000, 100, CLASSES, SHAPE, devices=devices)
     plan = resolve(made, facts, microbatch=microbatch)

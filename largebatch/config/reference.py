@@ -1,0 +1,30 @@
+"""The reference of all options, for docs/configuration.md."""
+
+import dataclasses
+import typing
+
+from largebatch.config.load import options
+from largebatch.config.schema import Config
+from largebatch.config.values import describe
+
+
+def markdown() -> str:
+    """A section of Markdown for each section of the configuration, with a table of its options."""
+    kinds = {
+        f"{section.name}.{name}": kind
+        for section in dataclasses.fields(Config)
+        for name, kind in typing.get_type_hints(section.type).items()
+    }
+    lines: list[str] = []
+    current = None
+    for key, default, field in options(Config()):
+        section, name = key.split(".")
+        if section != current:
+            current = section
+            about = getattr(Config(), section).__doc__.splitlines()[0]
+            lines += ["", f"## {section}", "", about, ""]
+            lines += ["| option | type | default | meaning | |", "|---|---|---|---|---|"]
+        same = "" if field.metadata["mathematics"] else "same mathematics"
+        cells = (f"`{name}`", describe(kinds[key]), f"`{default!r}`", field.metadata["doc"], same)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines).strip() + "\n"
