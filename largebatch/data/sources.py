@@ -93,8 +93,7 @@ def _known(what: str, name: str, names: Iterable[str]) -> None:
     """Raises a DataError with the nearest match unless `name` is one of `names`."""
     names = sorted(names)
     if name not in names:
-        hint = did_you_mean(name, names)
-        raise DataError(f"{what}: {name!r} is unknown; {hint} (of {', '.join(names)})")
+        raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
 
 
 def open_source(
