@@ -9,6 +9,7 @@ Further options are passed on: `--config.section.key=value`.
 import argparse
 import datetime
 import json
+import resource
 import shlex
 import statistics
 import subprocess
@@ -16,6 +17,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from largebatch.train.describe import peak_bytes
+from largebatch.train.memory import GIB
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 
@@ -26,7 +30,13 @@ def train(config: Path, seed: int, options: Sequence[str], workdir: Path) -> dic
     subprocess.run([*command, f"--config.run.seed={seed}", *options], check=True)
     described = json.loads((workdir / "config.json").read_text())
     summary = json.loads((workdir / "summary.json").read_text())
-    return {"seed": seed, **summary, "environment": described["environment"]}
+    peak = peak_bytes(resource.RUSAGE_CHILDREN) / GIB  # the largest so far: runs are alike
+    return {
+        "seed": seed,
+        **summary,
+        "peak_gib": round(peak, 2),
+        "environment": described["environment"],
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     environment = runs[0]["environment"]
     for run in runs:
         del run["environment"]
-        print(f"seed {run['seed']}  top-1 {run['top1']:.2%}  {run['wall_s']:.1f} s")
+        print(
+            f"seed {run['seed']}  top-1 {run['top1']:.2%}  {run['wall_s']:.1f} s  "
+            f"{run['images_per_s']:,.0f} images/s  {run['peak_gib']:.2f} GiB"
+        )
     top1 = [run["top1"] for run in runs]
     seconds = [run["wall_s"] for run in runs]
     print(f"median top-1 {statistics.median(top1):.2%}, from {min(top1):.2%} to {max(top1):.2%}")

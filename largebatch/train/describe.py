@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import resource
 import shlex
@@ -77,9 +78,14 @@ def plan_rows(run: Run, hosts: str) -> Rows:
 def memory(run: Run) -> str:
     """What the programs need on a device, and the most that this process has had in use."""
     on_device = max(run.programs.bytes.values()) / GIB
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    in_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+    in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
     return f"{on_device:.2f} GiB on each device, {in_process:.2f} GiB peak of this process"
+
+
+def peak_bytes(who: int) -> int:
+    """Most memory resident at once: of this process, or of the largest child that has ended."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(who).ru_maxrss * unit
 
 
 def result_rows(result: Result) -> Rows:
@@ -133,5 +139,6 @@ def environment() -> dict[str, Any]:
         "processes": jax.process_count(),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "cores": os.cpu_count(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
