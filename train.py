@@ -62,6 +62,9 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -7,11 +7,13 @@ import dataclasses
 import math
 
 from largebatch.config import durations, geometry
+from largebatch.config.load import options
 from largebatch.config.schema import Config
 from largebatch.errors import ConfigError
 from largebatch.optim.schedules import Schedule, peak_rate
 
-_MAX_SAMPLES = 2**31  # the sample position also travels as int32
+_MAX_SAMPLES = 2**31  # so that a sample position fits any integer on a device
+_MAX_SEED = 2**31  # it travels to the devices as int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,7 @@ def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> P
       ConfigError: an impossible value or combination, with the numbers and the nearest that work.
     """
     _check_ranges(config)
+    _check_model(config, facts)
     _check_batch(config, facts)
     workers, images = config.batch.workers, config.batch.images_per_worker
     span = workers if config.norm.span == "all" else config.norm.span
@@ -149,7 +152,7 @@ def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
 
 
 def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> Schedule:
-    options = config.schedule
+    chosen = config.schedule
 
     def at(key: str, text: str) -> int:
         return durations.samples(
@@ -158,63 +161,42 @@ def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> 
 
     return Schedule(
         peak=peak_rate(
-            peak=options.peak, per_256=options.per_256, batch=per_step, scaling=options.scaling
+            peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
         ),
-        start=options.warmup_start,
-        warmup=at("warmup", options.warmup),
-        decay_end=at("decay_end", options.decay_end),
-        decay=options.decay,
-        power=options.power,
-        end=options.end,
-        steps=tuple(at("steps", text) for text in options.steps),
-        factor=options.factor,
+        start=chosen.warmup_start,
+        warmup=at("warmup", chosen.warmup),
+        decay_end=at("decay_end", chosen.decay_end),
+        decay=chosen.decay,
+        power=chosen.power,
+        end=chosen.end,
+        steps=tuple(at("steps", text) for text in chosen.steps),
+        factor=chosen.factor,
     )
 
 
 def _check_ranges(config: Config) -> None:
     """Each number on its own."""
-    positive = {
-        "model.width": config.model.width,
-        "norm.epsilon": config.norm.epsilon,
-        "norm.precise_batches": config.norm.precise_batches,
-        "batch.workers": config.batch.workers,
-        "batch.images_per_worker": config.batch.images_per_worker,
-        "data.threads": config.data.threads,
-        "data.prefetch": config.data.prefetch,
-        "comm.bucket_mib": config.comm.bucket_mib,
-        "run.keep_checkpoints": config.run.keep_checkpoints,
-    }
-    if config.norm.span != "all":
-        positive["norm.span"] = config.norm.span
-    if config.batch.microbatch != "auto":
-        positive["batch.microbatch"] = config.batch.microbatch
-    for key, value in positive.items():
-        if value <= 0:
-            raise ConfigError(f"{key}={value} must be above 0")
-    not_negative = {
-        "norm.momentum_samples": config.norm.momentum_samples,
-        "batch.memory_gib": config.batch.memory_gib,
-        "data.image_size": config.data.image_size,
-        "data.examples": config.data.examples,
-        "data.classes": config.data.classes,
-        "data.shift": config.data.shift,
-        "optimizer.trust_coefficient": config.optimizer.trust_coefficient,
-        "optimizer.epsilon": config.optimizer.epsilon,
-        "optimizer.weight_decay": config.optimizer.weight_decay,
-        "run.seed": config.run.seed,
-    }
-    for key, value in not_negative.items():
-        if value < 0:
-            raise ConfigError(f"{key}={value} must not be negative")
-    shares = {
-        "norm.momentum": config.norm.momentum,
-        "batch.memory_margin": config.batch.memory_margin,
-        "optimizer.momentum": config.optimizer.momentum,
-        "loss.label_smoothing": config.loss.label_smoothing,
-    }
-    for key, value in shares.items():
-        if not 0 <= value < 1:
-            raise ConfigError(f"{key}={value} must be at least 0 and below 1")
+    for key, value, field in options(config):
+        within = field.metadata["within"]
+        if within is None or isinstance(value, str):
+            continue
+        if (
+            value < 0
+            or (value == 0 and "above 0" in within)
+            or (value >= 1 and "below 1" in within)
+        ):
+            raise ConfigError(f"{key}={value} must be {within}")
+    if config.run.seed >= _MAX_SEED:
+        raise ConfigError(f"run.seed={config.run.seed} must be below {_MAX_SEED}")
+
+
+def _check_model(config: Config, facts: Facts) -> None:
+    height, width, _ = facts.image_shape
+    if config.model.stem == "space_to_depth" and (height % 2 or width % 2):
+        raise ConfigError(
+            f"model.stem=space_to_depth needs even sides, the images have {height}×{width} pixels; "
+            "use model.stem=conv7 or another data.image_size"
+        )
 
 
 def _check_batch(config: Config, facts: Facts) -> None:

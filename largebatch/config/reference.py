@@ -25,6 +25,7 @@ def markdown() -> str:
             lines += ["", f"## {section}", "", about, ""]
             lines += ["| option | type | default | meaning | |", "|---|---|---|---|---|"]
         same = "" if field.metadata["mathematics"] else "same mathematics"
-        cells = (f"`{name}`", describe(kinds[key]), f"`{default!r}`", field.metadata["doc"], same)
+        kind = ", ".join(filter(None, (describe(kinds[key]), field.metadata["within"])))
+        cells = (f"`{name}`", kind, f"`{default!r}`", field.metadata["doc"], same)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip() + "\n"

@@ -12,9 +12,20 @@ Kind = Literal["conv", "fc", "bias", "bn"]
 """Kinds of parameter: convolution and head kernels, the head's bias, BatchNorm's scale and bias."""
 
 
-def option(default: Any, doc: str, *, mathematics: bool = True) -> Any:
-    """A dataclass field that carries its documentation and whether it changes the mathematics."""
-    return dataclasses.field(default=default, metadata={"doc": doc, "mathematics": mathematics})
+Range = Literal["above 0", "at least 0", "at least 0 and below 1"]
+
+
+def option(default: Any, doc: str, *, within: Range | None = None, mathematics: bool = True) -> Any:
+    """A dataclass field that carries its documentation.
+
+    Args:
+      default: its value unless a recipe changes it.
+      doc: what it means.
+      within: what its number must be, whatever the other options are; words are not looked at.
+      mathematics: whether it changes the numbers that training computes.
+    """
+    metadata = {"doc": doc, "within": within, "mathematics": mathematics}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +35,9 @@ class Model:
     name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = option(
         "resnet50", "depth and block type"
     )
-    width: int = option(64, "channels of the first stage; the later ones double it")
+    width: int = option(
+        64, "channels of the first stage; the later ones double it", within="above 0"
+    )
     stem: Literal["conv7", "space_to_depth", "small"] = option(
         "conv7",
         "conv7: 7×7 stride 2 and max-pool; space_to_depth: the same function of the same "
@@ -44,14 +57,17 @@ class Norm:
     """BatchNorm: whose images share statistics, and what evaluation uses."""
 
     span: int | Literal["all"] = option(
-        1, "workers that share batch statistics: 1, a number, or all"
+        1, "workers that share batch statistics: 1, a number, or all", within="above 0"
     )
-    epsilon: float = option(1e-5, "added to the variance")
-    momentum: float = option(0.9, "share of the running statistics kept at each update")
+    epsilon: float = option(1e-5, "added to the variance", within="above 0")
+    momentum: float = option(
+        0.9, "share of the running statistics kept at each update", within="at least 0 and below 1"
+    )
     momentum_samples: int = option(
         0,
         "samples to which `momentum` refers: a step of B samples keeps momentum ** (B / this); "
         "0: it refers to one step, whatever its size",
+        within="at least 0",
     )
     running_variance: Literal["unbiased", "biased"] = option(
         "unbiased",
@@ -65,7 +81,10 @@ class Norm:
         mathematics=False,
     )
     precise_batches: int = option(
-        8, "global batches that precise statistics are recomputed from", mathematics=False
+        8,
+        "global batches that precise statistics are recomputed from",
+        within="above 0",
+        mathematics=False,
     )
 
 
@@ -73,18 +92,27 @@ class Norm:
 class Batch:
     """The global batch as workers, and how many of them a device computes at a time."""
 
-    workers: int = option(8, "workers of a step (W); the global batch is W × images_per_worker")
-    images_per_worker: int = option(32, "images of one worker (n)")
+    workers: int = option(
+        8, "workers of a step (W); the global batch is W × images_per_worker", within="above 0"
+    )
+    images_per_worker: int = option(32, "images of one worker (n)", within="above 0")
     microbatch: int | Literal["auto"] = option(
         "auto",
         "workers that one device computes at a time (m); auto: the most that fit its memory",
+        within="above 0",
         mathematics=False,
     )
     memory_gib: float = option(
-        0.0, "device memory that `auto` plans for; 0: what the device reports", mathematics=False
+        0.0,
+        "device memory that `auto` plans for; 0: what the device reports",
+        within="at least 0",
+        mathematics=False,
     )
     memory_margin: float = option(
-        0.1, "share of that memory which `auto` leaves free", mathematics=False
+        0.1,
+        "share of that memory which `auto` leaves free",
+        within="at least 0 and below 1",
+        mathematics=False,
     )
 
 
@@ -93,18 +121,22 @@ class Data:
     """Where examples come from, in which order, and how they are augmented."""
 
     source: str = option("digits", "digits, or synthetic")
-    image_size: int = option(0, "pixels a side; 0: the source's own")
-    examples: int = option(0, "training examples of a synthetic source; 0: its default")
-    classes: int = option(0, "classes of a synthetic source; 0: its default")
+    image_size: int = option(0, "pixels a side; 0: the source's own", within="at least 0")
+    examples: int = option(
+        0, "training examples of a synthetic source; 0: its default", within="at least 0"
+    )
+    classes: int = option(0, "classes of a synthetic source; 0: its default", within="at least 0")
     shuffle: bool = option(True, "a new permutation of the training set for every epoch")
     repeat: bool = option(
         False,
         "allow a global batch larger than the training set, which then repeats examples in it",
     )
-    shift: int = option(0, "augment by a random translation of up to this many pixels")
+    shift: int = option(
+        0, "augment by a random translation of up to this many pixels", within="at least 0"
+    )
     flip: bool = option(False, "augment by a random horizontal flip")
-    threads: int = option(2, "threads that read and augment", mathematics=False)
-    prefetch: int = option(2, "microbatches prepared ahead", mathematics=False)
+    threads: int = option(2, "threads that read and augment", within="above 0", mathematics=False)
+    prefetch: int = option(2, "microbatches prepared ahead", within="above 0", mathematics=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +149,13 @@ class Optimizer:
         "LARS only. Trust ratio, mlperf: e‖w‖ / (‖g‖ + wd‖w‖ + epsilon), optax: "
         "e‖w‖ / (‖g + wd·w‖ + epsilon)",
     )
-    trust_coefficient: float = option(0.001, "LARS only: e above")
-    epsilon: float = option(0.0, "LARS only: added to the denominator of the trust ratio")
-    momentum: float = option(0.9, "momentum")
+    trust_coefficient: float = option(0.001, "LARS only: e above", within="at least 0")
+    epsilon: float = option(
+        0.0, "LARS only: added to the denominator of the trust ratio", within="at least 0"
+    )
+    momentum: float = option(0.9, "momentum", within="at least 0 and below 1")
     nesterov: bool = option(False, "Nesterov momentum")
-    weight_decay: float = option(1e-4, "weight decay, added to the gradient")
+    weight_decay: float = option(1e-4, "weight decay, added to the gradient", within="at least 0")
     trust_skip: tuple[Kind, ...] = option(
         ("bn", "bias"), "kinds of parameter (conv, fc, bias, bn) that use the plain learning rate"
     )
@@ -157,7 +191,9 @@ class Schedule:
 class Loss:
     """Softmax cross-entropy."""
 
-    label_smoothing: float = option(0.1, "share of the target spread evenly over all classes")
+    label_smoothing: float = option(
+        0.1, "share of the target spread evenly over all classes", within="at least 0 and below 1"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +206,9 @@ class Comm:
         "leaf: one for each parameter, inside backward; tree: one for all of them, after backward",
         mathematics=False,
     )
-    bucket_mib: float = option(4.0, "least size of a bucket on the wire, in MiB", mathematics=False)
+    bucket_mib: float = option(
+        4.0, "least size of a bucket on the wire, in MiB", within="above 0", mathematics=False
+    )
     wire: Literal["float32", "bfloat16"] = option(
         "float32", "number format of gradients on the wire"
     )
@@ -180,14 +218,16 @@ class Comm:
 class Run:
     """Seed, intervals and what is kept."""
 
-    seed: int = option(0, "seed of parameters, data order and augmentation")
+    seed: int = option(0, "seed of parameters, data order and augmentation", within="at least 0")
     log_every: str = option("10 steps", "interval of rows in metrics.jsonl", mathematics=False)
     layers_every: str = option(
         "100 steps", "interval of rows in layers.jsonl: trust ratio and norms", mathematics=False
     )
     evaluate_every: str = option("4 epochs", "interval of evaluations", mathematics=False)
     checkpoint_every: str = option("4 epochs", "interval of checkpoints", mathematics=False)
-    keep_checkpoints: int = option(3, "newest checkpoints kept", mathematics=False)
+    keep_checkpoints: int = option(
+        3, "newest checkpoints kept", within="above 0", mathematics=False
+    )
     stop_after: str = option(
         "",
         "stop here, with a checkpoint, as if interrupted; empty: at the end of training",

@@ -134,6 +134,7 @@ def test_divisors():
         ({"schedule": {"peak": 0.0}}, ["schedule.peak", "schedule.per_256"]),
         ({"schedule": {"per_256": 0.1}}, ["schedule.peak", "schedule.per_256"]),
         ({"schedule": {"warmup": "20 epochs"}}, ["schedule.warmup"]),
+        ({"run": {"seed": 2**31}}, ["run.seed=2147483648", "below 2147483648"]),
         ({"run": {"evaluate_every": "often"}}, ["run.evaluate_every='often'", "is not a duration"]),
     ],
 )
@@ -144,6 +145,13 @@ def test_the_impossible_is_one_line_with_numbers_and_remedy(sections, words):
     assert "\n" not in message
     for word in words:
         assert word in message, message
+
+
+def test_space_to_depth_needs_even_images():
+    made = config(model={"stem": "space_to_depth"}, batch={"workers": 4})
+    with pytest.raises(ConfigError, match=r"space_to_depth.*7×8 pixels.*conv7"):
+        resolve(made, dataclasses.replace(FACTS, image_shape=(7, 8, 1)))
+    resolve(made, FACTS)
 
 
 def test_every_remedy_for_workers_works():
