@@ -20,7 +20,6 @@ def get_config() -> ConfigDict:
     config.model.stem = "small"
     config.batch.workers = 8
     config.batch.images_per_worker = 16
-    config.batch.microbatch = 8
     config.data.source = "digits"
     config.data.shift = 1
     config.optimizer.name = "lars"

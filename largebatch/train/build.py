@@ -1,6 +1,7 @@
 """From a configuration and the devices at hand to everything a run is made of."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Sequence
 
 import jax
@@ -15,6 +16,10 @@ from largebatch.tracking import Console
 from largebatch.train.memory import device_bytes, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
+
+# No ResNet here keeps more bytes for backward than this times those of its float32 input: ResNet-50
+# keeps some 300 times as much of 224×224 images, 3,000 of small ones at full resolution.
+_MOST_ACTIVATIONS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,5 +177,8 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
         _ = candidate.finish
         return candidate.bytes["train step"] + waiting
 
-    chosen = largest_that_fits(microbatch_candidates(config, facts), needed, usable)
+    candidates = microbatch_candidates(config, facts)
+    pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)
+    small = 4 * pixels * _MOST_ACTIVATIONS < usable
+    chosen = largest_that_fits(candidates, needed, usable, surely_small=small)
     return agreed_minimum(chosen)

@@ -58,7 +58,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     rows += [
         (
             f"LR at {name}",
-            f"{rate:.6g} (sample {position:,}, step {position / plan.samples_per_step:g})",
+            f"{rate:.6g} (sample {position:,}, step {position / plan.samples_per_step:.1f})",
         )
         for name, position, rate in plan.schedule.milestones()
     ]

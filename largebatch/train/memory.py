@@ -43,7 +43,11 @@ def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
 
 
 def largest_that_fits(
-    candidates: Sequence[int], needed: Callable[[int], int], available: int
+    candidates: Sequence[int],
+    needed: Callable[[int], int],
+    available: int,
+    *,
+    surely_small: bool = False,
 ) -> int:
     """The largest candidate for ``batch.microbatch`` whose program fits.
 
@@ -55,11 +59,19 @@ def largest_that_fits(
       candidates: workers at a time, ascending.
       needed: compiles the program for one candidate and returns its bytes; grows with it.
       available: bytes that may be used.
+      surely_small: begin with the largest candidate, whose program is known to be harmless to
+        compile and is expected to fit; it is measured all the same.
 
     Raises:
       ConfigError: not even the smallest fits.
     """
-    seen = {candidates[0]: needed(candidates[0])}
+    seen: dict[int, int] = {}
+    if surely_small:
+        seen[candidates[-1]] = needed(candidates[-1])
+        if seen[candidates[-1]] <= available:
+            return candidates[-1]
+    if candidates[0] not in seen:
+        seen[candidates[0]] = needed(candidates[0])
     if seen[candidates[0]] > available:
         raise ConfigError(
             f"batch.microbatch=auto: even {candidates[0]} worker(s) at a time need "

@@ -36,6 +36,20 @@ def test_a_program_that_grows_unevenly_is_measured_not_guessed():
         assert sizes[got] <= available
 
 
+def test_what_is_surely_small_is_measured_once_and_corrected():
+    asked = []
+
+    def needed(m):
+        asked.append(m)
+        return 100 * m
+
+    assert largest_that_fits((1, 2, 4, 8), needed, 800, surely_small=True) == 8
+    assert asked == [8]
+    assert largest_that_fits((1, 2, 4, 8), needed, 799, surely_small=True) == 4
+    with pytest.raises(ConfigError):
+        largest_that_fits((1, 2), needed, 99, surely_small=True)
+
+
 def test_nothing_fits():
     with pytest.raises(ConfigError, match=r"even 2 worker\(s\).*3\.00 GiB of the 1\.00 GiB"):
         largest_that_fits((2, 4), lambda _: 3 * GIB, GIB)
