@@ -33,8 +33,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         default="auto",
         help="from the newest checkpoint if there is one (auto); put an earlier run aside (never)",
     )
-    parser.add_argument("--dry_run", action="store_true", help="two steps of all, nothing kept")
-    parser.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--dry_run", action="store_true", help="two steps of all, nothing kept")
+    kind.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
     parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
     parser.add_argument("--processes", type=int, help="how many processes there are")
     parser.add_argument("--process", type=int, help="which of them this is, from 0")

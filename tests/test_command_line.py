@@ -61,6 +61,13 @@ def test_an_unwritable_workdir(capsys, tmp_path):
     assert "cannot be written to" in line
 
 
+def test_a_dry_run_in_an_unwritable_workdir(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'a'}", "--dry_run")
+    assert "cannot be written to" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_recipe_that_raises(capsys, tmp_path):
     recipe = tmp_path / "broken.py"
     recipe.write_text("def get_config():\n    raise ValueError('no such batch')\n")

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from largebatch.errors import ConfigError
 
-_FORM = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
+_FORM = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
 
 
 def samples(

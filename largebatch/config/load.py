@@ -36,14 +36,14 @@ def freeze(config: Mapping[str, Any]) -> Config:
         if section not in sections:
             raise ConfigError(
                 f"unknown section {section!r} in the configuration; "
-                f"{did_you_mean(section, sections)}"
+                f"{did_you_mean(str(section), sections)}"
             )
         if not isinstance(options, Mapping | ConfigDict):
             raise ConfigError(f"section {section!r} is {options!r}; give its options by name")
         known = _fields(sections[section])
         for key in options:
             if key not in known:
-                raise ConfigError(_unknown(section, key))
+                raise ConfigError(_unknown(section, str(key)))
         built[section] = sections[section](
             **{key: values.check(known[key], v, f"{section}.{key}") for key, v in options.items()}
         )
@@ -119,7 +119,7 @@ def _execute(path: Path) -> ConfigDict:
         raise
     except SyntaxError as error:
         raise ConfigError(f"{path} line {error.lineno}: {error.msg}; mend the file") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
         ]

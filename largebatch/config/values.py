@@ -1,7 +1,8 @@
 """One typed value: checking it, and reading it from a command line."""
 
 import ast
-import math
+import numbers
+import sys
 import types
 import typing
 from typing import Any, Literal
@@ -31,10 +32,13 @@ def check(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, list | tuple):
             return tuple(check(element, v, key) for v in value)
     elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise ConfigError(f"{key}={value} is not a finite number")
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            if not abs(value) <= sys.float_info.max:  # an integer may exceed it too
+                raise ConfigError(f"{key} is not a finite number; give one")
             return float(value)
+    elif kind is int:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)
     elif type(value) is kind:
         return value
     raise ConfigError(f"{key}={value!r} is not {describe(kind)}; give {describe(kind)}")

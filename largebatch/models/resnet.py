@@ -48,9 +48,15 @@ def _conv(
         padding=size // 2,
         use_bias=False,
         dtype=dtype,
+        precision=_precision(dtype),
         kernel_init=_he_normal,
         rngs=rngs,
     )
+
+
+def _precision(dtype: Dtype | None) -> jax.lax.Precision:
+    """Wide stays wide: left alone, GPUs and TPUs round float32 operands to fewer bits."""
+    return jax.lax.Precision.HIGHEST if dtype is None else jax.lax.Precision.DEFAULT
 
 
 class Stem(nnx.Module):
@@ -76,7 +82,8 @@ class Stem(nnx.Module):
         """Images (batch, height, width, channels) to features at a quarter of the resolution."""
         if self.kind == "space_to_depth":
             dtype = self.dtype or self.conv.kernel[...].dtype
-            x = _conv7_on_blocks(x.astype(dtype), self.conv.kernel[...].astype(dtype))
+            kernel = self.conv.kernel[...].astype(dtype)
+            x = _conv7_on_blocks(x.astype(dtype), kernel, _precision(self.dtype))
         else:
             x = self.conv(x)
         x = jax.nn.relu(self.bn(x, mode))
@@ -85,7 +92,7 @@ class Stem(nnx.Module):
         return nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
 
 
-def _conv7_on_blocks(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precision) -> jax.Array:
     """A 7×7 convolution of stride 2 and padding 3, as 4×4 of stride 1 on 2×2 blocks of pixels.
 
     Output row o reads input rows 2o−3 … 2o+3. One leading zero row makes the kernel 8 rows, 2o−4 …
@@ -100,7 +107,12 @@ def _conv7_on_blocks(x: jax.Array, kernel: jax.Array) -> jax.Array:
     kernel = kernel.reshape(4, 2, 4, 2, channels, features)
     kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, -1, features)
     return jax.lax.conv_general_dilated(
-        blocks, kernel, (1, 1), ((2, 1), (2, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+        blocks,
+        kernel,
+        (1, 1),
+        ((2, 1), (2, 1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision=precision,
     )
 
 
@@ -203,7 +215,14 @@ class ResNet(nnx.Module):
             setattr(self, f"stage{i}", stage)
             features = stage.features
         init = _uniform_by_fan_in(features)
-        self.head = nnx.Linear(features, classes, kernel_init=init, bias_init=init, rngs=rngs)
+        self.head = nnx.Linear(
+            features,
+            classes,
+            precision=_precision(None),
+            kernel_init=init,
+            bias_init=init,
+            rngs=rngs,
+        )
 
     def __call__(self, images: jax.Array, mode: BatchMode | None) -> jax.Array:
         """Logits, at least float32; ``mode`` None evaluates with the running statistics."""

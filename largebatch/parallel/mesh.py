@@ -19,7 +19,9 @@ SPLIT = P(AXES)
 
 def make_mesh(devices: Sequence[jax.Device], members: int) -> Mesh:
     """A mesh of all ``devices`` in which ``members`` consecutive ones share a span."""
-    grid = np.asarray(devices, dtype=object).reshape(-1, members)
+    # Ids of a TPU slice follow its topology and may alternate between hosts.
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    grid = np.asarray(ordered, dtype=object).reshape(-1, members)
     return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
 
 

@@ -1,13 +1,18 @@
 """Several processes as one run: finding each other, and agreeing on a number."""
 
+import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from largebatch.errors import UserError
+
+T = TypeVar("T")
 
 # What a launcher sets where there is no cluster manager; the names are JAX's own.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -16,14 +21,19 @@ COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
 def detect_cluster(environ: Mapping[str, str]) -> str | None:
     """The cluster manager that started this process as one of several, or None."""
     counts = {
-        "SLURM": environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1")),
+        "SLURM": environ.get("SLURM_STEP_NUM_TASKS", "1"),  # what srun sets; sbatch alone does not
         "Open MPI": environ.get("OMPI_COMM_WORLD_SIZE", "1"),
         "TPU pod": str(1 + environ.get("TPU_WORKER_HOSTNAMES", "").count(",")),
         "GKE": "2" if environ.get("MEGASCALE_COORDINATOR_ADDRESS") else "1",
     }
-    return next(
-        (name for name, count in counts.items() if count.isdigit() and int(count) > 1), None
-    )
+    found = (name for name, count in counts.items() if count.isdigit() and int(count) > 1)
+    return next(found, "TPU VM" if _on_tpu_vm() else None)
+
+
+def _on_tpu_vm() -> bool:
+    """Whether chips are attached; a pod's hosts then find each other by their metadata server."""
+    attached = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+    return attached and importlib.util.find_spec("libtpu") is not None
 
 
 def initialise(
@@ -70,6 +80,8 @@ def initialise(
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:
+        if how == "TPU VM":
+            return "one process"  # no metadata server: chips, but no pod
         first = str(error).splitlines()[0]
         raise UserError(
             f"cannot join the other processes ({how}): {first}; check the addresses"
@@ -78,10 +90,38 @@ def initialise(
 
 
 def agreed_minimum(value: int) -> int:
-    """The least of the values that the processes pass; each must call it."""
+    """The least of the values (0 to 2⁶¹) that the processes pass; each must call it."""
     if jax.process_count() == 1:
         return value
-    return int(multihost_utils.process_allgather(np.int64(value)).min())
+    # Arrays on devices are 32 bits wide unless x64 is on: two halves.
+    halves = multihost_utils.process_allgather(np.array(divmod(value, 2**31), np.int32))
+    return min(int(high) * 2**31 + int(low) for high, low in halves)
+
+
+def agree(value: int) -> bool:
+    """Whether all processes pass the same value (0 to 2⁶¹); each must call it."""
+    least = agreed_minimum(value)
+    return agreed_minimum(2**61 - value) == 2**61 - least
+
+
+def first_process_does(action: Callable[[], T]) -> T | None:
+    """Run ``action`` on process 0 while the others wait; if it fails, all end.
+
+    Returns:
+      What it returns, on process 0; None on the others.
+
+    Raises:
+      UserError: it failed; the reason is said by process 0.
+    """
+    result, failure = None, None
+    if jax.process_index() == 0:
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+    if not agreed_minimum(int(failure is None)):
+        raise failure or UserError("process 0 could not go on; its message says why")
+    return result
 
 
 def wait_for_all(where: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Generator, Sequence
 
 import jax
@@ -17,9 +18,9 @@ from largebatch.train.memory import device_bytes, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
 
-# No ResNet here keeps more bytes for backward than this times those of its float32 input: ResNet-50
-# keeps some 300 times as much of 224×224 images, 3,000 of small ones at full resolution.
-_MOST_ACTIVATIONS = 10_000
+# Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
+# 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
+_ACTIVATIONS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,7 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         with console.compiling("train steps, to find the most workers at a time that fit"):
             microbatch = _fitting(config, facts, programs)
     chosen = programs(microbatch)
+    chosen.compile_s = sum(made.compile_s for made in compiled.values())  # the search is part of it
     steps = chosen.steps
     return Run(steps.plan, train_source, validation_source, steps.mesh, chosen, console)
 
@@ -174,11 +176,17 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
         shape = candidate.steps.plan.facts.image_shape
         # Images that wait on the device while a step computes.
         waiting = 2 * images * shape[0] * shape[1] * shape[2]
-        _ = candidate.finish
+        try:
+            _ = candidate.finish
+        except jax.errors.JaxRuntimeError as error:
+            # Tuning kernels while compiling allocates too: what cannot even be tuned does not fit.
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return sys.maxsize
         return candidate.bytes["train step"] + waiting
 
     candidates = microbatch_candidates(config, facts)
     pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)
-    small = 4 * pixels * _MOST_ACTIVATIONS < usable
+    small = 4 * pixels * _ACTIVATIONS < usable
     chosen = largest_that_fits(candidates, needed, usable, surely_small=small)
     return agreed_minimum(chosen)

@@ -1,6 +1,8 @@
 """Checkpoints: what a run needs to go on exactly where it was. The only module that knows Orbax."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +60,11 @@ class Checkpoints:
             "config": dataclasses.asdict(plan.config),
             "facts": dataclasses.asdict(plan.facts),
         }
-        self._manager.save(
-            progress.step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(described)
-            ),
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(described)
         )
+        with self._writing():
+            self._manager.save(progress.step, args=arguments)
 
     def restore(self, step: int, like: PyTree) -> PyTree:
         """The state saved at ``step``, with the shapes, types and shardings of ``like``.
@@ -92,6 +93,8 @@ class Checkpoints:
             stored = self._manager.restore(
                 step, args=ocp.args.Composite(run=ocp.args.JsonRestore())
             ).run
+            if stored["format"] != _FORMAT:
+                raise ConfigError(f"its format is {stored['format']}, this one reads {_FORMAT}")
             progress = Progress(**stored["progress"])
             config = freeze(stored["config"])
             facts = stored["facts"]
@@ -118,17 +121,23 @@ class Checkpoints:
         Raises:
           CheckpointError: it could not be written.
         """
-        try:
+        with self._writing():
             self._manager.wait_until_finished()
-        except Exception as error:
-            raise CheckpointError(
-                f"checkpoint in {self._directory} could not be written: {_first_line(error)}; "
-                "check free space and permissions"
-            ) from error
 
     def close(self) -> None:
         """Release what Orbax holds, when it has written what it was given."""
         self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What fails while a checkpoint is written may also be an earlier one, found out late."""
+        try:
+            yield
+        except Exception as error:
+            raise CheckpointError(
+                f"a checkpoint in {self._directory} could not be written: {_first_line(error)}; "
+                "check free space and permissions"
+            ) from error
 
     def _unreadable(self, step: int, error: Exception) -> CheckpointError:
         return CheckpointError(

@@ -79,7 +79,7 @@ def memory(run: Run) -> str:
     """What the programs need on a device, and the most that this process has had in use."""
     on_device = max(run.programs.bytes.values()) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
-    return f"{on_device:.2f} GiB on each device, {in_process:.2f} GiB peak of this process"
+    return f"{on_device:.3g} GiB on each device, {in_process:.2f} GiB peak of this process"
 
 
 def peak_bytes(who: int) -> int:

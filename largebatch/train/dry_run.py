@@ -14,7 +14,8 @@ from largebatch.train import describe
 from largebatch.train import workdir as directory
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
-from largebatch.train.loop import Clock, run_step
+from largebatch.train.loop import run_step
+from largebatch.train.steps import TrainState
 
 STEPS = 2
 
@@ -25,15 +26,30 @@ def dry_run(run: Run, workdir: Path) -> None:
     Raises:
       UserError: what would stop the run too.
     """
+    place = workdir.absolute() / ".dry_run"
+    absent = [path for path in (place, *place.parents) if not path.exists()]
+    try:
+        processes.first_process_does(lambda: directory.prepare(place, anew=False))
+        _rehearse(run, place)
+    finally:
+        if jax.process_index() == 0:
+            shutil.rmtree(place, ignore_errors=True)
+            for path in absent:
+                with contextlib.suppress(OSError):  # never made, or no longer empty
+                    path.rmdir()
+
+
+def _rehearse(run: Run, place: Path) -> None:
     plan, programs, console = run.plan, run.programs, run.console
     with console.compiling("initialisation, train step and evaluation"):
         programs.prepare()
         state = programs.init(np.int32(plan.config.run.seed))
-    clock, seconds = Clock(), []
+    seconds = []
     with contextlib.closing(run.train_microbatches(0, STEPS * plan.samples_per_step)) as feed:
         for step in range(STEPS):
             start = time.perf_counter()
-            state, metrics = run_step(run, state, feed, step * plan.samples_per_step, clock)
+            rate = plan.schedule(step * plan.samples_per_step)
+            state, metrics = run_step(programs, state, feed, rate)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
@@ -41,15 +57,17 @@ def dry_run(run: Run, workdir: Path) -> None:
     start = time.perf_counter()
     with contextlib.closing(run.validation_batches()) as batches:
         batch = next(batches)
-    arrays = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
-    sums = jax.device_get(programs.evaluate(state.params, state.stats, *arrays))
+    images, *others = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
+    if plan.config.norm.statistics == "precise":
+        jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
+    sums = jax.device_get(programs.evaluate(state.params, state.stats, images, *others))
     evaluation_s = time.perf_counter() - start
     console.note(
         f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
         f"{evaluation_s:.2f} s"
     )
 
-    saved_s = _save_and_restore(run, state, workdir)
+    saved_s = _save_and_restore(run, state, place)
     evaluations = -(-plan.steps // plan.evaluate_every_steps)
     count = -(-plan.facts.validation_examples // plan.microbatch_samples)
     eta = programs.compile_s + plan.steps * seconds[-1] + evaluations * count * evaluation_s
@@ -65,29 +83,22 @@ def dry_run(run: Run, workdir: Path) -> None:
     )
 
 
-def _save_and_restore(run: Run, state: object, workdir: Path) -> float:
-    """Beside the working directory, so that its file system is the one tried."""
+def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
+    """Seconds that it takes.
+
+    Raises:
+      CheckpointError: what comes back is not, to the bit, what was saved.
+    """
     start = time.perf_counter()
-    place = workdir.absolute().with_name(f".{workdir.name}.dry_run")
-    made = [p for p in (place, *place.parents) if not p.exists()]
     progress = Progress(step=STEPS, samples=STEPS * run.plan.samples_per_step)
-    try:
-        if jax.process_index() == 0:
-            directory.prepare(place, anew=False)
-        processes.wait_for_all("dry run directory")
-        with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
-            checkpoints.save(state, progress, run.plan)
-            checkpoints.wait()
-            restored = checkpoints.restore(STEPS, run.programs.state)
-    finally:
-        processes.wait_for_all("dry run restored")
-        if jax.process_index() == 0:
-            shutil.rmtree(place, ignore_errors=True)
-            for path in made[1:]:
-                path.rmdir()
-    pairs = zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True)
-    if not all(np.array_equal(jax.device_get(a), jax.device_get(b)) for a, b in pairs):
+    with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
+        checkpoints.save(state, progress, run.plan)
+        checkpoints.wait()
+        restored = checkpoints.restore(STEPS, run.programs.state)
+    saved, restored = jax.device_get((jax.tree.leaves(state), jax.tree.leaves(restored)))
+    if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
         raise CheckpointError(
             f"what was restored from {place} is not what was saved; check the disk"
         )
+    processes.wait_for_all("dry run restored")
     return time.perf_counter() - start

@@ -16,6 +16,7 @@ from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, TrainState
 from largebatch.trees import flatten_paths
 
@@ -43,29 +44,32 @@ class Clock:
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
-    def waiting(self, feed: Iterator[data.Microbatch]) -> data.Microbatch:
-        """The next microbatch, the wait for it counted."""
-        start = time.perf_counter()
-        microbatch = next(feed)
-        self.wait_s += time.perf_counter() - start
-        return microbatch
+    def timed(self, feed: Iterator[data.Microbatch]) -> Iterator[data.Microbatch]:
+        """The same microbatches, the wait for each counted."""
+        while True:
+            start = time.perf_counter()
+            microbatch = next(feed, None)
+            self.wait_s += time.perf_counter() - start
+            if microbatch is None:
+                return
+            yield microbatch
 
 
 def run_step(
-    run: Run, state: TrainState, feed: Iterator[data.Microbatch], position: int, clock: Clock
+    programs: Programs, state: TrainState, feed: Iterator[data.Microbatch], rate: float
 ) -> tuple[TrainState, Metrics]:
-    """Dispatch the step that starts at sample ``position``; returns before it is computed."""
-    programs, plan = run.programs, run.plan
-    carry = programs.empty_carry() if plan.microbatches > 1 else None
-    for index in range(plan.microbatches):
-        microbatch = clock.waiting(feed)
-        images = from_local(run.mesh, microbatch.images)
-        labels = from_local(run.mesh, microbatch.labels)
-        if index < plan.microbatches - 1:
+    """Dispatch a step on the next k microbatches; returns before the last of them is computed."""
+    steps = programs.steps
+    carry = programs.empty_carry() if steps.plan.microbatches > 1 else None
+    for left in reversed(range(steps.plan.microbatches)):
+        microbatch = next(feed)
+        images = from_local(steps.mesh, microbatch.images)
+        labels = from_local(steps.mesh, microbatch.labels)
+        # One microbatch waits on the device while another is computed, never more.
+        jax.block_until_ready(carry)
+        if left:
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
-    # The host computes the rate in float64 from the one clock of the run, the sample position.
-    rate = np.asarray(plan.schedule(position), programs.steps.dtype)
-    return programs.finish(state, carry, images, labels, rate)
+    return programs.finish(state, carry, images, labels, np.asarray(rate, steps.dtype))
 
 
 class Loop:
@@ -98,12 +102,15 @@ class Loop:
         last = max(first, plan.stop_after_step)
         pending: tuple[int, Metrics] | None = None
         with (
-            contextlib.closing(self.run.train_microbatches(first * batch, last * batch)) as feed,
+            contextlib.closing(self.run.train_microbatches(first * batch, last * batch)) as batches,
             self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar,
         ):
             self.clock.start()
+            feed = self.clock.timed(batches)
             for step in range(first + 1, last + 1):
-                state, metrics = run_step(self.run, state, feed, (step - 1) * batch, self.clock)
+                # The host computes the rate from the one clock of the run, the sample position.
+                rate = plan.schedule((step - 1) * batch)
+                state, metrics = run_step(self.run.programs, state, feed, rate)
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
                     self._finished(*pending)
@@ -129,10 +136,9 @@ class Loop:
         )
 
     def images_per_s(self, step: int) -> float | None:
-        """Training throughput of this turn, without compilation, evaluation and checkpoints."""
-        seconds = self.clock.now() - self.before.train_s
-        images = (step - self.before.step) * self.run.plan.samples_per_step
-        return images / seconds if seconds > 0 and images else None
+        """Training throughput of all turns, without compilation, evaluation and checkpoints."""
+        seconds = self.clock.now()
+        return step * self.run.plan.samples_per_step / seconds if seconds > 0 else None
 
     def summary(self, status: Status) -> Summary:
         """How the run stands."""

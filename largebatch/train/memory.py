@@ -5,6 +5,7 @@ Decided before the run from the compiler's own account of the program, never by 
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 
@@ -39,7 +40,17 @@ def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // neighbours
+    return _host_bytes() // 2 // neighbours
+
+
+def _host_bytes() -> int:
+    """Memory of this host, or of the container or job that this process is confined to."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limit = Path("/sys/fs/cgroup", name)
+        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+            found.append(int(text))
+    return min(found)
 
 
 def largest_that_fits(
@@ -59,8 +70,8 @@ def largest_that_fits(
       candidates: workers at a time, ascending.
       needed: compiles the program for one candidate and returns its bytes; grows with it.
       available: bytes that may be used.
-      surely_small: begin with the largest candidate, whose program is known to be harmless to
-        compile and is expected to fit; it is measured all the same.
+      surely_small: begin with the largest candidate, which is expected to fit; it is measured all
+        the same.
 
     Raises:
       ConfigError: not even the smallest fits.

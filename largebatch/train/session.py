@@ -74,15 +74,16 @@ def run(
 def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
     """Those in the working directory, which is made or cleared as asked."""
     directory = request.workdir / "checkpoints"
-    if request.eval_only and not directory.is_dir():
+    if (request.eval_only or request.resume == "must") and not directory.is_dir():
         raise CheckpointError(
-            f"no checkpoints in {directory}; train first, or give another --workdir"
+            f"no checkpoints in {request.workdir}; train first, or give another --workdir"
         )
-    if jax.process_index() == 0 and not request.eval_only:
-        moved = workdir.prepare(request.workdir, anew=request.resume == "never")
+    if not request.eval_only:
+        moved = processes.first_process_does(
+            lambda: workdir.prepare(request.workdir, anew=request.resume == "never")
+        )
         if moved:
             made.console.note(f"the earlier run in {request.workdir} is now in {moved}")
-    processes.wait_for_all("workdir prepared")
     return Checkpoints(directory, keep=made.plan.config.run.keep_checkpoints)
 
 
@@ -96,6 +97,11 @@ class _Session:
         self.began = began
         self.console = made.console
         self.step = checkpoints.latest_step()
+        if not processes.agree(0 if self.step is None else 1 + self.step):
+            raise CheckpointError(
+                f"the processes see different checkpoints in {request.workdir}, this one that of "
+                f"step {self.step}; all of them must share that directory"
+            )
         if self.step is None and (request.eval_only or request.resume == "must"):
             raise CheckpointError(
                 f"no checkpoint in {request.workdir} to resume from; give another --workdir"
@@ -109,15 +115,14 @@ class _Session:
         with self.console.compiling("initialisation, train step and evaluation"):
             made.programs.prepare()
             state = self._state()
-        if jax.process_index() == 0:
-            tracking.write_json(request.workdir / "config.json", describe.resolved(plan))
         status: Status = "failed"
-        with contextlib.closing(self._trackers(progress)) as tracker:
+        tracker = processes.first_process_does(lambda: self._trackers(progress))
+        with contextlib.closing(tracker or tracking.Composite(())) as tracker:
             loop = Loop(made, tracker, self.checkpoints, progress, self.began)
             try:
                 loop.train(state)
                 self.checkpoints.wait()
-                status = "complete" if plan.stop_after_step == plan.steps else "stopped"
+                status = "complete" if loop.step == plan.steps else "stopped"
             finally:
                 summary = loop.summary(status)
                 if jax.process_index() == 0:
@@ -171,8 +176,9 @@ class _Session:
         return programs.init(np.int32(self.made.plan.config.run.seed))
 
     def _trackers(self, progress: Progress) -> tracking.Tracker:
-        if jax.process_index() != 0:
-            return tracking.Composite(())
+        """The run's files, with what it resolved to; for process 0."""
+        resolved = describe.resolved(self.made.plan)
+        tracking.write_json(self.request.workdir / "config.json", resolved)
         where = {"workdir": self.request.workdir, "resume_step": progress.step}
         return tracking.Composite(
             (tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where))
@@ -185,11 +191,10 @@ class _Session:
             following = describe.command(*again, kept)
         else:
             following = describe.command(*again, request.overrides, "--eval_only")
-        rate = summary.images_per_s
         rows = [
             *describe.result_rows(result),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
-            ("throughput", "no step in this turn" if rate is None else f"{rate:,.0f} images/s"),
+            ("throughput", f"{summary.images_per_s:,.0f} images/s"),
             ("memory", describe.memory(self.made)),
             ("checkpoint", str(self.checkpoints.path(summary.steps))),
             ("next", following),

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 PyTree = Any
 
@@ -30,12 +31,12 @@ def with_squared_means(batch: PyTree) -> PyTree:
 
 
 def pooled(average: PyTree) -> PyTree:
-    """Mean and biased variance of pooled activations, from averages over spans."""
+    """Mean and biased variance of pooled activations, from averages over spans on the host."""
     return _at_layers(
         average,
         lambda layer: {
             "mean": layer["mean"],
-            "var": layer["var"] + layer["mean_squared"] - jnp.square(layer["mean"]),
+            "var": np.maximum(layer["var"] + layer["mean_squared"] - layer["mean"] ** 2, 0),
         },
     )
 

@@ -4,13 +4,25 @@ from pathlib import Path
 
 from largebatch.errors import UserError
 
+OWN = (
+    "checkpoints",
+    "config.json",
+    "evaluation.json",
+    "layers.jsonl",
+    "metrics.jsonl",
+    "summary.json",
+    "tensorboard",
+)
+"""What a run writes into its directory."""
+
 
 def prepare(workdir: Path, *, anew: bool) -> Path | None:
     """Make ``workdir`` and see that it can be written to.
 
     Args:
       workdir: the directory.
-      anew: move what an earlier run left there to ``previous/N/``; nothing is deleted.
+      anew: move what an earlier run left there to ``previous/N/``. Without a checkpoint to resume
+        from, that is done in any case. Nothing is deleted, and nothing else is touched.
 
     Returns:
       Where the earlier run went, or None.
@@ -27,13 +39,17 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
         raise UserError(
             f"--workdir={workdir} cannot be written to ({error.strerror}); choose another directory"
         ) from error
-    kept = workdir / "previous"
-    old = [path for path in workdir.iterdir() if path != kept]
-    if not anew or not old:
+    old = [workdir / name for name in OWN if (workdir / name).exists()]
+    if not old or not (anew or not _has_checkpoint(workdir)):
         return None
+    kept = workdir / "previous"
     number = 1 + max((int(p.name) for p in kept.glob("*") if p.name.isdigit()), default=0)
     target = kept / str(number)
     target.mkdir(parents=True)
     for path in old:
         path.rename(target / path.name)
     return target
+
+
+def _has_checkpoint(workdir: Path) -> bool:
+    return any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*"))

@@ -78,6 +78,7 @@ def test_overrides_read_by_type(key, text, value):
         ("batch.workers", "many", ["batch.workers", "'many'", "a whole number"]),
         ("schedule.peak", "nan", ["schedule.peak", "nan"]),
         ("schedule.peak", "inf", ["schedule.peak"]),
+        ("schedule.peak", "1" + 400 * "0", ["schedule.peak", "finite"]),
         ("model.name", "resnet5", ["model.name", "resnet5", "did you mean 'resnet50'"]),
         ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
         ("data.flip", "maybe", ["data.flip", "true nor false"]),
@@ -104,6 +105,8 @@ def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
         ("    return 3\n", ["recipe.py", "returned int"]),
         ("    return {'batsh': {}}\n", ["'batsh'", "did you mean 'batch'"]),
         ("    return {'batch': 3}\n", ["'batch'", "3"]),
+        ("    return {'batch': {3: 4}}\n", ["batch.3", "known"]),
+        ("    raise SystemExit(7)\n", ["recipe.py line 5", "SystemExit"]),
         ("    return c c\n", ["recipe.py line 5", "mend"]),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ ROOT = Path(entry.__file__).parent
 OPTIONS = (
     "--config=configs/digits.py",
     "--config.model.width=4",
-    "--config.batch.microbatch=2",
     "--config.schedule.length=6 steps",
     "--config.schedule.warmup=1 steps",
     "--config.schedule.peak=1.0",
@@ -65,8 +65,8 @@ def history(workdir):
 def test_two_processes_equal_one(tmp_path, span):
     one, two = tmp_path / "one", tmp_path / "two"
     option = f"--config.norm.span={span}"
-    # A span of all needs all eight workers at once on the two devices.
-    options = [option, "--config.batch.microbatch=4"] if span == "all" else [option]
+    # A microbatch is chosen by the memory that all have; with a span of all there is no choice.
+    options = [option, "--config.batch.microbatch=auto"]
     for workdir, processes in ((one, 1), (two, 2)):
         done = launch(workdir, processes, *options)
         assert done.returncode == 0, done.stderr[-2000:]
@@ -87,9 +87,10 @@ def test_two_processes_equal_one(tmp_path, span):
 
 @pytest.mark.multiprocess
 def test_two_processes_resume_what_one_began(tmp_path):
-    done = launch(tmp_path, 1, "--config.run.stop_after=3 steps")
+    part = "--config.batch.microbatch=2"  # two microbatches a step
+    done = launch(tmp_path, 1, part, "--config.run.stop_after=3 steps")
     assert done.returncode == 0, done.stderr[-2000:]
-    done = launch(tmp_path, 2, "--resume=must")
+    done = launch(tmp_path, 2, part, "--resume=must")
     assert done.returncode == 0, done.stderr[-2000:]
     assert [row["step"] for row in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
@@ -101,13 +102,49 @@ def test_a_mistake_ends_all_processes_and_is_said(tmp_path):
     assert "error: batch.workers=9 cannot be shared evenly by 2 devices" in done.stderr
 
 
+@pytest.mark.multiprocess
+def test_what_fails_on_process_0_ends_all(tmp_path):
+    (tmp_path / "file").write_text("")
+    start = time.monotonic()
+    done = launch(tmp_path / "file" / "run", 2)
+    assert done.returncode == 2
+    assert f"error: --workdir={tmp_path / 'file' / 'run'} cannot be written to" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - start < 90  # no process is left waiting for the other
+
+
+PAIR = """
+import sys
+from largebatch.parallel import processes
+processes.initialise()
+import jax
+i = jax.process_index()
+print(
+    processes.agreed_minimum([3 * 2**32, 120_629_000_000][i]) == 3 * 2**32,
+    processes.agreed_minimum([2**31 + 5, 7][i]) == 7,
+    processes.agree(2**40 + 1),
+    processes.agree(2**40 + i),
+    processes.first_process_does(lambda: 5),
+)
+"""
+
+
+@pytest.mark.multiprocess
+def test_processes_agree_on_numbers_beyond_32_bits(tmp_path):
+    script = tmp_path / "pair.py"
+    script.write_text(PAIR)
+    command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--", str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True True True False 5"
+
+
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
         ({}, None),
         ({"SLURM_NTASKS": "1"}, None),
-        ({"SLURM_NTASKS": "4"}, "SLURM"),
-        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_NTASKS": "4"}, None),  # sbatch without srun: one process
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, "TPU pod"),

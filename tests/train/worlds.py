@@ -7,6 +7,8 @@ import numpy as np
 
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, resolve
+from largebatch.data import Microbatch
+from largebatch.train import loop
 from largebatch.train.build import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
@@ -53,17 +55,10 @@ def run_step(
     programs: Programs, state: TrainState, images: np.ndarray, labels: np.ndarray, rate: float
 ) -> tuple[TrainState, Metrics]:
     """One step on a whole global batch, fed as the plan's microbatches."""
-    made, mesh = programs.steps, programs.steps.mesh
-    plan = made.plan
-    carry = programs.empty_carry() if plan.microbatches > 1 else None
-    parts = zip(
-        np.split(images, plan.microbatches), np.split(labels, plan.microbatches), strict=True
-    )
-    for index, (x, y) in enumerate(parts):
-        x, y = parallel.from_local(mesh, x), parallel.from_local(mesh, y)
-        if index < plan.microbatches - 1:
-            carry = programs.accumulate(state.params, state.stats, carry, x, y)
-    return programs.finish(state, carry, x, y, np.asarray(rate, made.dtype))
+    count = programs.steps.plan.microbatches
+    parts = zip(np.split(images, count), np.split(labels, count), strict=True)
+    feed = (Microbatch(x, y, position=0, ids=y) for x, y in parts)
+    return loop.run_step(programs, state, feed, rate)
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:
