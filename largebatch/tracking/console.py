@@ -42,7 +42,7 @@ class Console:
 
         Args:
             quiet: print nothing at all, for processes other than 0.
-            file: where to print; standard output when None. Errors go to standard error.
+            file: where to print; standard output when None.
             force_terminal: treat the output as a terminal or not; None asks it.
             width: terminal cells; None asks the terminal.
             every_s: least time, in seconds, between two progress lines without a terminal.
@@ -86,19 +86,6 @@ class Console:
     def warn(self, text: str) -> None:
         """Prints a line that begins with `warning:`."""
         self._line(Text.assemble(("warning:", "bold yellow"), " ", text))
-
-    def error(self, text: str) -> None:
-        """Prints `error: …` as one line on standard error."""
-        if self._quiet:
-            return
-        text = " ".join(text.splitlines())
-        line = Text.assemble(("error:", "bold red"), " ", text)
-        on_terminal = _is_terminal(sys.stderr)
-        if self._animating and on_terminal:
-            # Written past the live display, it would be drawn over; both are the one terminal.
-            self._line(line)
-        else:
-            _rich(stderr=True, force_terminal=on_terminal).print(line, soft_wrap=True)
 
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:

@@ -166,7 +166,7 @@ class _Session:
         progress, table = self.checkpoints.check(self.step, self.made.plan)
         self.console.note(f"resuming from {self.checkpoints.path(self.step)}")
         if table:
-            self.console.note(f"options that differ from the checkpoint's:\n{table}")
+            self.console.warn(f"options that differ from the checkpoint's:\n{table}")
         return progress
 
     def _state(self) -> TrainState:

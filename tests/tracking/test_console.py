@@ -230,17 +230,8 @@ def test_quiet_prints_nothing(capsys):
     for options in ({"file": file, "force_terminal": True}, {"force_terminal": False}):
         console = Console(quiet=True, clock=clock, **options)
         everything(console, clock)
-        console.error("no")
     assert file.getvalue() == ""
     assert capsys.readouterr() == ("", "")
-
-
-def test_error_is_one_line_on_standard_error_and_the_rest_is_not(capsys):
-    Console().note("hello")
-    Console().error(f"workdir {CHECKPOINT}/[a] holds\nanother run; name another")
-    out, err = capsys.readouterr()
-    assert out == "hello\n"
-    assert err == f"error: workdir {CHECKPOINT}/[a] holds another run; name another\n"
 
 
 def test_failed_compilation_is_not_called_done():
@@ -282,8 +273,6 @@ def test_streams_are_given_back_after_a_live_display(monkeypatch):
     # Printed above the bar, on a line of its own, where the bar was erased.
     assert "\r\x1b[2Ka stray line\n" in out.getvalue()
     assert "[red] :x: and a half\n" in out.getvalue()
-    console.error("ended")
-    assert "ended" in err.getvalue()
     with console.compiling("evaluation"):  # the display is free again
         pass
     assert "compiled evaluation" in out.getvalue()
