@@ -108,18 +108,21 @@ def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> P
     _check_ranges(config)
     _check_model(config, facts)
     _check_batch(config, facts)
+    per = {
+        "per_step": config.batch.workers * config.batch.images_per_worker,
+        "per_epoch": facts.train_examples,
+    }
+    length = _length(config, **per)
     workers, images = config.batch.workers, config.batch.images_per_worker
-    span = workers if config.norm.span == "all" else config.norm.span
-    fitting = geometry.microbatch_choices(workers, facts.devices, span)
+    span = _span(config)
+    fitting = microbatch_candidates(config, facts)
     chosen = config.batch.microbatch
     if chosen == "auto":
         chosen = microbatch if microbatch is not None else fitting[-1]
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
 
-    batch = workers * images
-    per = {"per_step": batch, "per_epoch": facts.train_examples}
-    length = durations.samples(config.schedule.length, "schedule.length", **per)
-    steps = max(1, math.ceil(length / batch))
+    batch = per["per_step"]
+    steps = math.ceil(length / batch)
 
     def every(key: str, text: str) -> int:
         return max(1, round(durations.samples(text, key, length=steps * batch, **per) / batch))
@@ -146,9 +149,24 @@ def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> P
 
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
     """The values of ``batch.microbatch`` that fit workers, devices and span, ascending."""
-    workers = config.batch.workers
-    span = workers if config.norm.span == "all" else config.norm.span
-    return geometry.microbatch_choices(workers, facts.devices, span)
+    return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+
+
+def _span(config: Config) -> int:
+    return config.batch.workers if config.norm.span == "all" else config.norm.span
+
+
+def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
+    """Samples that the training was asked for, before rounding up to whole steps."""
+    text = config.schedule.length
+    length = durations.samples(text, "schedule.length", per_step=per_step, per_epoch=per_epoch)
+    if length <= 0:
+        raise ConfigError(f"schedule.length={text!r} is no training; give at least a step")
+    if length + per_step >= _MAX_SAMPLES:
+        raise ConfigError(
+            f"schedule.length={text!r} is {length} samples; at most {_MAX_SAMPLES} can be counted"
+        )
+    return length
 
 
 def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> Schedule:
@@ -216,16 +234,6 @@ def _check_batch(config: Config, facts: Facts) -> None:
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
         raise ConfigError(
-            f"{facts.devices} devices are not shared evenly by {facts.processes} processes"
-        )
-    per = {"per_step": workers * images, "per_epoch": examples}
-    length = durations.samples(config.schedule.length, "schedule.length", **per)
-    if length <= 0:
-        raise ConfigError(
-            f"schedule.length={config.schedule.length!r} is no training; give at least a step"
-        )
-    if length + workers * images >= _MAX_SAMPLES:
-        raise ConfigError(
-            f"schedule.length={config.schedule.length!r} is {length} samples; "
-            f"at most {_MAX_SAMPLES} can be counted"
+            f"{facts.devices} devices are not shared evenly by {facts.processes} processes; "
+            "give each process as many devices"
         )

@@ -14,7 +14,7 @@ from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolv
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.tracking import Console
-from largebatch.train.memory import device_bytes, largest_that_fits
+from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
 
@@ -27,12 +27,20 @@ _ACTIVATIONS = 10_000
 class Run:
     """A run that is ready to start."""
 
-    plan: Plan
     train_source: data.Source
     validation_source: data.Source
-    mesh: Mesh
     programs: Programs
     console: Console
+
+    @property
+    def plan(self) -> Plan:
+        """What the programs were made for."""
+        return self.programs.steps.plan
+
+    @property
+    def mesh(self) -> Mesh:
+        """Where they run."""
+        return self.programs.steps.mesh
 
     def train_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
         """This process's rows of the microbatches from sample position ``start`` to ``stop``."""
@@ -89,8 +97,7 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
             microbatch = _fitting(config, facts, programs)
     chosen = programs(microbatch)
     chosen.compile_s = sum(made.compile_s for made in compiled.values())  # the search is part of it
-    steps = chosen.steps
-    return Run(steps.plan, train_source, validation_source, steps.mesh, chosen, console)
+    return Run(train_source, validation_source, chosen, console)
 
 
 def open_source(config: Config, split: str) -> data.Source:
@@ -172,15 +179,13 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
 
     def needed(microbatch: int) -> int:
         candidate = programs(microbatch)
-        images = candidate.steps.plan.local_images
-        shape = candidate.steps.plan.facts.image_shape
         # Images that wait on the device while a step computes.
-        waiting = 2 * images * shape[0] * shape[1] * shape[2]
+        waiting = 2 * candidate.steps.plan.local_images * math.prod(facts.image_shape)
         try:
             _ = candidate.finish
         except jax.errors.JaxRuntimeError as error:
             # Tuning kernels while compiling allocates too: what cannot even be tuned does not fit.
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not is_exhausted(error):
                 raise
             return sys.maxsize
         return candidate.bytes["train step"] + waiting

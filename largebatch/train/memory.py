@@ -26,6 +26,11 @@ def program_bytes(compiled: jax.stages.Compiled) -> int:
     )
 
 
+def is_exhausted(error: jax.errors.JaxRuntimeError) -> bool:
+    """Whether a device had too little memory; the runtime says so only in words."""
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
 def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
     """Memory that may be planned for on ``device``.
 

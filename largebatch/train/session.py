@@ -20,6 +20,7 @@ from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.loop import Loop
+from largebatch.train.memory import is_exhausted
 from largebatch.train.steps import TrainState
 
 
@@ -210,7 +211,7 @@ def _out_of_memory_explained(made: Run) -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_exhausted(error):
             raise
         plan = made.plan
         smaller = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]

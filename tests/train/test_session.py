@@ -12,7 +12,9 @@ from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console, read_rows
 from largebatch.train.build import build
 from largebatch.train.checkpoints import Checkpoints
+from largebatch.train.evaluation import evaluate, precise_statistics
 from largebatch.train.session import Request, run
+from tests import reference
 from tests.train import worlds
 
 TIMES = {"images_per_s", "input_wait"}
@@ -267,8 +269,6 @@ def test_every_validation_image_counts_once(validation, tmp_path):
         batch={"workers": 8, "images_per_worker": 4, "microbatch": 2},
         data={"source": "synthetic", "image_size": 16, "examples": validation * 5, "repeat": True},
     )
-    from largebatch.train.evaluation import evaluate
-
     results = []
     for devices in (1, 4):
         made = build(changed(config), Console(quiet=True), jax.devices()[:devices])
@@ -281,8 +281,6 @@ def test_every_validation_image_counts_once(validation, tmp_path):
         assert sum(len(part) for part in labels) == validation
     images, labels = made.validation_source.read(np.arange(validation))
     params, stats = jax.device_get((current.params, current.stats))
-    from tests import reference
-
     with jax.enable_x64(True):
         loss, top1, top5 = reference.evaluate(
             *jax.tree.map(lambda x: x.astype(np.float64), (params, stats)),
@@ -301,9 +299,6 @@ def test_every_validation_image_counts_once(validation, tmp_path):
 
 
 def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
-    from largebatch.train.evaluation import precise_statistics
-    from tests import reference
-
     config = changed(CONFIG, norm__statistics="precise", norm__precise_batches="2")
     made = build(config, Console(quiet=True), jax.devices()[:2])
     current = made.programs.init(np.int32(0))
@@ -317,8 +312,6 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     np.testing.assert_allclose(got["mean"], x.mean((0, 1, 2)), rtol=1e-4, atol=1e-5)  # f32
     np.testing.assert_allclose(got["var"], x.var((0, 1, 2)), rtol=1e-4)
     # Evaluation uses them: the moving average, still at its start, gives another result.
-    from largebatch.train.evaluation import evaluate
-
     precise = evaluate(made, current, 400)
     plain = build(CONFIG, Console(quiet=True), jax.devices()[:2])
     assert abs(precise.loss - evaluate(plain, current, 400).loss) > 1e-3
