@@ -22,7 +22,7 @@ class Summary:
         loss: validation loss, nats per image; None when nothing was evaluated.
         steps: optimizer steps completed, those before a resume included.
         samples: training samples consumed by them.
-        wall_s: wall time in seconds, compilation included.
+        wall_s: wall time of all turns at the run, in seconds, compilation included.
         compile_s: time spent compiling, in seconds.
         images_per_s: training throughput without compilation; None when no step was timed.
     """
