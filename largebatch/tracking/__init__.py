@@ -8,7 +8,7 @@ out. Only process 0 of a run makes trackers and a real console; every other proc
 from largebatch.tracking.console import Console
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
 from largebatch.tracking.progress import Progress
-from largebatch.tracking.summary import Summary, write_json
+from largebatch.tracking.summary import Summary
 from largebatch.tracking.tensorboard import TensorBoardTracker
 from largebatch.tracking.tracker import Composite, Tracker
 
@@ -21,5 +21,4 @@ __all__ = [
     "TensorBoardTracker",
     "Tracker",
     "read_rows",
-    "write_json",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from largebatch.errors import UserError
-from largebatch.tracking.files import plain, replacing
+from largebatch.files import plain, replacing
 
 
 class JsonlTracker:

@@ -1,12 +1,10 @@
 """How a run ended, in one small file that other programs can read."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from largebatch.tracking.files import plain, replacing
+from largebatch.files import write_json
 
 Status = Literal["complete", "stopped", "preempted", "failed", "evaluated"]
 
@@ -53,18 +51,3 @@ class Summary:
         path = workdir / "summary.json"
         write_json(path, asdict(self))
         return path
-
-
-def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
-    """Writes a mapping as indented JSON, atomically; a reader never sees half of it.
-
-    Args:
-        path: the file to make or replace.
-        mapping: what `plain` accepts; NaN and the infinities become null.
-
-    Raises:
-        TypeError: a value that JSON cannot hold; the file is left as it was.
-    """
-    text = json.dumps(plain(mapping), indent=2, allow_nan=False) + "\n"
-    with replacing(path) as stream:
-        stream.write(text.encode())

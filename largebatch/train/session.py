@@ -12,6 +12,7 @@ import numpy as np
 from largebatch import tracking
 from largebatch.config import Config, changed, microbatch_candidates
 from largebatch.errors import CheckpointError, UserError
+from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.train import describe, workdir
@@ -114,7 +115,7 @@ class _Session:
         made, plan, request = self.made, self.made.plan, self.request
         progress = self._stored_progress()
         with self.console.compiling("initialisation, train step and evaluation"):
-            made.programs.prepare()
+            made.prepare()
             state = self._state()
         status: Status = "failed"
         tracker = processes.first_process_does(lambda: self._trackers(progress))
@@ -135,7 +136,8 @@ class _Session:
         """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
         progress = self._stored_progress()
         with self.console.compiling("evaluation"):
-            _ = self.made.programs.evaluate
+            for view in self.made.validation_views:
+                self.made.programs.evaluate(view.shape)
             state = self._state()
         result = evaluate(self.made, state, progress.samples)
         summary = tracking.Summary(
@@ -150,9 +152,7 @@ class _Session:
             images_per_s=result.images / result.seconds,
         )
         if jax.process_index() == 0:
-            tracking.write_json(
-                self.request.workdir / "evaluation.json", dataclasses.asdict(summary)
-            )
+            write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
             *describe.result_rows(result),
             ("checkpoint", str(self.checkpoints.path(progress.step))),
@@ -179,7 +179,7 @@ class _Session:
     def _trackers(self, progress: Progress) -> tracking.Tracker:
         """The run's files, with what it resolved to; for process 0."""
         resolved = describe.resolved(self.made.plan)
-        tracking.write_json(self.request.workdir / "config.json", resolved)
+        write_json(self.request.workdir / "config.json", resolved)
         where = {"workdir": self.request.workdir, "resume_step": progress.step}
         return tracking.Composite(
             (tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where))

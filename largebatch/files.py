@@ -1,5 +1,6 @@
 """What reaches the disk: values that JSON can hold, and files replaced whole or not at all."""
 
+import json
 import math
 import numbers
 import os
@@ -69,3 +70,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
+    """Writes a mapping as indented JSON, atomically; a reader never sees half of it.
+
+    Args:
+        path: the file to make or replace.
+        mapping: what `plain` accepts; NaN and the infinities become null.
+
+    Raises:
+        TypeError: a value that JSON cannot hold; the file is left as it was.
+    """
+    text = json.dumps(plain(mapping), indent=2, allow_nan=False) + "\n"
+    with replacing(path) as stream:
+        stream.write(text.encode())
