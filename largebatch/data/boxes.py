@@ -1,0 +1,86 @@
+"""Which part of a picture is seen: random boxes for training, the centre for evaluation."""
+
+import numpy as np
+
+from largebatch.data.randomness import mix, purpose, uniform
+
+_ATTEMPTS = 10
+
+
+def random_boxes(
+    sizes: np.ndarray,
+    *,
+    seed: int,
+    epochs: np.ndarray,
+    ids: np.ndarray,
+    area: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> np.ndarray:
+    """A box of random area, aspect and place in each picture, decided by (seed, epoch, id).
+
+    The Inception crop (Szegedy et al. 2015, arXiv 1409.4842, section 6) as torchvision defines it:
+    the area is uniform in `area` times the picture's, the aspect log-uniform in `ratio`; after ten
+    boxes that do not fit, the largest centred box within `ratio`.
+
+    Args:
+        sizes: int64 (b, 2), height and width of each picture.
+        seed: Seed of the run.
+        epochs: int64 (b,).
+        ids: int64 (b,), the example index of each picture.
+        area: Least and greatest share of the picture's area.
+        ratio: Least and greatest width / height.
+
+    Returns:
+        int64 (b, 4): top, left, height, width in pixels, within the picture.
+    """
+    height, width = sizes[:, 0], sizes[:, 1]
+    boxes = _largest_centred(sizes, ratio)
+    open_ = np.arange(len(sizes))
+    for attempt in range(_ATTEMPTS):
+        keys = (seed, attempt, epochs[open_], ids[open_])
+        share = area[0] + (area[1] - area[0]) * uniform(purpose("crop.area"), *keys)
+        aspect = np.exp(
+            np.log(ratio[0]) + np.log(ratio[1] / ratio[0]) * uniform(purpose("crop.ratio"), *keys)
+        )
+        pixels = share * height[open_] * width[open_]
+        h = np.rint(np.sqrt(pixels / aspect)).astype(np.int64)
+        w = np.rint(np.sqrt(pixels * aspect)).astype(np.int64)
+        fits = (h > 0) & (h <= height[open_]) & (w > 0) & (w <= width[open_])
+        chosen, h, w = open_[fits], h[fits], w[fits]
+        keys = (seed, attempt, epochs[chosen], ids[chosen])
+        top = mix(purpose("crop.top"), *keys) % (height[chosen] - h + 1).astype(np.uint64)
+        left = mix(purpose("crop.left"), *keys) % (width[chosen] - w + 1).astype(np.uint64)
+        boxes[chosen] = np.stack([top.astype(np.int64), left.astype(np.int64), h, w], axis=1)
+        open_ = open_[~fits]
+        if not open_.size:
+            break
+    return boxes
+
+
+def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarray:
+    """The largest box of an aspect within `ratio` in the middle of each picture."""
+    height, width = sizes[:, 0], sizes[:, 1]
+    h = np.minimum(height, np.rint(width / ratio[0]).astype(np.int64))
+    w = np.minimum(width, np.rint(height * ratio[1]).astype(np.int64))
+    return np.stack([(height - h) // 2, (width - w) // 2, h, w], axis=1)
+
+
+def centre_boxes(sizes: np.ndarray, shape: tuple[int, int], fraction: float) -> np.ndarray:
+    """The middle of each picture, of the aspect of `shape`.
+
+    Resizing this box to `shape` is the usual "shorter side to 256, centre 224" at a fraction of
+    0.875, without computing the margin that is thrown away.
+
+    Args:
+        sizes: int64 (b, 2), height and width of each picture.
+        shape: Height and width that the box will be resized to.
+        fraction: Share of the largest such box's side that is kept, in (0, 1].
+
+    Returns:
+        int64 (b, 4): top, left, height, width in pixels, within the picture.
+    """
+    # In numbers of `shape`: how many pixels of the picture make one pixel of the result.
+    scale = (sizes / np.asarray(shape)).min(axis=1) * fraction
+    sides = np.maximum(1, np.rint(scale[:, None] * shape)).astype(np.int64)
+    sides = np.minimum(sides, sizes)
+    return np.concatenate([(sizes - sides) // 2, sides], axis=1)

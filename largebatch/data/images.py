@@ -1,0 +1,220 @@
+"""From an image file's bytes to the pixels that are wanted of it.
+
+Three libraries, each where it measured best: nvImageCodec's libjpeg-turbo (on the CPU) decodes only
+the box of a JPEG, Pillow everything that is no plain JPEG or is much larger than needed, OpenCV
+resizes. nvImageCodec and Pillow deliver the same bits, so a platform without the former is slower,
+not different. Orientation tags are ignored, as TFDS and torchvision ignore them.
+"""
+
+import io
+from typing import Literal
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from largebatch.data import jpeg
+
+Resampling = Literal["linear", "antialias"]
+Box = tuple[int, int, int, int]
+"""Top, left, height, width in pixels."""
+
+# Pillow refuses twice as many as a bomb; so do we, whichever library decodes.
+_MOST_PIXELS = 178_956_970
+# Pixels that a reduced picture must keep for each pixel of the result: linear interpolation looks
+# at two of them a side, and antialiasing is close to exact from two on (Pillow's `reducing_gap`).
+_KEPT = {"linear": 1, "antialias": 2}
+
+cv2.setNumThreads(0)  # the feed's own threads are the parallelism
+
+
+class UndecodableError(ValueError):
+    """The data are no picture, or a truncated one."""
+
+
+class Picture:
+    """An encoded picture whose header has been read.
+
+    Attributes:
+        height: Stored pixels, before any orientation tag.
+        width: Likewise.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Reads the header.
+
+        Args:
+            data: A file's contents: JPEG, whatever its name says, or what Pillow reads.
+
+        Raises:
+            UndecodableError: The header is not that of a picture, or of one that is too large.
+        """
+        self._data = data
+        self._stream = jpeg.read_header(data)
+        self._image = None if self._stream else _open(data)
+        source = self._stream or self._image
+        self.height, self.width = source.height, source.width
+        if self.height * self.width > _MOST_PIXELS:
+            raise UndecodableError(
+                f"{self.height}×{self.width} pixels, more than {_MOST_PIXELS:,} in all"
+            )
+
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        """Decodes a box of the picture.
+
+        Args:
+            box: The part that is wanted; None is the whole picture.
+
+        Returns:
+            uint8 (height, width, 3); may be read-only.
+
+        Raises:
+            UndecodableError: The data are truncated or corrupt.
+        """
+        box = box or (0, 0, self.height, self.width)
+        if self._stream is not None:
+            decoded = jpeg.decode_region(self._stream, box)
+            if decoded is not None:
+                return decoded
+        top, left, height, width = box
+        return _rgb(self._opened())[top : top + height, left : left + width]
+
+    def view(
+        self,
+        box: Box,
+        size: tuple[int, int],
+        resampling: Resampling,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Decodes a box of the picture at another size.
+
+        A box that is at least twice too large is decoded at 1/2, 1/4 or 1/8 by the JPEG's own
+        transform, which averages instead of skipping; its edges move by half a reduced pixel at
+        most.
+
+        Args:
+            box: The part that is wanted.
+            size: Height and width of the result.
+            resampling: As of `resize`.
+            out: uint8 (*size, 3), contiguous; where the result goes.
+
+        Returns:
+            uint8 (*size, 3); `out` if that is given.
+
+        Raises:
+            UndecodableError: The data are truncated or corrupt.
+        """
+        factor = reduction(box, size, resampling)
+        if factor > 1 and (reduced := self._reduced(factor)) is not None:
+            top, left, height, width = (round(edge / factor) for edge in box)
+            return resize(
+                reduced[top : top + height, left : left + width], size, resampling, out=out
+            )
+        return resize(self.pixels(box), size, resampling, out=out)
+
+    def _reduced(self, factor: int) -> np.ndarray | None:
+        """The whole picture at 1/factor; None where the format has no such thing."""
+        image = self._opened()
+        if image.format != "JPEG":
+            return None
+        image.draft(None, (self.width // factor, self.height // factor))
+        return _rgb(image)
+
+    def _opened(self) -> Image.Image:
+        image, self._image = self._image, None  # loading or drafting uses it up
+        return image or _open(self._data)
+
+
+def reduction(box: Box, size: tuple[int, int], resampling: Resampling) -> int:
+    """How much smaller than stored a box may be decoded: 1, 2, 4 or 8.
+
+    Args:
+        box: The part that is wanted.
+        size: Height and width that it will be resized to.
+        resampling: How.
+
+    Returns:
+        The greatest divisor that leaves enough pixels.
+    """
+    ratio = min(box[2] / size[0], box[3] / size[1]) / _KEPT[resampling]
+    return max(factor for factor in (1, 2, 4, 8) if factor == 1 or ratio >= factor)
+
+
+def resize(
+    pixels: np.ndarray,
+    size: tuple[int, int],
+    resampling: Resampling,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Resamples a picture.
+
+    Args:
+        pixels: uint8 (h, w, 3).
+        size: Height and width of the result.
+        resampling: `linear` interpolates between the four nearest pixels, as TensorFlow's and the
+            MLPerf reference's `resize_bilinear` (half-pixel centres): shrinking by less than two
+            aliases a little. `antialias` weights all pixels under a triangle as wide as the
+            shrinking factor, as Pillow and torchvision: 6 to 8 times the time.
+        out: uint8 (*size, 3), contiguous; where the result goes.
+
+    Returns:
+        uint8 (*size, 3); `out` if that is given.
+    """
+    height, width = size
+    if resampling == "linear":
+        return cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
+    # Not Image.fromarray's own check of strides: a slice has to be made contiguous first.
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    resized = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    if out is None:
+        return resized
+    out[...] = resized
+    return out
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """Height and width of an encoded picture, from its header.
+
+    Raises:
+        UndecodableError: As of `Picture`.
+    """
+    picture = Picture(data)
+    return picture.height, picture.width
+
+
+def decode(data: bytes) -> np.ndarray:
+    """The whole of an encoded picture.
+
+    Returns:
+        uint8 (height, width, 3).
+
+    Raises:
+        UndecodableError: As of `Picture`.
+    """
+    return Picture(data).pixels()
+
+
+def decode_box(data: bytes, box: Box, size: tuple[int, int], resampling: Resampling) -> np.ndarray:
+    """A box of an encoded picture at another size; see `Picture.view`."""
+    return Picture(data).view(box, size, resampling)
+
+
+def _open(data: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(data))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UndecodableError(f"{len(data):,} bytes that are no picture ({error})") from error
+
+
+def _rgb(image: Image.Image) -> np.ndarray:
+    """Decodes; three channels of 8 bits whatever the file has."""
+    try:
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UndecodableError(str(error)) from error
+    if image.mode.startswith("I"):  # 16 bits: Pillow would clip instead of scaling
+        grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    return np.asarray(image.convert("RGB"))

@@ -1,0 +1,153 @@
+"""Encoded pictures of any size as a `Source`: a random box for training, the centre to evaluate."""
+
+import math
+from typing import get_args
+
+import numpy as np
+
+from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.images import Picture, Resampling, UndecodableError
+from largebatch.data.records import Records
+from largebatch.data.sources import SourceOptions
+from largebatch.errors import ConfigError, DataError
+
+DEFAULT_SIZE = 224
+# Statistics of ImageNet's training split as everybody rounds them; used for any photographs.
+MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))
+STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
+
+
+class Photos:
+    """`Records` decoded, cropped and resized: a `CroppingSource`."""
+
+    mean = MEAN
+    std = STD
+
+    def __init__(self, records: Records, options: SourceOptions) -> None:
+        """Reads nothing yet.
+
+        Args:
+            records: The encoded pictures.
+            options: Size of the result, boxes and resampling.
+
+        Raises:
+            ConfigError: An option is out of range.
+        """
+        check_crop_options(options)
+        self._records = records
+        self._options = options
+        self.name = records.name
+        self.classes = records.classes
+        side = options.image_size or DEFAULT_SIZE
+        self.image_shape = (side, side, 3)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Source.read`: the centre of each picture."""
+        return self.read_centres(ids, self.image_shape[:2])
+
+    def read_centres(
+        self, ids: np.ndarray, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The centre of each picture at another size than `image_shape`.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            shape: Height and width.
+
+        Returns:
+            images: uint8 (b, *shape, 3).
+            labels: int32 (b,).
+
+        Raises:
+            DataError: An example cannot be read.
+        """
+        pictures, sizes, labels = self._open(ids)
+        boxes = centre_boxes(sizes, shape, self._options.evaluation_crop)
+        return self._views(ids, pictures, boxes, shape), labels
+
+    def read_crops(
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of `CroppingSource.read_crops`: a random box of each picture."""
+        pictures, sizes, labels = self._open(ids)
+        options = self._options
+        boxes = random_boxes(
+            sizes,
+            seed=seed,
+            epochs=epochs,
+            ids=ids,
+            area=options.crop_area,
+            ratio=options.crop_ratio,
+        )
+        return self._views(ids, pictures, boxes, self.image_shape[:2]), labels
+
+    def sizes(self, ids: np.ndarray) -> np.ndarray:
+        """Height and width of pictures, from their headers.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+
+        Returns:
+            int64 (b, 2).
+
+        Raises:
+            DataError: An example cannot be read.
+        """
+        return self._open(ids)[1]
+
+    def describe(self) -> str:
+        """As of `Source.describe`."""
+        height, width = self.image_shape[:2]
+        return f"{self._records.describe()}, seen at {height}×{width}"
+
+    def _open(self, ids: np.ndarray) -> tuple[list[Picture], np.ndarray, np.ndarray]:
+        """Pictures with their headers read, their sizes int64 (b, 2) and labels int32 (b,)."""
+        contents, labels = self._records.read(ids)
+        pictures = []
+        for example, content in zip(ids, contents, strict=True):
+            try:
+                pictures.append(Picture(content))
+            except UndecodableError as error:
+                raise self._spoilt(example, error) from error
+        sizes = np.array([(p.height, p.width) for p in pictures], np.int64).reshape(-1, 2)
+        return pictures, sizes, labels
+
+    def _views(
+        self, ids: np.ndarray, pictures: list[Picture], boxes: np.ndarray, shape: tuple[int, int]
+    ) -> np.ndarray:
+        images = np.empty((len(pictures), *shape, 3), np.uint8)
+        for row, (picture, box) in enumerate(zip(pictures, boxes.tolist(), strict=True)):
+            try:
+                picture.view(tuple(box), shape, self._options.resampling, out=images[row])
+            except UndecodableError as error:
+                raise self._spoilt(ids[row], error) from error
+        return images
+
+    def _spoilt(self, example: int, error: UndecodableError) -> DataError:
+        return DataError(
+            f"{self._records.where(int(example))} cannot be decoded: {error}; "
+            "replace the file or prepare the data set anew"
+        )
+
+
+def check_crop_options(options: SourceOptions) -> None:
+    """Raises a ConfigError unless the ranges of boxes and the resampling are possible ones."""
+    area, ratio = options.crop_area, options.crop_ratio
+    if not (len(area) == 2 and 0 < area[0] <= area[1] <= 1):
+        raise ConfigError(f"data.crop_area is {area}; give two shares, 0 < low <= high <= 1")
+    if not (len(ratio) == 2 and 0 < ratio[0] <= ratio[1] < math.inf):
+        raise ConfigError(
+            f"data.crop_ratio is {ratio}; give two of width / height, 0 < low <= high"
+        )
+    if not 0 < options.evaluation_crop <= 1:
+        raise ConfigError(
+            f"data.evaluation_crop is {options.evaluation_crop}; give a share of the shorter side "
+            "above 0, at most 1"
+        )
+    if options.resampling not in get_args(Resampling):
+        raise ConfigError(
+            f"data.resampling is {options.resampling!r}; use {' or '.join(get_args(Resampling))}"
+        )

@@ -1,0 +1,148 @@
+"""Reading ahead: elements computed in order by threads or worker processes, bounded by memory."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from largebatch.errors import ConfigError, DataError
+
+T = TypeVar("T")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Who reads, and how far ahead.
+
+    Attributes:
+        threads: Threads that read, in each worker process if there are any; 0: the caller's.
+        processes: Worker processes; 0 reads in this one, which measures as fast until its
+            interpreter lock is what is short (some 15,000 images/s).
+        memory_bytes: Bytes of elements that may wait or be under way, in all; one for each process
+            is always let through.
+        piece_bytes: Bytes of pixels that a thread reads at a time: some 100 photographs, a tenth of
+            a second. Less and the hand-over shows, more and a large batch is waited for longer.
+
+    Raises:
+        ConfigError: A number is negative.
+    """
+
+    threads: int = 1
+    processes: int = 0
+    memory_bytes: int = 256 * _MIB
+    piece_bytes: int = 16 * _MIB
+
+    def __post_init__(self) -> None:
+        for field in ("threads", "processes", "memory_bytes"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"data.{field} is {getattr(self, field)}; give 0 or more")
+
+    def pieces(self, rows: tuple[int, int], row_bytes: int) -> tuple[tuple[int, int], ...]:
+        """Cuts rows [first, last) into pieces, all but the last of the same size."""
+        first, last = rows
+        size = max(1, self.piece_bytes // row_bytes)
+        return tuple((at, min(at + size, last)) for at in range(first, last, size))
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_ahead(
+    load: Callable[[int], T], count: int, element_bytes: int, reading: Reading
+) -> Generator[T]:
+    """Yields load(0) to load(count - 1) in order.
+
+    Reading begins at the first `next`. To stop before the end, close the generator (`close()`, or
+    drop the last reference): what is queued is cancelled and each thread ends with the element it
+    has begun.
+
+    Args:
+        load: Called once per index, in any thread or, pickled, in any process.
+        count: How many; 0 yields nothing.
+        element_bytes: Bytes of one element, for the bound on memory.
+        reading: Threads, processes and memory.
+
+    Yields:
+        What `load` returns. An error of `load` is raised by the `next` whose element it spoils, as
+        the exception it is.
+    """
+    import grain  # which imports JAX: programs that only decode need neither
+    from absl import flags
+
+    workers = max(1, reading.processes)
+    ahead = max(1, reading.memory_bytes // max(1, element_bytes) // workers)
+    # Threads beyond the buffer would only idle, and Grain warns of them.
+    options = grain.ReadOptions(
+        num_threads=min(reading.threads, ahead),
+        prefetch_buffer_size=ahead if reading.threads else 0,
+    )
+    elements = grain.MapDataset.range(count).map(load).to_iter_dataset(options)
+    if reading.processes:
+        if not flags.FLAGS.is_parsed():  # Grain's workers look at one; there is no command line
+            flags.FLAGS.mark_as_parsed()
+        elements = elements.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=reading.processes, per_worker_buffer_size=1)
+        )
+    iterator = iter(elements)
+    taken = 0
+    try:
+        for element in iterator:
+            yield element
+            taken += 1
+    except RuntimeError as error:
+        if not reading.processes or "terminated unexpectedly" not in str(error):
+            raise
+        raise DataError(
+            f"reading process {taken % reading.processes} of data.processes="
+            f"{reading.processes} ended without a word ({str(error).partition('. ')[0]}); if "
+            "memory is short lower data.processes or data.memory_mib; the same command resumes"
+        ) from error
+    finally:
+        iterator.close()
+
+
+def ahead(elements: Iterator[T], count: int) -> Generator[T]:
+    """The same elements, up to `count` of them taken by a thread of its own before they are wanted.
+
+    Args:
+        elements: Taken from in that thread alone, and closed there if it is a generator.
+        count: Greatest number of elements taken but not yielded, at least 1.
+
+    Yields:
+        The elements in their order; an error of theirs where it arose.
+    """
+    free = threading.Semaphore(count)
+    taken: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def take() -> None:
+        try:
+            while free.acquire() and not stopped.is_set():
+                taken.put((next(elements),))
+        except StopIteration:
+            taken.put(None)
+        except BaseException as error:  # carried to the consumer, whatever it is
+            taken.put(error)
+        finally:
+            if isinstance(elements, Generator):
+                elements.close()
+
+    thread = threading.Thread(target=take, name="largebatch-ahead", daemon=True)
+    thread.start()
+    try:
+        while isinstance(got := taken.get(), tuple):
+            free.release()
+            yield got[0]
+        if got is not None:
+            raise got
+    finally:
+        stopped.set()
+        free.release()
+        thread.join()

@@ -1,0 +1,95 @@
+"""Which validation examples are seen at which shape."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from largebatch.data.reading import Reading, read_ahead
+from largebatch.data.sources import RectangularSource, Source
+from largebatch.errors import ConfigError
+
+# Header bytes of a file are few, but most readers fetch all of it.
+_FILE_BYTES = 128 << 10
+_FILES = 256  # that a thread reads at a time
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Examples that are evaluated at one shape.
+
+    Attributes:
+        shape: Height and width.
+        ids: int64 (n,).
+    """
+
+    shape: tuple[int, int]
+    ids: np.ndarray
+
+
+def rectangular_views(source: Source, reading: Reading) -> tuple[View, ...]:
+    """The examples grouped by aspect, so that evaluation sees most of every picture.
+
+    The rectangular validation of fast.ai's DAWNBench entry (2018): the shorter side stays that of
+    the source, the longer is the multiple of 64 pixels above it (32 for small images) that is
+    nearest to the picture's aspect, at most twice as long. Every header is read once.
+
+    Args:
+        source: The validation split.
+        reading: Threads and memory.
+
+    Returns:
+        Views of all examples, portraits first; at most nine for sides of 224.
+
+    Raises:
+        ConfigError: The source has pictures of one shape only.
+        DataError: An example cannot be read.
+    """
+    if not isinstance(source, RectangularSource):
+        raise ConfigError(
+            f"data.rectangular=true needs pictures of different shapes, and {source.name} has "
+            "none; set it to false"
+        )
+    parts = read_ahead(_Sizes(source), -(-len(source) // _FILES), _FILES * _FILE_BYTES, reading)
+    sizes = np.concatenate(list(parts))
+    shapes = nearest_shapes(sizes, source.image_shape[0])
+    distinct, group = np.unique(shapes, axis=0, return_inverse=True)
+    by_aspect = np.argsort(distinct[:, 1] / distinct[:, 0])
+    return tuple(
+        View((int(distinct[k, 0]), int(distinct[k, 1])), np.flatnonzero(group.ravel() == k))
+        for k in by_aspect
+    )
+
+
+def nearest_shapes(sizes: np.ndarray, side: int) -> np.ndarray:
+    """The shape at which each picture is seen.
+
+    Args:
+        sizes: int64 (b, 2), height and width.
+        side: Pixels of the shorter side.
+
+    Returns:
+        int64 (b, 2): `side` by a longer side of `side` plus a multiple of 64, or of 32 where `side`
+        is below 128, at most twice `side`.
+    """
+    step = 64 if side >= 128 else 32
+    short, long = sizes.min(axis=1), sizes.max(axis=1)
+    more = np.rint(side * (long / short - 1) / step).astype(np.int64)
+    long = side + step * np.minimum(more, side // step)
+    portrait = sizes[:, 0] > sizes[:, 1]
+    return np.where(
+        portrait[:, None],
+        np.stack([long, np.full_like(long, side)], axis=1),
+        np.stack([np.full_like(long, side), long], axis=1),
+    )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Reads heights and widths, part after part; can be pickled."""
+
+    source: RectangularSource
+
+    def __call__(self, part: int) -> np.ndarray:
+        first = part * _FILES
+        ids = np.arange(first, min(first + _FILES, len(self.source)), dtype=np.int64)
+        return self.source.sizes(ids)

@@ -1,0 +1,127 @@
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from largebatch.data.reading import Reading, ahead, read_ahead
+from largebatch.errors import ConfigError, DataError
+
+
+def squares(index):
+    return np.full(3, index * index), os.getpid()
+
+
+class Fatal:
+    """Kills the process that reads one element, as the system does when memory runs out."""
+
+    def __init__(self, index):
+        self.index = index
+
+    def __call__(self, index):
+        if index == self.index:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+class Broken:
+    def __call__(self, index):
+        if index == 5:
+            raise DataError("example 5 is truncated; fetch it again")
+        return index
+
+
+READINGS = {
+    "caller": Reading(threads=0),
+    "threads": Reading(threads=3, memory_bytes=400),
+    "processes": Reading(threads=1, processes=2, memory_bytes=400),
+}
+
+
+@pytest.mark.parametrize("how", sorted(READINGS))
+def test_elements_come_in_order_whoever_reads_them(how):
+    found = list(read_ahead(squares, 23, 100, READINGS[how]))
+    np.testing.assert_array_equal(
+        np.stack([square for square, _ in found]), np.tile(np.arange(23)[:, None] ** 2, 3)
+    )
+    readers = {pid for _, pid in found}
+    assert (readers == {os.getpid()}) == (how != "processes")
+    assert len(readers) == (2 if how == "processes" else 1)
+
+
+@pytest.mark.parametrize("how", sorted(READINGS))
+def test_an_error_arrives_where_it_arose(how):
+    elements = read_ahead(Broken(), 9, 1, READINGS[how])
+    assert [next(elements) for _ in range(5)] == list(range(5))
+    with pytest.raises(DataError, match="example 5 is truncated; fetch it again"):
+        next(elements)
+
+
+def test_a_killed_process_is_named_and_nothing_hangs():
+    start = time.monotonic()
+    elements = read_ahead(Fatal(7), 100, 1, READINGS["processes"])
+    got = []
+    with pytest.raises(DataError, match=r"reading process 1 of data\.processes=2 .* exit code -9"):
+        got.extend(elements)
+    assert got == list(range(len(got)))
+    assert len(got) <= 7  # what the killed process had ready may be lost with it
+    assert time.monotonic() - start < 60
+
+
+def test_pieces_cover_the_rows():
+    assert Reading(piece_bytes=10).pieces((3, 12), 3) == ((3, 6), (6, 9), (9, 12))
+    assert Reading(piece_bytes=10).pieces((0, 7), 2) == ((0, 5), (5, 7))
+    assert Reading(piece_bytes=10).pieces((0, 2), 100) == ((0, 1), (1, 2))
+    assert Reading().pieces((8, 16), 224 * 224 * 3) == ((8, 16),)
+
+
+def test_negative_numbers_are_refused():
+    for field in ("threads", "processes", "memory_bytes"):
+        with pytest.raises(ConfigError, match=rf"data\.{field} is -1"):
+            Reading(**{field: -1})
+
+
+def test_ahead_takes_no_more_than_it_may():
+    taken = []
+
+    def elements():
+        for index in range(100):
+            taken.append(index)
+            yield index
+
+    given = ahead(elements(), 2)
+    assert next(given) == 0
+    limit = time.monotonic() + 10
+    while len(taken) < 3 and time.monotonic() < limit:
+        time.sleep(0.001)
+    time.sleep(0.05)  # time enough to take too much
+    assert taken == [0, 1, 2]
+    assert list(given) == list(range(1, 100))
+
+
+def test_ahead_passes_errors_on_and_closes_what_it_took_from():
+    closed = threading.Event()
+
+    def elements(broken):
+        try:
+            yield 1
+            if broken:
+                raise KeyError("planned")
+            while True:
+                yield 2
+        finally:
+            closed.set()
+
+    given = ahead(elements(broken=True), 2)
+    assert next(given) == 1
+    with pytest.raises(KeyError, match="planned"):
+        next(given)
+    assert closed.is_set()
+    closed.clear()
+    given = ahead(elements(broken=False), 3)
+    assert [next(given), next(given)] == [1, 2]
+    given.close()
+    assert closed.is_set()
+    assert not [t for t in threading.enumerate() if t.name == "largebatch-ahead"]
