@@ -1,0 +1,231 @@
+"""`folder:PATH`: a folder of picture files for each class, as torchvision's ImageFolder."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from largebatch.data.sources import SourceOptions
+from largebatch.errors import DataError
+
+_SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_LISTERS = 8  # threads, for file systems on which a listing waits
+
+
+@dataclass(frozen=True)
+class _Names:
+    """A million file names in some 30 bytes each, so that worker processes can have copies.
+
+    Attributes:
+        joined: The names one after the other.
+        ends: int64 (n,), where each ends.
+    """
+
+    joined: str
+    ends: np.ndarray
+
+    def __getitem__(self, index: int) -> str:
+        start = self.ends[index - 1] if index else 0
+        return self.joined[start : self.ends[index]]
+
+
+class FolderRecords:
+    """One split of a tree of class folders, a `Records`."""
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        directory: str,
+        classes: tuple[str, ...],
+        files: list[list[str]],
+        found: str,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            name: The specification it was opened by.
+            split: `train` or `validation`.
+            directory: Absolute path of the folder that holds the class folders.
+            classes: Their names.
+            files: For each class, its files' paths within its folder.
+            found: What else there was, for `describe`.
+        """
+        self.name = name
+        self.classes = classes
+        self._split = split
+        self._directory = directory
+        self._found = found
+        names = [name for names in files for name in names]
+        self._names = _Names("".join(names), np.cumsum([len(name) for name in names]))
+        self._class_ends = np.cumsum([len(names) for names in files])
+
+    def __len__(self) -> int:
+        return int(self._class_ends[-1])
+
+    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+        """As of `Records.read`."""
+        images = []
+        for example in np.asarray(ids).tolist():
+            path = self.where(example)
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    images.append(file.readall())
+            except OSError as error:
+                raise DataError(
+                    f"{path} cannot be read: {error.strerror}; restore the file, or start anew "
+                    "where the folder has changed"
+                ) from error
+        return images, self._labels(ids).astype(np.int32)
+
+    def where(self, example: int) -> str:
+        """As of `Records.where`."""
+        return os.path.join(
+            self._directory, self.classes[self._labels(example)], self._names[example]
+        )
+
+    def describe(self) -> str:
+        """As of `Records.describe`."""
+        return (
+            f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
+            f"({self._directory}{self._found})"
+        )
+
+    def _labels(self, ids: np.ndarray | int) -> np.ndarray:
+        return np.searchsorted(self._class_ends, ids, side="right")
+
+
+def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
+    """Opens PATH/train or PATH/val of a tree of class folders.
+
+    The order is that of torchvision's ImageFolder: classes by name, then folders and files by name.
+    Folders within a class folder are part of it. Hidden files, links to folders there and files
+    without the suffix of a picture are left out, and counted. Listing takes a microsecond a file.
+
+    Args:
+        spec: `folder:PATH`.
+        split: `train`; or `validation`, which is the first of `val`, `validation`, `test` there is.
+        options: Of which none applies.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: A folder is absent, a class is empty, or the splits have different classes.
+    """
+    path = spec.partition(":")[2]
+    if not path:
+        raise DataError(f"data.source: {spec!r} has no directory; write folder:PATH")
+    root = os.path.abspath(os.path.expanduser(path))
+    own = _split_folder(root, split)
+    if own is None:
+        raise DataError(
+            f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
+            f"{_holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG"
+        )
+    directory = os.path.join(root, own)
+    classes = _folders(directory)
+    if not classes:
+        raise DataError(
+            f"{directory} has no class folders: it {_holds(directory)}; move each picture into the "
+            "folder of its class"
+        )
+    _check_classes(directory, classes, root, split)
+    with ThreadPoolExecutor(_LISTERS) as threads:
+        listed = list(threads.map(_pictures, [os.path.join(directory, c) for c in classes]))
+    empty = [name for name, (files, _) in zip(classes, listed, strict=True) if not files]
+    if empty:
+        raise DataError(
+            f"{directory}: {len(empty):,} of {len(classes):,} class folders have no picture, e.g. "
+            f"{empty[0]}; fill or remove them (suffixes: {' '.join(_SUFFIXES)})"
+        )
+    left_out = sum(count for _, count in listed)
+    return FolderRecords(
+        spec,
+        split,
+        directory,
+        tuple(classes),
+        [files for files, _ in listed],
+        f", {left_out:,} other files left out" if left_out else "",
+    )
+
+
+def _split_folder(root: str, split: str) -> str | None:
+    """The name of the folder of a split, if there is one."""
+    return next((n for n in _SPLITS[split] if os.path.isdir(os.path.join(root, n))), None)
+
+
+def _check_classes(directory: str, classes: list[str], root: str, split: str) -> None:
+    """Raises a DataError unless the other split, if it is there, has the same classes."""
+    other = _split_folder(root, "validation" if split == "train" else "train")
+    if other is None:
+        return
+    theirs = _folders(os.path.join(root, other))
+    for name, some, rest in (
+        (os.path.basename(directory), classes, theirs),
+        (other, theirs, classes),
+    ):
+        only = sorted(set(some) - set(rest))
+        if only:
+            raise DataError(
+                f"{root}: the splits have different classes: {len(only):,} are in {name} alone, "
+                f"e.g. {only[0]}; both need the same class folders"
+            )
+
+
+def _folders(directory: str) -> list[str]:
+    """Names of the folders in a directory, hidden ones left out, sorted."""
+    with _told(directory), os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _holds(directory: str) -> str:
+    """What a directory holds, for a message."""
+    if not os.path.isdir(directory):
+        return "does not exist"
+    with _told(directory):
+        names = sorted(os.listdir(directory))
+    examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"holds {len(names):,} entries: {examples}" if names else "is empty"
+
+
+def _pictures(folder: str) -> tuple[list[str], int]:
+    """Paths of the pictures in and below a folder, relative to it, and how many files are not."""
+    found, left_out, pending = [], 0, [""]
+    while pending:
+        inner = pending.pop()
+        here = os.path.join(folder, inner)
+        with _told(here):
+            names = os.listdir(here)
+        pictures = []
+        for name in names:
+            if name.lower().endswith(_SUFFIXES) and not name.startswith("."):
+                pictures.append(name)
+            elif _is_inner(os.path.join(here, name)):
+                pending.append(f"{inner}{name}{os.sep}")
+            else:
+                left_out += 1
+        found.append((inner, sorted(pictures)))
+    found.sort(key=lambda item: item[0].removesuffix(os.sep))  # "a" before "a-b"
+    return [f"{inner}{name}" for inner, names in found for name in names], left_out
+
+
+def _is_inner(path: str) -> bool:
+    """Whether a path is a folder to look into: a link might lead back."""
+    hidden = os.path.basename(path).startswith(".")
+    return not hidden and os.path.isdir(path) and not os.path.islink(path)
+
+
+@contextmanager
+def _told(directory: str) -> Iterator[None]:
+    """Turns an error of listing a directory into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{directory} cannot be listed: {error.strerror}; mend its permissions"
+        ) from error

@@ -1,0 +1,196 @@
+"""Small data sets on disk, and what every reader of encoded pictures must do with one."""
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from PIL import Image
+from tensorflow_datasets.proto import tf_example_pb2
+
+from largebatch.errors import DataError
+
+
+def picture(index, form="JPEG"):
+    """An encoded picture of noise; another one, of another size, for each index."""
+    size = (17 + 5 * (index % 7), 30 + 3 * (index % 11))
+    pixels = np.random.default_rng(index).integers(0, 256, (*size, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, form)
+    return stream.getvalue()
+
+
+def pictures(count, labels, first=0):
+    """`count` pairs of a picture and its label, labels in an order that no sorting restores."""
+    return [(picture(first + i), (7 * i + i // 3) % labels) for i in range(count)]
+
+
+def example(image, label, keys=("image", "label")):
+    """A serialized tf.train.Example, with a third feature as TFDS' ImageNet has it."""
+    made = tf_example_pb2.Example()
+    feature = made.features.feature
+    feature["file_name"].bytes_list.value.append(b"n01440764_10026.JPEG")
+    feature[keys[0]].bytes_list.value.append(image)
+    feature[keys[1]].int64_list.value.append(label)
+    return made.SerializeToString()
+
+
+def write_shards(directory, pattern, records, shards):
+    """Writes records to files, as evenly as the order allows; `pattern` has {i} and {n}."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for i, part in enumerate(np.array_split(np.arange(len(records)), shards)):
+        paths.append(directory / pattern.format(i=i, n=shards))
+        writer = ArrayRecordWriter(str(paths[-1]), "group_size:1")
+        for index in part:
+            writer.write(records[index])
+        writer.close()
+    return paths
+
+
+def prepare(data_dir, splits, classes, *, features=None, version="1.0.0", config=None, shards=3):
+    """TFDS itself prepares a set named `pets`.
+
+    Args:
+        data_dir: Where.
+        splits: Lists of (picture, label) by split name.
+        classes: Names of the labels.
+        features: Names of the image and of the label.
+        version: Of the set.
+        config: Of the set, if it is to have one.
+        shards: Of each split.
+
+    Returns:
+        TFDS' builder of it.
+    """
+    image, label = features or ("image", "label")
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        # TFDS looks up the file of a class in a package by importlib_resources, which is not there.
+        __module__ = "pytest"
+        name = "pets"
+        VERSION = tfds.core.Version(version)
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=config)] if config else []
+
+        def _info(self):
+            named = {
+                image: tfds.features.Image(),
+                label: tfds.features.ClassLabel(names=classes),
+                "file_name": tfds.features.Text(),
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(named))
+
+        def _split_generators(self, _):
+            return {name: self._generate_examples(pairs) for name, pairs in splits.items()}
+
+        def _generate_examples(self, pairs):
+            for index, (data, number) in enumerate(pairs):
+                features = {image: io.BytesIO(data), label: number, "file_name": f"{index}.jpg"}
+                yield index, features
+
+    tfds.disable_progress_bar()
+    builder = Builder(data_dir=str(data_dir), file_format="array_record")
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=shards))
+    return builder
+
+
+def edit(path, change):
+    """Changes a JSON file; `change` edits the value in place."""
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def damage(path, row):
+    """Flips the bits of a byte of a shard so that this record alone cannot be read any more."""
+    intact = path.read_bytes()
+    length = ArrayRecordReader(str(path)).num_records()
+    for offset in range(500, len(intact), 500):
+        path.write_bytes(
+            intact[:offset] + bytes([intact[offset] ^ 0xFF]) + intact[offset + 1 :],
+        )
+        reader = ArrayRecordReader(str(path))
+        spoilt = []
+        for other in range(length):
+            try:
+                reader.read([other])
+            except RuntimeError:
+                spoilt.append(other)
+        if spoilt == [row]:
+            return
+    raise AssertionError(f"no byte of {path} belongs to record {row} alone")
+
+
+def check_records(records, expected, split):
+    """Holds `records` to the protocol: read in any order, by threads and in another process."""
+    images, labels = zip(*expected, strict=True)
+    assert len(records) == len(expected)
+    rng = np.random.default_rng(0)
+    for ids in (np.arange(len(expected)), rng.integers(0, len(expected), 50), np.array([0, 0])):
+        got, numbers = records.read(ids)
+        assert got == [images[i] for i in ids]
+        assert all(type(image) is bytes for image in got)
+        np.testing.assert_array_equal(numbers, [labels[i] for i in ids])
+        assert numbers.dtype == np.int32
+    nothing = records.read(np.array([], np.int64))
+    assert (nothing[0], nothing[1].shape, nothing[1].dtype) == ([], (0,), np.int32)
+
+    parts = rng.integers(0, len(expected), (40, 8))
+    with ThreadPoolExecutor(8) as threads:
+        for ids, (got, _) in zip(parts, threads.map(records.read, parts), strict=True):
+            assert got == [images[i] for i in ids]
+
+    copy = pickle.loads(pickle.dumps(records))
+    assert copy.read(np.arange(len(expected)))[0] == list(images)
+    assert (copy.name, copy.classes, copy.describe()) == (
+        records.name,
+        records.classes,
+        records.describe(),
+    )
+
+    described = f"{records.name}: {len(expected):,} {split} images, {len(records.classes)} classes"
+    assert records.describe().startswith(described)
+    assert "\n" not in records.describe()
+    assert len({records.where(i) for i in range(len(expected))}) == len(expected)
+
+
+def check_read_without_tensorflow(tmp_path, spec, data_dir=""):
+    """Opens and reads both splits in a process in which importing tensorflow leaves a trace."""
+    trace = tmp_path / "imported"
+    fake = tmp_path / "fake" / "tensorflow"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
+    script = f"""
+        import pkgutil, sys
+        import numpy as np
+        from largebatch.data.sources import RECORDS, SourceOptions
+        opener = pkgutil.resolve_name(RECORDS[{spec.partition(":")[0]!r}])
+        for split in "train", "validation":
+            records = opener({spec!r}, split, SourceOptions(data_dir={str(data_dir)!r}))
+            records.read(np.arange(len(records)))
+        assert "tensorflow" not in sys.modules
+        assert ("tensorflow_datasets" in sys.modules) == {not spec.startswith("folder:")}
+    """
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        check=True,
+        env={"PYTHONPATH": f"{fake.parent}:{root}"},
+    )
+    assert not trace.exists()
+
+
+def complaint(call, *arguments):
+    """The one line by which a call refuses."""
+    with pytest.raises(DataError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
