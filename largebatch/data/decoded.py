@@ -1,0 +1,221 @@
+"""`decoded:PATH`: pictures of a decoded store, cropped here or on the device."""
+
+from pathlib import Path
+
+import numpy as np
+
+from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.decoded_reader import StoredSplit
+from largebatch.data.decoded_store import read_index
+from largebatch.data.images import resize
+from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
+from largebatch.data.sources import SourceOptions
+from largebatch.errors import DataError
+
+
+def stored_boxes(boxes: np.ndarray, sizes: np.ndarray, size: int) -> np.ndarray:
+    """Maps boxes of pictures to the pixels that are stored of them.
+
+    An edge at x of a picture of extent X falls on x·S/X, rounded half up: it moves by half a stored
+    pixel at most, and boxes that touch still do. Where both edges fall on the same place, the box
+    is the one pixel after it, or the last pixel of all.
+
+    Args:
+        boxes: int64 (b, 4): top, left, height, width, within the picture and not empty.
+        sizes: int64 (b, 2): height and width of the pictures.
+        size: S, pixels a side of what is stored.
+
+    Returns:
+        int64 (b, 4): top, left, height, width, within S×S and at least 1×1.
+    """
+    edges = np.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
+    first, last = (2 * edges * size + sizes) // (2 * sizes)
+    first = np.minimum(first, size - 1)
+    return np.concatenate([first, np.maximum(last - first, 1)], axis=1)
+
+
+class DecodedSource:
+    """One split of a decoded store, a `CroppingSource`.
+
+    Boxes are drawn in the pictures' own coordinates, then mapped to the stored pixels by
+    `stored_boxes`: squeezing a picture into S×S changes neither what a crop shows nor its aspect.
+    They are applied here (`read`, `read_centres`, `read_crops`) or handed out with the whole images
+    (`read_stored`, `read_stored_centres`), from which `device_crops.crop_and_resize` makes the same
+    crops to one grey level.
+
+    Attributes:
+        name, classes, image_shape, mean, std: As of `Source`; mean and std are those of ImageNet.
+        stored_size: S, pixels a side of the images that `read_stored` delivers.
+    """
+
+    mean = MEAN
+    std = STD
+
+    def __init__(self, spec: str, split: str, options: SourceOptions) -> None:
+        """As of `open_decoded`."""
+        check_crop_options(options)
+        self._arguments = (spec, split, options)
+        self._options = options
+        self._split = split
+        self._directory = Path(spec.partition(":")[2])
+        index = read_index(self._directory)
+        if split not in index.splits:
+            raise DataError(
+                f"{self._directory} has no {split} images, only {' and '.join(index.splits)}; "
+                "prepare that split too"
+            )
+        examples = sum(shard.examples for shard in index.splits.get("train", ()))
+        own = {"examples": examples, "classes": len(index.classes)}
+        for field, has in own.items():
+            asked = getattr(options, field)
+            if asked not in (0, has):
+                raise DataError(
+                    f"data.{field} is {asked} but {self._directory} has {has}; set it to 0"
+                )
+        self._stored = StoredSplit(self._directory, index, split)
+        self.stored_size = index.size
+        self.name = spec
+        self.classes = index.classes
+        side = options.image_size or DEFAULT_SIZE
+        self.image_shape = (side, side, 3)
+
+    def __len__(self) -> int:
+        return len(self._stored.labels)
+
+    def __reduce__(self) -> tuple:  # pickled as what it was opened by: descriptors do not travel
+        return DecodedSource, self._arguments
+
+    def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As of `Source.read`: the centre of each picture."""
+        return self.read_centres(ids, self.image_shape[:2])
+
+    def read_centres(
+        self, ids: np.ndarray, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The centre of each picture at another size than `image_shape`.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            shape: Height and width.
+
+        Returns:
+            images: uint8 (b, *shape, 3).
+            labels: int32 (b,).
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return self._views(ids, self._centres(ids, shape), shape), self._stored.labels[ids]
+
+    def read_crops(
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of `CroppingSource.read_crops`: a random box of each picture."""
+        boxes = self._crops(ids, seed, epochs)
+        return self._views(ids, boxes, self.image_shape[:2]), self._stored.labels[ids]
+
+    def read_stored(
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whole images and the boxes of which `read_crops` makes its images.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            seed: Seed of the run.
+            epochs: int64 (b,), the epoch of each example.
+
+        Returns:
+            images: uint8 (b, S, S, 3).
+            labels: int32 (b,).
+            boxes: int32 (b, 4): top, left, height, width in stored pixels.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return self._whole(ids, self._crops(ids, seed, epochs))
+
+    def read_stored_centres(
+        self, ids: np.ndarray, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whole images and the boxes of which `read_centres` makes its images.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            shape: Height and width that the boxes will be resized to.
+
+        Returns:
+            As of `read_stored`.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return self._whole(ids, self._centres(ids, shape))
+
+    def sizes(self, ids: np.ndarray) -> np.ndarray:
+        """Height and width of the pictures before they were squeezed.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+
+        Returns:
+            int64 (b, 2).
+        """
+        return self._stored.sizes[ids].astype(np.int64)
+
+    def describe(self) -> str:
+        """As of `Source.describe`."""
+        height, width = self.image_shape[:2]
+        side = self.stored_size
+        return (
+            f"decoded: {len(self):,} {self._split} images of {side}×{side}×3 in {self._directory}, "
+            f"{len(self.classes):,} classes, seen at {height}×{width}"
+        )
+
+    def _crops(self, ids: np.ndarray, seed: int, epochs: np.ndarray) -> np.ndarray:
+        sizes = self.sizes(ids)
+        boxes = random_boxes(
+            sizes,
+            seed=seed,
+            epochs=epochs,
+            ids=ids,
+            area=self._options.crop_area,
+            ratio=self._options.crop_ratio,
+        )
+        return stored_boxes(boxes, sizes, self.stored_size)
+
+    def _centres(self, ids: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        sizes = self.sizes(ids)
+        boxes = centre_boxes(sizes, shape, self._options.evaluation_crop)
+        return stored_boxes(boxes, sizes, self.stored_size)
+
+    def _views(self, ids: np.ndarray, boxes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        images = np.empty((len(ids), *shape, 3), np.uint8)
+        for image, pixels in zip(images, self._stored.boxes(ids, boxes), strict=True):
+            resize(pixels, shape, self._options.resampling, out=image)
+        return images
+
+    def _whole(
+        self, ids: np.ndarray, boxes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._stored.images(ids), self._stored.labels[ids], boxes.astype(np.int32)
+
+
+def open_decoded(spec: str, split: str, options: SourceOptions) -> DecodedSource:
+    """Opens a split of a decoded store.
+
+    Args:
+        spec: `decoded:PATH`.
+        split: `train` or `validation`.
+        options: Size of the result (0 is 224), boxes and resampling; `examples` and `classes` are
+            those of the store, or 0.
+
+    Returns:
+        The split; it can be pickled, and the copy opens the store anew.
+
+    Raises:
+        ConfigError: An option is out of range.
+        DataError: The store is absent, unfinished, damaged or not of the size asked for.
+    """
+    if not spec.partition(":")[2]:
+        raise DataError(f"data.source: {spec!r} names no directory; write 'decoded:PATH'")
+    return DecodedSource(spec, split, options)

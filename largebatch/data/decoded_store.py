@@ -1,0 +1,180 @@
+"""Pictures stored as pixels of one size: the format, its writer and its index.
+
+A store is a directory. Shard i of n of a split is three NumPy files: `SPLIT-images-i-of-n.npy`
+(uint8 (examples, S, S, 3)), `SPLIT-labels-…` (int32 (examples,)) and `SPLIT-sizes-…` (int32
+(examples, 2), height and width of the pictures, each of which was squeezed whole into S×S).
+`index.json` names them and is written last, so a store without it is unfinished.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from largebatch.errors import DataError
+from largebatch.files import replacing, write_json
+
+_FORMAT = {"format": "largebatch decoded images", "version": 1}
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """What the index says of a shard.
+
+    Attributes:
+        file: Name of its file of images.
+        examples: How many.
+        sha256: Of that file, hexadecimal.
+    """
+
+    file: str
+    examples: int
+    sha256: str
+
+
+def write_shard(
+    directory: Path,
+    split: str,
+    shard: int,
+    shards: int,
+    images: Iterable[np.ndarray],
+    labels: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
+) -> ShardFacts:
+    """Writes the three files of a shard, in the memory of one image.
+
+    Each file appears whole or not at all, and that of the images last: where it is, the shard is
+    complete.
+
+    Args:
+        directory: The store; made when absent.
+        split: `train` or `validation`.
+        shard: Which shard, in [0, shards).
+        shards: How many the split has.
+        images: As many as labels, uint8 (S, S, 3) each.
+        labels: Index of each image's class.
+        sizes: Height and width of each picture before it was squeezed into S×S.
+
+    Returns:
+        What `write_index` wants to know.
+
+    Raises:
+        ValueError: There are no images, not as many as labels and sizes, or not of one shape.
+    """
+    columns = {"labels": np.array(labels, np.int32), "sizes": np.array(sizes, np.int32)}
+    if not len(labels) or columns["sizes"].shape != (len(labels), 2):
+        raise ValueError(f"{len(labels)} labels and sizes of shape {columns['sizes'].shape}")
+    path = directory / file_name(split, "images", shard, shards)
+    digest = hashlib.sha256()
+    written = 0
+    with replacing(path) as stream:
+        for image in images:
+            if not written:
+                shape = (image.shape[0], image.shape[0], 3)
+                header = _header((len(labels), *shape))
+                digest.update(header)
+                stream.write(header)
+            if image.shape != shape or image.dtype != np.uint8:
+                raise ValueError(
+                    f"{path.name}: image {written} is {image.dtype} {image.shape}, "
+                    f"not uint8 {shape}"
+                )
+            pixels = np.ascontiguousarray(image)
+            digest.update(pixels)
+            stream.write(pixels)
+            written += 1
+        if written != len(labels):
+            raise ValueError(f"{path.name}: {written} images but {len(labels)} labels")
+        for what, column in columns.items():
+            with replacing(directory / file_name(split, what, shard, shards)) as beside:
+                np.save(beside, column)
+    return ShardFacts(path.name, written, digest.hexdigest())
+
+
+def write_index(
+    directory: Path, *, size: int, classes: tuple[str, ...], shards: dict[str, list[ShardFacts]]
+) -> None:
+    """Writes `index.json`, which makes a store of the shards.
+
+    Args:
+        directory: The store, all of whose shards are written.
+        size: S, pixels a side.
+        classes: Name of each label.
+        shards: For each split all of its shards, in their order.
+
+    Raises:
+        ValueError: A split lacks a shard or has them in another order.
+    """
+    for split, facts in shards.items():
+        expected = [file_name(split, "images", i, len(facts)) for i in range(len(facts))]
+        if not facts or [shard.file for shard in facts] != expected:
+            raise ValueError(f"{split}: the shards are not the {len(facts)} of the split in order")
+    splits = {split: [asdict(shard) for shard in facts] for split, facts in shards.items()}
+    write_json(
+        directory / "index.json", _FORMAT | {"size": size, "classes": classes, "splits": splits}
+    )
+
+
+@dataclass(frozen=True)
+class Index:
+    """The contents of `index.json`; see `write_index` for `size` and `classes`.
+
+    Attributes:
+        size: S, pixels a side.
+        classes: Name of each label.
+        splits: For each split its shards.
+    """
+
+    size: int
+    classes: tuple[str, ...]
+    splits: dict[str, tuple[ShardFacts, ...]]
+
+
+def read_index(directory: Path) -> Index:
+    """Reads what a store says of itself.
+
+    Raises:
+        DataError: There is no finished store, or one that this version cannot read.
+    """
+    path = directory / "index.json"
+    try:
+        content = json.loads(path.read_bytes())
+        found = {key: content[key] for key in _FORMAT}
+        if found == _FORMAT:
+            splits = {
+                split: tuple(ShardFacts(**facts) for facts in shards)
+                for split, shards in content["splits"].items()
+            }
+            return Index(content["size"], tuple(content["classes"]), splits)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path} is absent: this is no decoded store or an unfinished one; "
+            "correct the path or run its preparation to the end"
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no index of a decoded store; prepare the store anew") from error
+    raise DataError(f"{path} says {found} but {_FORMAT} is read; prepare the store anew")
+
+
+def file_name(split: str, what: str, shard: int, shards: int) -> str:
+    """Name of the file of a shard's `images`, `labels` or `sizes`."""
+    return f"{split}-{what}-{shard:05d}-of-{shards:05d}.npy"
+
+
+def unreadable(path: Path | str, error: OSError) -> DataError:
+    """What to raise when the system cannot read a file of a store."""
+    return DataError(f"{path} cannot be read ({error.strerror}); restore it or prepare it anew")
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    """What a .npy file of uint8 begins with."""
+    stream = io.BytesIO()
+    description = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, description)
+    return stream.getvalue()

@@ -1,0 +1,100 @@
+"""Crop, resize and mirror on the device: two small matrix products an image, and no gather."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from largebatch.data.images import Resampling  # which brings libraries that nothing here needs
+
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+def crop_and_resize(
+    images: jax.Array,
+    boxes: jax.Array,
+    flips: jax.Array,
+    shape: tuple[int, int],
+    *,
+    resampling: "Resampling",
+    dtype: jax.typing.DTypeLike = jnp.float32,
+) -> jax.Array:
+    """A box of each image at another size, as `images.resize` makes it of the box cut out.
+
+    Each pixel of the result is a mean of pixels of the box, weighted along y and along x, so an
+    image is W_y · image · W_xᵀ per channel. It is rounded to whole grey levels, half up, as the
+    libraries of the host round, and differs from theirs by one at most: before rounding OpenCV is
+    off by up to 0.62 (11-bit weights, products cut to quarters of a level), Pillow by up to 0.5 (it
+    rounds between its two passes as well). What is left of the 1 needs float32 products: bfloat16
+    would add 1.5, TF32 0.75 where it truncates.
+
+    An image of S = 256 costs 165 MFLOP at w = h = 224, 2·3·S·w·(S + h), and about 6 MB of memory
+    traffic: 0.7 % and 1.5 % of training ResNet-50 on it. For squares the order of the products
+    changes nothing of that. x goes first because with rows of one channel, (y, channel, x), both
+    are then plain matrix products, between which nothing has to be transposed.
+
+    Args:
+        images: uint8 (b, S, S, 3).
+        boxes: int32 (b, 4): top, left, height, width, within the image; an empty box, as in rows of
+            padding, gives zeros.
+        flips: bool (b,), whether the result is mirrored left to right.
+        shape: Height h and width w of the result.
+        resampling: `linear` has half-pixel centres, two neighbours along each axis however much
+            it shrinks; `antialias` weights by a triangle as wide as the shrinking factor. Neither
+            sees pixels outside the box.
+        dtype: Of the result; bfloat16 holds all grey levels exactly.
+
+    Returns:
+        `dtype` (b, h, w, 3), whole numbers in 0..255, not normalised.
+
+    Raises:
+        ValueError: `resampling` is neither.
+    """
+    if resampling not in ("linear", "antialias"):
+        raise ValueError(f"resampling is {resampling!r}; it must be 'linear' or 'antialias'")
+
+    def one(image: jax.Array, box: jax.Array, flip: jax.Array) -> jax.Array:
+        top, left, height, width = box.astype(jnp.float32)
+        along_y = _weights(top, height, image.shape[0], shape[0], resampling)
+        along_x = _weights(left, width, image.shape[1], shape[1], resampling, mirrored=flip)
+        rows = image.swapaxes(1, 2).astype(jnp.float32)
+        rows = jnp.einsum("ycx,jx->ycj", rows, along_x, precision=_EXACT)
+        pixels = jnp.einsum("iy,ycj->icj", along_y, rows, precision=_EXACT).swapaxes(1, 2)
+        return jnp.floor(pixels + 0.5).astype(dtype)
+
+    return jax.vmap(one)(images, boxes, flips)
+
+
+def _weights(
+    first: jax.Array,
+    length: jax.Array,
+    extent: int,
+    size: int,
+    resampling: "Resampling",
+    mirrored: jax.Array | bool = False,
+) -> jax.Array:
+    """How much of each stored pixel is in each pixel of the result, along one axis.
+
+    Args:
+        first: float32 (), where the box begins.
+        length: float32 (), its pixels.
+        extent: Stored pixels.
+        size: Pixels of the result.
+        resampling: As of `crop_and_resize`.
+        mirrored: Whether the result is in reverse order.
+
+    Returns:
+        float32 (size, extent); rows sum to 1, or are 0 for an empty box.
+    """
+    steps = jnp.arange(size, dtype=jnp.float32)
+    steps = jnp.where(mirrored, size - 1 - steps, steps)
+    pixels = jnp.arange(extent, dtype=jnp.float32) - first  # the box's own are 0 to length − 1
+    # In the box's pixels; multiplied before divided, so that it is rounded but once.
+    centres = (steps + 0.5) * length / size
+    reach = jnp.maximum(1.0, length / size) if resampling == "antialias" else 1.0
+    weights = jnp.maximum(0.0, 1.0 - jnp.abs(pixels + 0.5 - centres[:, None]) / reach)
+    weights = jnp.where((pixels >= 0) & (pixels < length), weights, 0.0)
+    # What is outside the box is left out and the rest weighs more, which for `linear` is the same
+    # as repeating the outermost pixel. The nearest pixel is within 1/2 and so weighs 1/2 or more.
+    return weights / jnp.maximum(weights.sum(axis=1, keepdims=True), 0.5)
