@@ -1,0 +1,79 @@
+"""Prepare ImageNet for training: from its tars, or extracted images, to a set that sources read.
+
+    python scripts/prepare_imagenet.py --tars DIR --out DIR
+    python scripts/prepare_imagenet.py --verify --out DIR
+
+The same command again goes on where it was interrupted. docs/imagenet.md says more.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from largebatch.data.prepare.plan import Store
+from largebatch.data.prepare.run import Options, prepare
+from largebatch.data.prepare.stored import CHECKS
+from largebatch.data.prepare.verify import verify
+from largebatch.errors import UserError
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
+    what.add_argument("--folders", type=Path, help="folder of train/nXXXXXXXX/ and val/")
+    what.add_argument("--verify", action="store_true", help="read a finished set again")
+    parser.add_argument("--out", type=Path, required=True, help="where the set is or goes")
+    parser.add_argument("--store", choices=("jpeg", "decoded"), default="jpeg")
+    parser.add_argument("--shorter", type=int, default=0, help="jpeg: shrink the shorter side to")
+    parser.add_argument("--quality", type=int, default=0, help="of those that are shrunk, 1 to 100")
+    parser.add_argument("--size", type=int, default=0, help="decoded: pixels a side")
+    parser.add_argument(
+        "--check", choices=CHECKS, help="header and end (to prepare), or full decode (to verify)"
+    )
+    parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
+    parser.add_argument("--allow-partial", action="store_true", help="fewer images or one split")
+    parser.add_argument("--shards", type=int, default=0, help="of each split (as TFDS)")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--processes", type=int, default=cores, help=f"to use ({cores})")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare or verify; the result is the process's exit code."""
+    flags = parse(arguments)
+    try:
+        if flags.verify:
+            verify(flags.out, check=flags.check or "full", processes=flags.processes)
+            return 0
+        prepare(
+            Options(
+                out=flags.out,
+                tars=flags.tars,
+                folders=flags.folders,
+                store=Store(flags.store, flags.shorter, flags.quality, flags.size),
+                check=flags.check or "ends",
+                md5=flags.md5,
+                partial=flags.allow_partial,
+                shards=flags.shards,
+                processes=flags.processes,
+            )
+        )
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

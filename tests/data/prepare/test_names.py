@@ -1,0 +1,65 @@
+import pytest
+
+from largebatch.data.prepare import names
+from largebatch.errors import DataError
+
+
+def test_classes_are_those_of_tfds_in_its_order():
+    import tensorflow_datasets as tfds
+
+    labels = tfds.core.tfds_path("datasets/imagenet2012/labels.txt")
+    assert names.classes() == tuple(tfds.features.ClassLabel(names_file=labels).names)
+    assert len(set(names.classes())) == 1000
+
+
+def test_validation_labels_are_numbered_by_the_image():
+    # As image-net.org's ground truth begins: a sea snake, an alp, a Shetland sheepdog.
+    found = [names.image_label(f"ILSVRC2012_val_{i:08d}.JPEG", "here") for i in (1, 2, 3)]
+    assert [names.classes()[label] for label in found] == ["n01751748", "n09193705", "n02105855"]
+    assert names.image_label("ILSVRC2012_val_00050000.JPEG", "here") in range(1000)
+
+
+def test_every_class_has_fifty_validation_images():
+    labels = [names.image_label(f"ILSVRC2012_val_{i + 1:08d}.JPEG", "") for i in range(50_000)]
+    assert {labels.count(label) for label in (0, 499, 999)} == {50}
+    assert len(set(labels)) == 1000
+
+
+def test_tfds_repairs_one_png_and_22_cmyk_images():
+    assert len(names.repaired()) == 23
+    assert "n02105855_2933.JPEG" in names.repaired()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "n01440764_10026.jpeg",
+        "n01440764_10026.JPEG\n",
+        "n01440764_.JPEG",
+        "n01440764_１.JPEG",
+        "../n01440764_10026.JPEG",
+        "/n01440764_10026.JPEG",
+        "./n01440764_10026.JPEG",
+        "n01440765_10026.JPEG",  # no such class
+        "ILSVRC2012_val_00000000.JPEG",
+        "ILSVRC2012_val_00050001.JPEG",
+        "ILSVRC2012_val_1.JPEG",
+        "ILSVRC2012_test_00000001.JPEG",
+        "",
+    ],
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(DataError, match="somewhere: "):
+        names.image_label(name, "somewhere")
+
+
+def test_kinds_are_kept_apart():
+    with pytest.raises(DataError, match=r"unexpected name 'ILSVRC2012_val_00000001.JPEG'"):
+        names.image_label("ILSVRC2012_val_00000001.JPEG", "a tar", ("train",))
+    with pytest.raises(DataError, match=r"unexpected name 'n01440764_1.JPEG'"):
+        names.image_label("n01440764_1.JPEG", "a tar", ("validation",))
+
+
+def test_an_image_among_another_class_is_named():
+    with pytest.raises(DataError, match=r"n01440764_1.JPEG is of class n01440764, not n01443537"):
+        names.image_label_in_class("n01440764_1.JPEG", 1, "a tar")

@@ -1,0 +1,143 @@
+import json
+
+import pytest
+
+from largebatch.data.prepare import records, shards, stored
+from largebatch.data.prepare.plan import Store
+from largebatch.data.prepare.run import Options, prepare
+from largebatch.data.prepare.verify import verify
+from largebatch.errors import DataError
+from tests.data.prepare import fakes
+
+STORES = [Store(), Store("decoded", size=16)]
+
+
+def quiet(line):
+    pass
+
+
+def made(tmp_path, store=STORES[0]):
+    """A finished set: its `--out`, and the folder of its shards."""
+    source = fakes.write_tars(tmp_path / "tars")
+    options = Options(out=tmp_path / "out", tars=source, partial=True, store=store, shards=3)
+    return tmp_path / "out", prepare(options, quiet), options
+
+
+def shard_files(folder):
+    return sorted(path for path in folder.iterdir() if "-of-" in path.name)
+
+
+@pytest.mark.parametrize("store", [*STORES, Store(shorter=24, quality=90)])
+def test_a_set_as_it_was_written_passes(tmp_path, store):
+    out, folder, _ = made(tmp_path, store)
+    lines = []
+    verify(out, say=lines.append)
+    (line,) = lines
+    assert line.startswith(f"{folder}: 40 images in 6 shards as they were written")
+    assert ("all decoded" in line) == (store.kind == "jpeg")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, store):
+    out, folder, _ = made(tmp_path, store)
+    for path in shard_files(folder):
+        whole = path.read_bytes()
+        for at in (0, len(whole) // 2, len(whole) - 1):
+            data = bytearray(whole)
+            data[at] ^= 1
+            path.write_bytes(data)
+            with pytest.raises(DataError, match=f"1 problems: {path.name} has changed"):
+                verify(out, say=quiet)
+        path.write_bytes(whole)
+    verify(out, say=quiet)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_missing_and_cut_files_are_named_and_written_again(tmp_path, store):
+    out, folder, options = made(tmp_path, store)
+    whole = fakes.contents(out)
+    first, second, *_ = shard_files(folder)
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"2 problems: .* is missing; .* bytes instead of"):
+        verify(out, say=quiet)
+    prepare(options, quiet)
+    assert fakes.contents(out) == whole
+    verify(out, say=quiet)
+
+
+def test_an_unfinished_set_is_told_from_a_bad_one(tmp_path):
+    out, folder, _ = made(tmp_path)
+    manifest = folder / "manifest.json"
+    manifest.rename(folder / "aside")
+    with pytest.raises(DataError, match=r"manifest.json is missing: the set is unfinished"):
+        verify(out, say=quiet)
+    for text, message in (("{", "cannot be read"), ("{}", "no manifest of version 1")):
+        manifest.write_text(text)
+        with pytest.raises(DataError, match=message):
+            verify(out, say=quiet)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_lies_beside_the_shards_must_agree(tmp_path, store):
+    out, folder, _ = made(tmp_path, store)
+    path = folder / ("index.json" if store.kind == "decoded" else "dataset_info.json")
+    text = path.read_text()
+    path.write_text(text.replace('"validation"', '"test"'))
+    with pytest.raises(DataError, match=f"{path.name} does not list the shards"):
+        verify(out, say=quiet)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{path.name} cannot be read"):
+        verify(out, say=quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[::-1], "is not in order"),
+        (lambda rows: [*rows[:-1], rows[0]], "is not in order"),
+        (lambda rows: rows[:-1], "has 9 images instead of 10"),
+        (lambda rows: [(n, label + 1, i) for n, label, i in rows], r"has label \d+ instead of"),
+        (lambda rows: [(n, label, i[:-30]) for n, label, i in rows], "image file is truncated"),
+    ],
+)
+def test_a_shard_that_was_written_wrong_is_found_whatever_its_checksum(tmp_path, change, message):
+    out, folder, _ = made(tmp_path)
+    path = shard_files(folder)[1]
+    rows = [records.parse(record) for record in read_records(path)]
+    records.write(path, (records.serialise(*row) for row in change(rows)))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (entry,) = (shard for shard in manifest["shards"] if path.name in shard["files"])
+    entry["files"][path.name] = [path.stat().st_size, shards.sha256(path)]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=message):
+        verify(out, say=quiet)
+
+
+def test_shards_that_changed_places_are_found_whatever_their_checksums(tmp_path):
+    out, folder, _ = made(tmp_path)
+    first, second = shard_files(folder)[:2]
+    one, two = first.read_bytes(), second.read_bytes()
+    first.write_bytes(two)
+    second.write_bytes(one)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files = [shard["files"] for shard in manifest["shards"][:2]]
+    (facts,), (others,) = (list(entry.values()) for entry in files)
+    files[0][first.name], files[1][second.name] = others, facts
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=f"{second.name} does not follow {first.name}"):
+        verify(out, say=quiet)
+
+
+def test_ends_are_enough_when_asked_for(tmp_path, monkeypatch):
+    out, _, _ = made(tmp_path)
+    checks = []
+    monkeypatch.setattr(stored, "check", lambda data, how: checks.append(how))
+    verify(out, check="ends", say=quiet)
+    assert checks == ["ends"] * 40
+
+
+def read_records(path):
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    return ArrayRecordReader(str(path)).read_all()
