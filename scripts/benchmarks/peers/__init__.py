@@ -1,0 +1,1 @@
+"""Other input pipelines on the same records: each module has `prepare`, see `benchmarks.runner`."""
