@@ -39,3 +39,30 @@ def samples(
             raise ConfigError(f"{key}={text!r} cannot be a share; give samples, steps or epochs")
         return round(amount * length / 100)
     return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])
+
+
+def epoch_samples(examples: int, batch: int, end: str) -> int:
+    """The samples that make an epoch.
+
+    Args:
+      examples: examples of the training split.
+      batch: samples of a step.
+      end: what happens where they are no whole number of steps: ``continue`` with the next epoch
+        in the same batch, ``drop`` the rest, or ``repeat`` examples to fill the batch.
+
+    Returns:
+      ``examples``, or the next multiple of ``batch`` below or above it.
+
+    Raises:
+      ConfigError: nothing is left after dropping.
+    """
+    if end == "continue":
+        return examples
+    if end == "repeat":
+        return -(-examples // batch) * batch
+    if examples < batch:
+        raise ConfigError(
+            f"data.epoch_end=drop leaves nothing of {examples} examples at a global batch of "
+            f"{batch}; use continue or repeat"
+        )
+    return examples // batch * batch

@@ -26,6 +26,8 @@ class Facts:
     image_shape: tuple[int, int, int]
     devices: int
     processes: int = 1
+    stored_size: int = 0
+    """Pixels a side of the decoded pictures that devices cut their crops from; 0: they do not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,14 @@ class Plan:
     @property
     def epochs(self) -> float:
         """Passes over the training set."""
-        return self.samples / self.facts.train_examples
+        return self.samples / self.epoch_samples
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples that make an epoch, as ``data.epoch_end`` has it."""
+        return durations.epoch_samples(
+            self.facts.train_examples, self.samples_per_step, self.config.data.epoch_end
+        )
 
     @property
     def local_images(self) -> int:
@@ -108,10 +117,9 @@ def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> P
     _check_ranges(config)
     _check_model(config, facts)
     _check_batch(config, facts)
-    per = {
-        "per_step": config.batch.workers * config.batch.images_per_worker,
-        "per_epoch": facts.train_examples,
-    }
+    batch = config.batch.workers * config.batch.images_per_worker
+    epoch = durations.epoch_samples(facts.train_examples, batch, config.data.epoch_end)
+    per = {"per_step": batch, "per_epoch": epoch}
     length = _length(config, **per)
     workers, images = config.batch.workers, config.batch.images_per_worker
     span = _span(config)
@@ -121,7 +129,6 @@ def resolve(config: Config, facts: Facts, *, microbatch: int | None = None) -> P
         chosen = microbatch if microbatch is not None else fitting[-1]
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
 
-    batch = per["per_step"]
     steps = math.ceil(length / batch)
 
     def every(key: str, text: str) -> int:
@@ -220,7 +227,8 @@ def _check_model(config: Config, facts: Facts) -> None:
 def _check_batch(config: Config, facts: Facts) -> None:
     workers, images = config.batch.workers, config.batch.images_per_worker
     examples = facts.train_examples
-    if workers * images > examples and not config.data.repeat:
+    may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
+    if workers * images > examples and not may_repeat:
         raise ConfigError(
             f"a global batch of {workers * images} ({workers} workers × {images} images) exceeds "
             f"the {examples} training examples; "

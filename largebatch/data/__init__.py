@@ -8,16 +8,25 @@ from largebatch.data.feed import (
     train_microbatches,
 )
 from largebatch.data.order import Order, fingerprint
-from largebatch.data.sources import Source, open_source
+from largebatch.data.reading import Reading, ahead, cores
+from largebatch.data.sources import Source, SourceOptions, open_source, stored_source
+from largebatch.data.views import View, rectangular_views
 
 __all__ = [
     "Augment",
     "EvaluationBatch",
     "Microbatch",
     "Order",
+    "Reading",
     "Source",
+    "SourceOptions",
+    "View",
+    "ahead",
+    "cores",
     "evaluation_batches",
     "fingerprint",
     "open_source",
+    "rectangular_views",
+    "stored_source",
     "train_microbatches",
 ]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -35,7 +36,7 @@ class Augment:
         """Augments each image by what (seed, epoch, id) decide.
 
         Args:
-            images: uint8 (b, H, W, C); left as they are.
+            images: uint8 (b, H, W, C); may be overwritten.
             seed: Seed of the run.
             epochs: int64 (b,).
             ids: int64 (b,).
@@ -43,17 +44,29 @@ class Augment:
         Returns:
             uint8 (b, H, W, C); `images` itself when there is nothing to do.
         """
-        if self.flip:
-            chosen = (mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)).astype(bool)
-            mirrored = images.copy()
-            mirrored[chosen] = images[chosen, :, ::-1]
-            images = mirrored
+        for row in np.flatnonzero(self.flips(seed=seed, epochs=epochs, ids=ids)):
+            cv2.flip(images[row], 1, dst=images[row])
         if self.shift:
             places = np.uint64(2 * self.shift + 1)
             top = mix(purpose("augment.top"), seed, epochs, ids) % places
             left = mix(purpose("augment.left"), seed, epochs, ids) % places
             images = _window(images, top.astype(np.int64), left.astype(np.int64), self.shift)
         return images
+
+    def flips(self, *, seed: int, epochs: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Which images are mirrored.
+
+        Args:
+            seed: Seed of the run.
+            epochs: int64 (b,).
+            ids: int64 (b,).
+
+        Returns:
+            bool (b,).
+        """
+        if not self.flip:
+            return np.zeros(len(ids), bool)
+        return (mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)).astype(bool)
 
 
 def _window(images: np.ndarray, top: np.ndarray, left: np.ndarray, shift: int) -> np.ndarray:

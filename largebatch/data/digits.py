@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 
 
@@ -41,15 +42,13 @@ class Digits:
         return f"digits: {len(self):,} {self._split} images of 8×8×1, 10 classes (scikit-learn)"
 
 
-def open_digits(spec: str, split: str, *, image_size: int, examples: int, classes: int) -> Digits:
+def open_digits(spec: str, split: str, options: SourceOptions) -> Digits:
     """Opens `digits`, whose sizes are fixed.
 
     Args:
         spec: `digits`.
         split: `train` or `validation`.
-        image_size: 0 or 8.
-        examples: 0 or 1,437.
-        classes: 0 or 10.
+        options: `image_size` 0 or 8, `examples` 0 or 1,437, `classes` 0 or 10.
 
     Returns:
         The split.
@@ -59,8 +58,8 @@ def open_digits(spec: str, split: str, *, image_size: int, examples: int, classe
     """
     if spec != "digits":
         raise DataError(f"data.source: {spec!r} has a part after the colon; write 'digits'")
-    own = {"image_size": (image_size, 8), "examples": (examples, 1437), "classes": (classes, 10)}
-    for field, (asked, has) in own.items():
+    for field, has in (("image_size", 8), ("examples", 1437), ("classes", 10)):
+        asked = getattr(options, field)
         if asked not in (0, has):
             raise DataError(
                 f"data.{field} is {asked} but digits has {has}; "

@@ -1,6 +1,7 @@
 """Which example stands at which sample position: a permutation per epoch, computed, not stored."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,25 +18,31 @@ _ROUNDS = 24
 class Order:
     """The order in which a run consumes its training examples.
 
-    Position p lies in epoch p // examples, and every epoch holds each example once. Samples run on
-    from one epoch into the next; a batch that straddles the boundary is an ordinary batch.
+    Position p lies in epoch p // epoch_samples. Left alone, every epoch holds each example once,
+    samples run on from one epoch into the next, and a batch that straddles the boundary is an
+    ordinary batch. See `epoch_samples` for the other ways to end an epoch.
 
     Attributes:
         seed: Seed of the run.
         examples: Examples in the training split.
         shuffle: Whether each epoch has a permutation of its own; otherwise index order.
+        epoch_samples: Samples of an epoch; 0 is `examples`. Fewer leave out the end of each epoch's
+            permutation, more go on with its beginning.
 
     Raises:
-        ConfigError: `examples` is not positive.
+        ConfigError: `examples` is not positive, or `epoch_samples` is negative.
     """
 
     seed: int
     examples: int
     shuffle: bool = True
+    epoch_samples: int = 0
 
     def __post_init__(self) -> None:
         if self.examples < 1:
             raise ConfigError(f"order: examples is {self.examples}; give at least 1")
+        if self.epoch_samples < 0:
+            raise ConfigError(f"order: epoch_samples is {self.epoch_samples}; give 0 or more")
 
     def epochs(self, positions: np.ndarray) -> np.ndarray:
         """The epoch of each sample position.
@@ -46,7 +53,7 @@ class Order:
         Returns:
             int64 array of the same shape.
         """
-        return np.asarray(positions, np.int64) // self.examples
+        return np.asarray(positions, np.int64) // (self.epoch_samples or self.examples)
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
         """The example at each sample position; memory is that of `positions`.
@@ -58,15 +65,16 @@ class Order:
             int64 array of the same shape, in [0, examples).
         """
         positions = np.asarray(positions, np.int64)
-        index = positions % self.examples
+        index = positions % (self.epoch_samples or self.examples) % self.examples
         if not self.shuffle:
             return index
         epochs, slots = np.unique(self.epochs(positions), return_inverse=True)
         keys = mix(purpose("order"), self.seed, np.arange(_ROUNDS)[:, None], epochs)
         walk = index.ravel().astype(np.uint64)
         slots = slots.ravel()
-        # The cycle-walking cipher of Black and Rogaway, "Ciphers with arbitrary finite domains",
-        # CT-RSA 2002: the enclosing power of two is less than twice too large, so a few passes do.
+        # Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002: a generalised
+        # Feistel network on a grid that holds at most a few values too many (their third method),
+        # repeated for those that fall on them (their second).
         outside = np.arange(walk.size)
         while outside.size:
             walk[outside] = self._encipher(walk[outside], keys, slots[outside])
@@ -74,7 +82,7 @@ class Order:
         return walk.astype(np.int64).reshape(positions.shape)
 
     def _encipher(self, values: np.ndarray, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """One pass of a Feistel network on [0, 2**bits).
+        """One pass of a Feistel network on the smallest grid with enough places.
 
         Args:
             values: uint64 (n,).
@@ -82,20 +90,19 @@ class Order:
             slots: (n,), which epoch each value is of.
 
         Returns:
-            uint64 (n,), a permutation of [0, 2**bits) for each epoch.
+            uint64 (n,), a permutation of the places of the grid for each epoch.
         """
-        bits = (self.examples - 1).bit_length()
-        low = bits // 2
-        low_mask = np.uint64((1 << low) - 1)
-        high_mask = np.uint64((1 << (bits - low)) - 1)
-        left, right = values >> np.uint64(low), values & low_mask
+        side = math.isqrt(self.examples - 1) + 1
+        side += side % 2  # on an odd grid every round, so the whole, would be an even permutation
+        rows, columns = np.uint64(-(-self.examples // side)), np.uint64(side)
+        row, column = values // columns, values % columns
         for turn, key in enumerate(keys):
             key = key[slots] if key.size > 1 else key  # one epoch: hashed once, not once a value
             if turn % 2:
-                right = right ^ (mix(key, left) & low_mask)
+                column = (column + mix(key, row) % columns) % columns
             else:
-                left = left ^ (mix(key, right) & high_mask)
-        return (left << np.uint64(low)) | right
+                row = (row + mix(key, column) % rows) % rows
+        return row * columns + column
 
 
 def fingerprint(ids: np.ndarray) -> str:

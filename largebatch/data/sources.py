@@ -2,13 +2,39 @@
 
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
-from largebatch.errors import DataError, did_you_mean
+from largebatch.errors import ConfigError, DataError, did_you_mean
 
 Split = Literal["train", "validation"]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a source is asked to deliver; each source says which of it applies.
+
+    Attributes:
+        image_size: Pixels a side; 0 is the source's own.
+        examples: Training examples, whichever split is opened; 0 is the source's own.
+        classes: Classes; 0 is the source's own.
+        data_dir: Where TFDS keeps its sets; empty is TFDS' own place.
+        crop_area: Least and greatest share of a photograph's area that a training crop shows.
+        crop_ratio: Least and greatest width / height of that crop.
+        evaluation_crop: Share of the shorter side that evaluation sees, in the middle.
+        resampling: `linear` or `antialias`, see `images.resize`.
+    """
+
+    image_size: int = 0
+    examples: int = 0
+    classes: int = 0
+    data_dir: str = ""
+    crop_area: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    evaluation_crop: float = 0.875
+    resampling: str = "linear"
 
 
 class Source(Protocol):
@@ -80,12 +106,106 @@ class CroppingSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class RectangularSource(Source, Protocol):
+    """A source that can be evaluated at other shapes than its own."""
+
+    def sizes(self, ids: np.ndarray) -> np.ndarray:
+        """Height and width of the pictures that are stored.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+
+        Returns:
+            int64 (b, 2).
+
+        Raises:
+            DataError: An example cannot be read.
+        """
+        ...
+
+    def read_centres(
+        self, ids: np.ndarray, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The middle of each picture, as `read`, at another height and width.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            shape: Height and width.
+
+        Returns:
+            images: uint8 (b, *shape, 3).
+            labels: int32 (b,).
+
+        Raises:
+            DataError: An example cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class StoredSource(RectangularSource, Protocol):
+    """A source of decoded pictures of one size, from which the device can cut its crops.
+
+    Attributes:
+        stored_size: S, pixels a side.
+    """
+
+    stored_size: int
+
+    def read_stored(
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pictures with the boxes that `CroppingSource.read_crops` would cut out.
+
+        Args:
+            ids: int64 (b,), in [0, len).
+            seed: Seed of the run.
+            epochs: int64 (b,), the epoch of each example.
+
+        Returns:
+            images: uint8 (b, S, S, 3).
+            labels: int32 (b,).
+            boxes: int32 (b, 4): top, left, height, width.
+
+        Raises:
+            DataError: An example cannot be read.
+        """
+        ...
+
+    def read_stored_centres(
+        self, ids: np.ndarray, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pictures with the boxes that `read_centres` would cut out; as of `read_stored`."""
+        ...
+
+
+def stored_source(source: Source) -> StoredSource:
+    """The source, checked to be one from which the device can cut its crops.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(source, StoredSource):
+        raise ConfigError(
+            f"data.crops=device needs a store of decoded pictures, and {source.name} is none; "
+            "use data.crops=host or data.source=decoded:PATH"
+        )
+    return source
+
+
 # Scheme -> "module:function", imported when it is asked for: readers bring heavy libraries. The
-# function is called as opener(spec, split, image_size=, examples=, classes=), spec being
-# "scheme" or "scheme:rest".
+# function is called as opener(spec, split, options), spec being "scheme" or "scheme:rest".
 REGISTRY: dict[str, str] = {
     "digits": "largebatch.data.digits:open_digits",
     "synthetic": "largebatch.data.synthetic:open_synthetic",
+    "decoded": "largebatch.data.decoded:open_decoded",
+}
+# The same for openers that return `Records`, which are then decoded and cropped by `Photos`.
+RECORDS: dict[str, str] = {
+    "tfds": "largebatch.data.tfds:open_tfds",
+    "folder": "largebatch.data.folder:open_folder",
+    "arrayrecord": "largebatch.data.array_record:open_array_record",
 }
 
 
@@ -96,29 +216,33 @@ def _known(what: str, name: str, names: Iterable[str]) -> None:
         raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
 
 
-def open_source(
-    spec: str, split: Split, *, image_size: int = 0, examples: int = 0, classes: int = 0
-) -> Source:
+def open_source(spec: str, split: Split, options: SourceOptions | None = None) -> Source:
     """Opens one split of a data source.
 
     Args:
-        spec: `scheme` or `scheme:rest`, e.g. `digits` or `synthetic`.
+        spec: `scheme` or `scheme:rest`, e.g. `digits` or `tfds:imagenet2012`.
         split: `train` or `validation`.
-        image_size: Pixels a side; 0 is the source's own.
-        examples: Training examples, whichever split is opened; 0 is the source's own.
-        classes: Classes; 0 is the source's own.
+        options: What it is to deliver; None is its own sizes.
 
     Returns:
         The split.
 
     Raises:
+        ConfigError: An option is out of range.
         DataError: The source or the split is unknown, absent or not of the size asked for.
     """
+    options = options or SourceOptions()
     scheme = spec.partition(":")[0]
-    _known("data.source", scheme, REGISTRY)
+    _known("data.source", scheme, REGISTRY.keys() | RECORDS.keys())
     _known("split", split, get_args(Split))
-    sizes = {"image_size": image_size, "examples": examples, "classes": classes}
-    for field, value in sizes.items():
-        if value < 0:
-            raise DataError(f"data.{field} is {value}; use 0 for the source's own")
-    return pkgutil.resolve_name(REGISTRY[scheme])(spec, split, **sizes)
+    for field in ("image_size", "examples", "classes"):
+        if getattr(options, field) < 0:
+            raise DataError(
+                f"data.{field} is {getattr(options, field)}; use 0 for the source's own"
+            )
+    if scheme in REGISTRY:
+        return pkgutil.resolve_name(REGISTRY[scheme])(spec, split, options)
+    from largebatch.data.photos import Photos  # brings the image libraries
+
+    records = pkgutil.resolve_name(RECORDS[scheme])(spec, split, options)
+    return Photos(records, options)

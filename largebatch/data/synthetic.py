@@ -4,6 +4,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from largebatch.data.randomness import mix, purpose, uniform
+from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 
 _WAVES = 3  # highest frequency of a prototype, in periods per image
@@ -111,17 +112,14 @@ def _moments(
     return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
-def open_synthetic(
-    spec: str, split: str, *, image_size: int, examples: int, classes: int
-) -> Synthetic:
+def open_synthetic(spec: str, split: str, options: SourceOptions) -> Synthetic:
     """Opens `synthetic`.
 
     Args:
         spec: `synthetic`.
         split: `train` or `validation`.
-        image_size: Pixels a side; 0 is 32.
-        examples: Training examples; validation has a fifth of them, at least 1. 0 is 50,000.
-        classes: Classes; 0 is 10.
+        options: `image_size` (0 is 32), `examples` (0 is 50,000 for training; validation has a
+            fifth of them, at least 1) and `classes` (0 is 10).
 
     Returns:
         The split.
@@ -131,10 +129,10 @@ def open_synthetic(
     """
     if spec != "synthetic":
         raise DataError(f"data.source: {spec!r} has a part after the colon; write 'synthetic'")
-    examples = examples or 50_000
+    examples = options.examples or 50_000
     return Synthetic(
         split,
-        image_size=image_size or 32,
+        image_size=options.image_size or 32,
         examples=examples if split == "train" else max(1, examples // 5),
-        classes=classes or 10,
+        classes=options.classes or 10,
     )

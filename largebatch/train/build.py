@@ -1,22 +1,26 @@
 """From a configuration and the devices at hand to everything a run is made of."""
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Callable, Generator, Sequence
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from largebatch import data, optim, parallel
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
+from largebatch.errors import DataError
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.tracking import Console
 from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
+from largebatch.train.transfer import AHEAD, OnDevices, on_devices
 
 # Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
 # 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
@@ -42,29 +46,68 @@ class Run:
         """Where they run."""
         return self.programs.steps.mesh
 
-    def train_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
+    @functools.cached_property
+    def order(self) -> data.Order:
+        """Which example stands at which sample position."""
+        return data.Order(
+            self.plan.config.run.seed,
+            len(self.train_source),
+            shuffle=self.plan.config.data.shuffle,
+            epoch_samples=self.plan.epoch_samples,
+        )
+
+    @functools.cached_property
+    def validation_views(self) -> tuple[data.View, ...]:
+        """Which validation examples are seen at which shape."""
+        if self.plan.config.data.rectangular:
+            return data.rectangular_views(self.validation_source, self._reading)
+        ids = np.arange(len(self.validation_source), dtype=np.int64)
+        return (data.View(self.validation_source.image_shape[:2], ids),)
+
+    def local_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
         """This process's rows of the microbatches from sample position ``start`` to ``stop``."""
-        options, seed = self.plan.config.data, self.plan.config.run.seed
+        options = self.plan.config.data
         return data.train_microbatches(
             self.train_source,
-            data.Order(seed, len(self.train_source), shuffle=options.shuffle),
+            self.order,
             data.Augment(shift=options.shift, flip=options.flip),
             start=start,
             stop=stop,
             microbatch=self.plan.microbatch_samples,
             rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
-            threads=options.threads,
-            prefetch=options.prefetch,
+            reading=self._reading,
+            crops=options.crops,
         )
 
-    def validation_batches(self) -> Generator[data.EvaluationBatch]:
-        """This process's rows of every validation batch."""
-        return data.evaluation_batches(
-            self.validation_source,
-            batch=self.plan.microbatch_samples,
-            rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
-            threads=self.plan.config.data.threads,
-            prefetch=self.plan.config.data.prefetch,
+    def train_microbatches(self, start: int, stop: int) -> Generator[OnDevices]:
+        """The microbatches from sample position ``start`` to ``stop``, on the devices."""
+        return on_devices(self.mesh, self.local_microbatches(start, stop))
+
+    def validation_batches(self) -> Generator[OnDevices]:
+        """Every validation batch, on the devices."""
+        return on_devices(
+            self.mesh,
+            data.evaluation_batches(
+                self.validation_source,
+                batch=self.plan.microbatch_samples,
+                rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
+                reading=self._reading,
+                crops=self.plan.config.data.crops,
+                views=self.validation_views,
+            ),
+        )
+
+    def prepare(self) -> None:
+        """Compile all that training will call, so that no step of the run waits for it."""
+        self.programs.prepare([view.shape for view in self.validation_views])
+
+    @property
+    def _reading(self) -> data.Reading:
+        options = self.plan.config.data
+        return data.Reading(
+            threads=options.threads or data.cores(),
+            processes=options.processes,
+            memory_bytes=options.memory_mib * 2**20,
         )
 
 
@@ -80,7 +123,13 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         open_source(config, split) for split in ("train", "validation")
     )
     devices = jax.devices() if devices is None else devices
-    facts = facts_of(train_source, validation_source, len(devices), jax.process_count())
+    facts = facts_of(
+        train_source,
+        validation_source,
+        len(devices),
+        jax.process_count(),
+        crops_on_device=config.data.crops == "device",
+    )
 
     compiled: dict[int | None, Programs] = {}
 
@@ -106,15 +155,44 @@ def open_source(config: Config, split: str) -> data.Source:
     return data.open_source(
         options.source,
         split,
-        image_size=options.image_size,
-        examples=options.examples,
-        classes=options.classes,
+        data.SourceOptions(
+            image_size=options.image_size,
+            examples=options.examples,
+            classes=options.classes,
+            data_dir=options.data_dir,
+            crop_area=options.crop_area,
+            crop_ratio=options.crop_ratio,
+            evaluation_crop=options.evaluation_crop,
+            resampling=options.resampling,
+        ),
     )
 
 
-def facts_of(train: data.Source, validation: data.Source, devices: int, processes: int) -> Facts:
-    """What the plan needs to know."""
+def facts_of(
+    train: data.Source,
+    validation: data.Source,
+    devices: int,
+    processes: int,
+    *,
+    crops_on_device: bool = False,
+) -> Facts:
+    """What the plan needs to know.
+
+    Raises:
+      DataError: the two splits do not belong together.
+      ConfigError: devices are to cut crops from what is no store of decoded pictures.
+    """
+    if train.classes != validation.classes:
+        raise DataError(
+            f"{train.name} has {len(train.classes)} classes for training and "
+            f"{len(validation.classes)} for validation, not the same ones; prepare both alike"
+        )
+    stored = 0
+    if crops_on_device:
+        stored = data.stored_source(train).stored_size
+        data.stored_source(validation)
     return Facts(
+        stored_size=stored,
         train_examples=len(train),
         validation_examples=len(validation),
         classes=len(train.classes),
@@ -180,7 +258,9 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
     def needed(microbatch: int) -> int:
         candidate = programs(microbatch)
         # Images that wait on the device while a step computes.
-        waiting = 2 * candidate.steps.plan.local_images * math.prod(facts.image_shape)
+        side = facts.stored_size
+        shape = (side, side, 3) if side else facts.image_shape
+        waiting = AHEAD * candidate.steps.plan.local_images * math.prod(shape)
         try:
             _ = candidate.finish
         except jax.errors.JaxRuntimeError as error:

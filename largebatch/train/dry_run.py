@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from largebatch.errors import CheckpointError
-from largebatch.parallel import from_local, processes
+from largebatch.parallel import processes
 from largebatch.train import describe
 from largebatch.train import workdir as directory
 from largebatch.train.build import Run
@@ -42,10 +42,11 @@ def dry_run(run: Run, workdir: Path) -> None:
 def _rehearse(run: Run, place: Path) -> None:
     plan, programs, console = run.plan, run.programs, run.console
     with console.compiling("initialisation, train step and evaluation"):
-        programs.prepare()
+        run.prepare()
         state = programs.init(np.int32(plan.config.run.seed))
     seconds = []
-    with contextlib.closing(run.train_microbatches(0, STEPS * plan.samples_per_step)) as feed:
+    stop = STEPS * plan.samples_per_step + plan.microbatch_samples
+    with contextlib.closing(run.train_microbatches(0, stop)) as feed:
         for step in range(STEPS):
             start = time.perf_counter()
             rate = plan.schedule(step * plan.samples_per_step)
@@ -53,14 +54,17 @@ def _rehearse(run: Run, place: Path) -> None:
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
+        if plan.config.norm.statistics == "precise":
+            images = next(feed).images
+            jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
 
     start = time.perf_counter()
     with contextlib.closing(run.validation_batches()) as batches:
         batch = next(batches)
-    images, *others = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
-    if plan.config.norm.statistics == "precise":
-        jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
-    sums = jax.device_get(programs.evaluate(state.params, state.stats, images, *others))
+    program = programs.evaluate(batch.shape)
+    sums = jax.device_get(
+        program(state.params, state.stats, batch.images, batch.labels, batch.mask)
+    )
     evaluation_s = time.perf_counter() - start
     console.note(
         f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "

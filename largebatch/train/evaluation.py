@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from largebatch.errors import DataError
-from largebatch.parallel import from_local
 from largebatch.train import statistics
 from largebatch.train.build import Run
 from largebatch.train.loss import Sums
@@ -40,8 +39,8 @@ def evaluate(run: Run, state: TrainState, position: int) -> Result:
         stats = precise_statistics(run, state, position)
     pending = []
     for batch in run.validation_batches():
-        arrays = (from_local(run.mesh, a) for a in (batch.images, batch.labels, batch.mask))
-        pending.append(run.programs.evaluate(state.params, stats, *arrays))
+        program = run.programs.evaluate(batch.shape)
+        pending.append(program(state.params, stats, batch.images, batch.labels, batch.mask))
         if len(pending) > 2:  # bounds the batches that wait on the device
             pending[-3] = jax.device_get(pending[-3])
     # Sums over the split in float64: counts stay exact however many images there are.
@@ -71,9 +70,8 @@ def precise_statistics(run: Run, state: TrainState, position: int) -> PyTree:
     start = max(0, position - wanted)
     total, count = None, 0
     for microbatch in run.train_microbatches(start, start + wanted):
-        images = from_local(run.mesh, microbatch.images)
         measured = jax.device_get(
-            run.programs.measure_statistics(state.params, state.stats, images)
+            run.programs.measure_statistics(state.params, state.stats, microbatch.images)
         )
         measured = jax.tree.map(np.float64, measured)
         total = measured if total is None else jax.tree.map(np.add, total, measured)

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from largebatch import data
-from largebatch.parallel import from_local
 from largebatch.tracking import Summary, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
@@ -18,6 +17,7 @@ from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, TrainState
+from largebatch.train.transfer import OnDevices
 from largebatch.trees import flatten_paths
 
 PyTree = Any
@@ -44,7 +44,7 @@ class Clock:
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
-    def timed(self, feed: Iterator[data.Microbatch]) -> Iterator[data.Microbatch]:
+    def timed(self, feed: Iterator[OnDevices]) -> Iterator[OnDevices]:
         """The same microbatches, the wait for each counted."""
         while True:
             start = time.perf_counter()
@@ -56,16 +56,14 @@ class Clock:
 
 
 def run_step(
-    programs: Programs, state: TrainState, feed: Iterator[data.Microbatch], rate: float
+    programs: Programs, state: TrainState, feed: Iterator[OnDevices], rate: float
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; returns before the last of them is computed."""
     steps = programs.steps
     carry = programs.empty_carry() if steps.plan.microbatches > 1 else None
     for left in reversed(range(steps.plan.microbatches)):
-        microbatch = next(feed)
-        images = from_local(steps.mesh, microbatch.images)
-        labels = from_local(steps.mesh, microbatch.labels)
-        # One microbatch waits on the device while another is computed, never more.
+        images, labels, *_ = next(feed)
+        # One microbatch at a time is computed, or queued images would fill the device.
         jax.block_until_ready(carry)
         if left:
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
@@ -207,6 +205,7 @@ class Loop:
                     "learning_rate": plan.schedule((step - 1) * plan.samples_per_step),
                     "gradient_norm": float(metrics.gradient_norm),
                     "images_per_s": (step - logged) * plan.samples_per_step / max(seconds, 1e-9),
+                    "fingerprint": self._fingerprint(step),
                     "input_wait": (self.clock.wait_s - waited) / max(seconds, 1e-9),
                     **(extra or {}),
                 },
@@ -230,5 +229,11 @@ class Loop:
             {path: {name: float(c[path]) for name, c in columns.items()} for path in paths},
         )
 
+    def _fingerprint(self, step: int) -> str:
+        """Hash of the examples of a step, by which two sites find where their runs part."""
+        batch = self.run.plan.samples_per_step
+        positions = np.arange((step - 1) * batch, step * batch)
+        return data.fingerprint(self.run.order.ids(positions))
+
     def _epoch(self, step: int) -> float:
-        return step * self.run.plan.samples_per_step / self.run.plan.facts.train_examples
+        return step * self.run.plan.samples_per_step / self.run.plan.epoch_samples

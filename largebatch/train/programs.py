@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ class Programs:
         self.compile_s = 0.0
         self.bytes: dict[str, int] = {}
         """Peak bytes on a device, by program."""
+        self._evaluations: dict[tuple[int, int], jax.stages.Compiled] = {}
 
     @functools.cached_property
     def state(self) -> PyTree:
@@ -60,20 +62,21 @@ class Programs:
             "train step", self.steps.finish, self.state, carry, *self._images, rate
         )
 
-    @functools.cached_property
-    def evaluate(self) -> jax.stages.Compiled:
-        """One batch of evaluation."""
-        images, labels = self._images
-        weights = jax.ShapeDtypeStruct(labels.shape, jnp.float32, sharding=labels.sharding)
-        return self._compile(
-            "evaluation",
-            self.steps.evaluate,
-            self.state.params,
-            self.state.stats,
-            images,
-            labels,
-            weights,
-        )
+    def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:
+        """One batch of evaluation of images seen at this height and width."""
+        if shape not in self._evaluations:
+            images, labels = self._batch(shape)
+            weights = jax.ShapeDtypeStruct(labels.shape, jnp.float32, sharding=labels.sharding)
+            state = self.state.params, self.state.stats
+            self._evaluations[shape] = self._compile(
+                f"evaluation at {shape[0]}×{shape[1]}",
+                self.steps.evaluate(shape),
+                *state,
+                images,
+                labels,
+                weights,
+            )
+        return self._evaluations[shape]
 
     @functools.cached_property
     def measure_statistics(self) -> jax.stages.Compiled:
@@ -86,11 +89,17 @@ class Programs:
             self._images[0],
         )
 
-    def prepare(self) -> None:
-        """Compile all that training will call, so that no step of the run waits for it."""
+    def prepare(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """Compile all that training will call, so that no step of the run waits for it.
+
+        Args:
+          shapes: height and width of the images of evaluation batches.
+        """
         if self.steps.plan.microbatches > 1:
             _ = self.empty_carry, self.accumulate
-        _ = self.finish, self.evaluate
+        _ = self.finish
+        for shape in shapes:
+            self.evaluate(shape)
         if self.steps.plan.config.norm.statistics == "precise":
             _ = self.measure_statistics
 
@@ -102,14 +111,24 @@ class Programs:
             jax.eval_shape(self.steps.empty_carry),
         )
 
-    @functools.cached_property
-    def _images(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    @property
+    def _images(self) -> tuple[PyTree, jax.ShapeDtypeStruct]:
+        """Shapes and shardings of a microbatch of training."""
+        return self._batch(self.steps.plan.facts.image_shape[:2])
+
+    def _batch(self, shape: tuple[int, int]) -> tuple[PyTree, jax.ShapeDtypeStruct]:
+        """Those of images seen at a height and width, and their labels."""
         sharding = parallel.split(self.steps.mesh)
-        rows, shape = self.steps.plan.microbatch_samples, self.steps.plan.facts.image_shape
-        return (
-            jax.ShapeDtypeStruct((rows, *shape), jnp.uint8, sharding=sharding),
-            jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding),
-        )
+        rows, facts = self.steps.plan.microbatch_samples, self.steps.plan.facts
+
+        def struct(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=sharding)
+
+        images = struct((*shape, facts.image_shape[2]), jnp.uint8)
+        if facts.stored_size:
+            pictures = (facts.stored_size, facts.stored_size, facts.image_shape[2])
+            images = struct(pictures, jnp.uint8), struct((5,), jnp.int32)
+        return images, struct((), jnp.int32)
 
     def _compile(self, name: str, function: Any, *arguments: Any) -> jax.stages.Compiled:
         start = time.perf_counter()

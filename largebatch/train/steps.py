@@ -19,11 +19,13 @@ from jax.sharding import Mesh
 
 from largebatch import parallel
 from largebatch.config import Plan
+from largebatch.data.device_crops import crop_and_resize
 from largebatch.models import BatchMode, Model
 from largebatch.optim import global_norm
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train import statistics
 from largebatch.train.loss import Sums, classification_sums
+from largebatch.train.transfer import Images
 from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
@@ -113,11 +115,11 @@ class Steps:
         return jax.jit(empty, out_shardings=parallel.split(self.mesh))
 
     @functools.cached_property
-    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, jax.Array, jax.Array], Carry]:
+    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], Carry]:
         """(params, stats, carry, images, labels) → carry, with this microbatch added."""
 
         def accumulate(
-            params: PyTree, stats: PyTree, carry: Carry, images: jax.Array, labels: jax.Array
+            params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
         ) -> Carry:
             gradients, totals = jax.grad(self._loss, has_aux=True)(params, stats, images, labels)
             flat = flatten_paths(gradients)
@@ -143,7 +145,7 @@ class Steps:
         def finish(
             state: TrainState,
             carry: Carry | None,
-            images: jax.Array,
+            images: Images,
             labels: jax.Array,
             learning_rate: jax.Array,
         ) -> tuple[TrainState, Metrics]:
@@ -180,15 +182,18 @@ class Steps:
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    @functools.cached_property
-    def evaluate(self) -> Callable[..., Sums]:
-        """(params, stats, images, labels, weights) → sums over all devices."""
+    def evaluate(self, shape: tuple[int, int]) -> Callable[..., Sums]:
+        """(params, stats, images, labels, weights) → sums over all devices.
+
+        Args:
+          shape: height and width at which the images are seen.
+        """
         smoothing = self.plan.config.loss.label_smoothing
 
         def evaluate(
-            params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array, weights: jax.Array
+            params: PyTree, stats: PyTree, images: Images, labels: jax.Array, weights: jax.Array
         ) -> Sums:
-            logits = self.model.apply(params, stats, self._normalise(images))
+            logits = self.model.apply(params, stats, self._pixels(images, shape))
             return parallel.sum_over_devices(
                 classification_sums(logits, labels, weights, smoothing)
             )
@@ -199,15 +204,15 @@ class Steps:
         return jax.jit(mapped)
 
     @functools.cached_property
-    def measure_statistics(self) -> Callable[[PyTree, PyTree, jax.Array], PyTree]:
+    def measure_statistics(self) -> Callable[[PyTree, PyTree, Images], PyTree]:
         """(params, stats, images) → batch statistics with squared means.
 
         Averaged over all spans of this microbatch on all devices.
         """
         mode = dataclasses.replace(self._mode, unbiased=False)
 
-        def measure(params: PyTree, stats: PyTree, images: jax.Array) -> PyTree:
-            _, batch = self.model.apply_train(params, stats, self._normalise(images), mode)
+        def measure(params: PyTree, stats: PyTree, images: Images) -> PyTree:
+            _, batch = self.model.apply_train(params, stats, self._pixels(images), mode)
             sums = statistics.sum_over_spans(statistics.with_squared_means(batch))
             spans = self.mesh.size * self.plan.spans_per_microbatch
             return jax.tree.map(lambda x: x / spans, parallel.sum_over_devices(sums))
@@ -225,15 +230,29 @@ class Steps:
         )
 
     def _loss(
-        self, params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array
+        self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
     ) -> tuple[jax.Array, PyTree]:
         """This microbatch's share of the batch's mean loss, and (statistics, metrics) sums."""
-        logits, batch = self.model.apply_train(params, stats, self._normalise(images), self._mode)
+        logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
         weights = jnp.ones(labels.shape, logits.dtype)
         sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
         return sums.loss / self.plan.samples_per_step, (statistics.sum_over_spans(batch), sums)
 
-    def _normalise(self, images: jax.Array) -> jax.Array:
-        """uint8 images to floats of mean 0 and deviation 1."""
+    def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
+        """Floats of mean 0 and deviation 1, cut out of decoded pictures first if those are given.
+
+        Args:
+          images: as they were sent.
+          shape: height and width to cut at; None is the training's.
+        """
+        if isinstance(images, tuple):
+            pictures, crops = images
+            images = crop_and_resize(
+                pictures,
+                crops[:, :4],
+                crops[:, 4] != 0,
+                shape or self.plan.facts.image_shape[:2],
+                resampling=self.plan.config.data.resampling,
+            )
         mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
         return (images.astype(self.dtype) - mean) / std

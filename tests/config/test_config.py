@@ -170,7 +170,7 @@ def test_differences_say_what_changes_the_mathematics():
     other = override(override(Config(), "run.seed", "7"), "data.threads", "5")
     found = differences(Config(), other)
     assert [(d.key, d.stored, d.requested, d.mathematics) for d in found] == [
-        ("data.threads", 2, 5, False),
+        ("data.threads", 0, 5, False),
         ("run.seed", 0, 7, True),
     ]
     lines = table(found).splitlines()

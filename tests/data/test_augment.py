@@ -47,7 +47,7 @@ def test_nothing_to_do_returns_the_images(images):
 
 def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
     before = images.copy()
-    result = Augment(shift=2, flip=True)(images, **draws())
+    result = Augment(shift=2, flip=True)(images.copy(), **draws())
     seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=True)]
     assert (result.shape, result.dtype) == (images.shape, np.uint8)
     assert len(set(seen)) > 20  # of 50; 64 draws reach 36 on average
@@ -55,8 +55,8 @@ def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
 
 
 def test_shift_alone_and_flip_alone_make_the_same_choices(images):
-    both = Augment(shift=2, flip=True)(images, **draws())
-    flipped = Augment(flip=True)(images, **draws())
+    both = Augment(shift=2, flip=True)(images.copy(), **draws())
+    flipped = Augment(flip=True)(images.copy(), **draws())
     np.testing.assert_array_equal(Augment(shift=2)(flipped, **draws()), both)
 
 
@@ -85,15 +85,15 @@ def test_displacements_and_flips_are_even(shift):
     ("augment", "chance"), [(Augment(shift=2), 0.2), (Augment(flip=True), 0.8)]
 )
 def test_choices_depend_on_seed_epoch_and_id_and_on_nothing_else(images, augment, chance):
-    whole = augment(images, **draws())
+    whole = augment(images.copy(), **draws())
     order = np.random.default_rng(0).permutation(BATCH)
-    shuffled = augment(images[order], seed=1, epochs=np.zeros(BATCH, int), ids=order)
+    shuffled = augment(images[order].copy(), seed=1, epochs=np.zeros(BATCH, int), ids=order)
     np.testing.assert_array_equal(shuffled, whole[order])
-    part = augment(images[7:9], seed=1, epochs=np.zeros(2, int), ids=np.array([7, 8]))
+    part = augment(images[7:9].copy(), seed=1, epochs=np.zeros(2, int), ids=np.array([7, 8]))
     np.testing.assert_array_equal(part, whole[7:9])
 
     def unchanged(**other):
-        result = augment(images, **(draws() | other))
+        result = augment(images.copy(), **(draws() | other))
         return np.all(result == whole, axis=(1, 2, 3)).mean()
 
     assert unchanged() == 1
@@ -103,7 +103,7 @@ def test_choices_depend_on_seed_epoch_and_id_and_on_nothing_else(images, augment
 
 
 def test_choices_are_pinned(images):
-    result = Augment(shift=2, flip=True)(images[:6], **draws(6))
+    result = Augment(shift=2, flip=True)(images[:6].copy(), **draws(6))
     seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=False)]
     assert seen == [
         (False, -2, 0),
@@ -118,9 +118,9 @@ def test_choices_are_pinned(images):
 def test_one_batch_may_span_epochs(images):
     augment = Augment(shift=2, flip=True)
     epochs = np.arange(BATCH) // 40
-    spanning = augment(images, seed=1, epochs=epochs, ids=np.arange(BATCH))
-    np.testing.assert_array_equal(spanning[:40], augment(images, **draws())[:40])
-    np.testing.assert_array_equal(spanning[40:], augment(images, **draws(epoch=1))[40:])
+    spanning = augment(images.copy(), seed=1, epochs=epochs, ids=np.arange(BATCH))
+    np.testing.assert_array_equal(spanning[:40], augment(images.copy(), **draws())[:40])
+    np.testing.assert_array_equal(spanning[40:], augment(images.copy(), **draws(epoch=1))[40:])
 
 
 def test_a_shift_that_cannot_be_is_an_error(images):
@@ -129,4 +129,4 @@ def test_a_shift_that_cannot_be_is_an_error(images):
     with pytest.raises(
         ConfigError, match=r"data\.shift is 6 but the images are 6×9; use at most 5"
     ):
-        Augment(shift=6)(images, **draws())
+        Augment(shift=6)(images.copy(), **draws())

@@ -7,7 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from largebatch.data import Augment, Order, evaluation_batches, open_source, train_microbatches
+from largebatch.data import (
+    Augment,
+    Order,
+    Reading,
+    SourceOptions,
+    evaluation_batches,
+    open_source,
+    train_microbatches,
+)
 from largebatch.data.randomness import mix
 from largebatch.errors import ConfigError, DataError
 
@@ -51,7 +59,11 @@ class Cropper(Recorder):
         return images.astype(np.uint8), labels
 
 
-def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, threads=2, ahead=2):
+# Two rows of the largest images here, so that microbatches are put together from pieces.
+PIECES = Reading(threads=2, memory_bytes=1000, piece_bytes=2 * 6 * 6 * 3)
+
+
+def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, reading=PIECES):
     return train_microbatches(
         source,
         order,
@@ -60,8 +72,7 @@ def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, 
         stop=stop,
         microbatch=microbatch,
         rows=rows or (0, microbatch),
-        threads=threads,
-        prefetch=ahead,
+        reading=reading,
     )
 
 
@@ -97,14 +108,16 @@ EXAMPLES, STOP = 17, 120
 def source(request):
     if request.param == "cropping":
         return Cropper(EXAMPLES)
-    return open_source("synthetic", "train", image_size=6, examples=EXAMPLES)
+    return open_source("synthetic", "train", SourceOptions(image_size=6, examples=EXAMPLES))
 
 
 @pytest.fixture(scope="module")
 def expected(source):
     """Every position by itself, read in the caller's thread."""
     return joined(
-        feed(source, Order(3, EXAMPLES), start=0, stop=STOP, microbatch=1, threads=0, ahead=0)
+        feed(
+            source, Order(3, EXAMPLES), start=0, stop=STOP, microbatch=1, reading=Reading(threads=0)
+        )
     )
 
 
@@ -152,7 +165,7 @@ def test_training_follows_the_order_and_changes_with_epoch_and_seed(source, expe
 
 
 def test_images_are_those_of_the_source_augmented_by_seed_epoch_and_id():
-    source = open_source("synthetic", "train", image_size=6, examples=EXAMPLES)
+    source = open_source("synthetic", "train", SourceOptions(image_size=6, examples=EXAMPLES))
     order = Order(3, EXAMPLES)
     ids, images, _ = joined(feed(source, order, start=0, stop=STOP, microbatch=40))
     epochs = np.arange(STOP) // EXAMPLES
@@ -180,7 +193,8 @@ def test_only_this_process_rows_are_read():
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_no_more_is_read_than_asked_for(ahead):
     source = Recorder(10**9)
-    batches = feed(source, Order(0, 10**9), start=0, stop=10**9, microbatch=1000, ahead=ahead)
+    reading = Reading(threads=2, memory_bytes=ahead * 1000 * 25)  # one microbatch is one piece
+    batches = feed(source, Order(0, 10**9), start=0, stop=10**9, microbatch=1000, reading=reading)
     assert source.reads == []
     next(batches)
     limit = time.monotonic() + 10
@@ -192,19 +206,23 @@ def test_no_more_is_read_than_asked_for(ahead):
     assert_threads_end()
 
 
-def test_memory_is_that_of_the_microbatches_in_hand():
+@pytest.mark.parametrize("whole", [True, False])
+def test_memory_is_that_of_the_pieces_in_hand_and_one_microbatch(whole):
     size, rows = 224, 8
-    source = open_source("synthetic", "train", image_size=size, examples=1_281_167, classes=1000)
+    source = open_source(
+        "synthetic", "train", SourceOptions(image_size=size, examples=1_281_167, classes=1000)
+    )
     local = rows * size * size * 3
     order = Order(0, len(source))
     stop = 10**9 + 40 * rows
-    batches = feed(source, order, start=10**9, stop=stop, microbatch=rows, threads=1)
+    reading = Reading(threads=1, memory_bytes=2 * local, piece_bytes=local if whole else local // 8)
+    batches = feed(source, order, start=10**9, stop=stop, microbatch=rows, reading=reading)
     tracemalloc.start()
     for _ in batches:
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # One in hand, one ready and one being augmented, which takes up to five copies.
+    # Two waiting, one in hand, one being put together and one being augmented, in several copies.
     assert peak < 10 * local  # all forty would be 40
 
 
@@ -212,7 +230,8 @@ def test_memory_is_that_of_the_microbatches_in_hand():
 def test_a_source_error_reaches_the_consumer_as_it_is(threads):
     source = Recorder(40, broken=25)
     order = Order(0, 40, shuffle=False)
-    batches = feed(source, order, start=0, stop=40, microbatch=10, threads=threads)
+    reading = Reading(threads=threads, piece_bytes=25 * 5)
+    batches = feed(source, order, start=0, stop=40, microbatch=10, reading=reading)
     assert [next(batches).position, next(batches).position] == [0, 10]
     with pytest.raises(DataError) as caught:
         next(batches)
@@ -224,9 +243,7 @@ def test_a_source_error_reaches_the_consumer_as_it_is(threads):
 
 
 def test_an_evaluation_error_reaches_the_consumer_as_it_is():
-    batches = evaluation_batches(
-        Recorder(40, broken=25), batch=10, rows=(0, 10), threads=2, prefetch=2
-    )
+    batches = evaluation_batches(Recorder(40, broken=25), batch=10, rows=(0, 10), reading=PIECES)
     with pytest.raises(DataError, match="example 25 is truncated"):
         list(batches)
     assert_threads_end()
@@ -236,7 +253,8 @@ def test_an_evaluation_error_reaches_the_consumer_as_it_is():
 def test_the_threads_end_with_the_iterator(how):
     source = Recorder(10**6, delay=0.02)
     stop = 100 if how == "exhaust" else 10**6
-    batches = feed(source, Order(0, 10**6), start=0, stop=stop, microbatch=10, threads=4, ahead=8)
+    reading = Reading(threads=4, memory_bytes=8 * 250)
+    batches = feed(source, Order(0, 10**6), start=0, stop=stop, microbatch=10, reading=reading)
     next(batches)
     assert grain_threads()
     before = time.monotonic()
@@ -257,7 +275,7 @@ def test_an_open_iterator_does_not_keep_the_process_alive(ending):
         "from largebatch.data import *\n"
         "source = open_source('synthetic', 'train')\n"
         "batches = train_microbatches(source, Order(0, len(source)), Augment(), start=0,"
-        " stop=10**12, microbatch=100, rows=(0, 100), threads=2, prefetch=4)\n"
+        " stop=10**12, microbatch=100, rows=(0, 100), reading=Reading(threads=2))\n"
         f"print(next(batches).position)\n{ending}\n"
     )
     done = subprocess.run(
@@ -278,8 +296,6 @@ def test_an_open_iterator_does_not_keep_the_process_alive(ending):
         ({"rows": (5, 11)}, r"rows \[5, 11\) are no part of a batch of 10"),
         ({"rows": (5, 5)}, r"rows \[5, 5\)"),
         ({"microbatch": 0, "rows": (0, 0)}, "batch of 0"),
-        ({"threads": -1}, r"data\.threads is -1"),
-        ({"ahead": -1}, r"data\.prefetch is -1"),
         ({"order": Order(0, 41)}, "order has 41 examples but recorder has 40"),
     ],
 )
@@ -290,6 +306,12 @@ def test_numbers_that_do_not_fit_are_named_by_the_call(change, said):
     assert "\n" not in str(caught.value)
 
 
+def test_reading_refuses_negative_numbers():
+    for field in ("threads", "processes", "memory_bytes"):
+        with pytest.raises(ConfigError, match=rf"data\.{field} is -1"):
+            Reading(**{field: -1})
+
+
 @pytest.mark.parametrize("examples", [1, 7, 8, 9, 16, 17, 360])
 @pytest.mark.parametrize("batch", [8, 400])
 @pytest.mark.parametrize("processes", [1, 2, 4])
@@ -297,7 +319,7 @@ def test_evaluation_sees_every_example_once(examples, batch, processes):
     source = Recorder(examples)
     share = batch // processes
     shares = [
-        list(evaluation_batches(source, batch=batch, rows=(r, r + share), threads=2, prefetch=2))
+        list(evaluation_batches(source, batch=batch, rows=(r, r + share), reading=PIECES))
         for r in range(0, batch, share)
     ]
     count = -(-examples // batch)
@@ -320,5 +342,5 @@ def test_evaluation_sees_every_example_once(examples, batch, processes):
 
 def test_evaluation_of_a_cropping_source_is_not_random():
     source = Cropper(5)
-    (batch,) = evaluation_batches(source, batch=5, rows=(0, 5), threads=0, prefetch=0)
+    (batch,) = evaluation_batches(source, batch=5, rows=(0, 5), reading=Reading(threads=0))
     np.testing.assert_array_equal(batch.images, Recorder(5).read(np.arange(5))[0])

@@ -50,6 +50,24 @@ def test_epochs_run_on():
     assert order.epochs(np.array([0])).dtype == np.int64
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_that_drops_its_end_holds_the_beginning_of_the_same_permutation(shuffle):
+    whole = Order(3, 10, shuffle).ids(np.arange(30)).reshape(3, 10)
+    order = Order(3, 10, shuffle, epoch_samples=8)
+    np.testing.assert_array_equal(order.ids(np.arange(24)).reshape(3, 8), whole[:, :8])
+    assert order.epochs(np.array([7, 8, 23])).tolist() == [0, 1, 2]
+
+
+def test_an_epoch_that_repeats_goes_on_with_its_own_beginning():
+    whole = Order(3, 10).ids(np.arange(30)).reshape(3, 10)
+    order = Order(3, 10, epoch_samples=12)
+    wanted = np.concatenate([whole, whole[:, :2]], axis=1)
+    np.testing.assert_array_equal(order.ids(np.arange(36)).reshape(3, 12), wanted)
+    # More than once around, where one batch exceeds the set.
+    wanted = np.tile(whole[0], 3)[:25]
+    np.testing.assert_array_equal(Order(3, 10, epoch_samples=25).ids(np.arange(25)), wanted)
+
+
 def test_unshuffled_order_is_the_index_order():
     ids = Order(5, 3, shuffle=False).ids(np.arange(8))
     assert ids.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
@@ -128,39 +146,11 @@ def test_no_examples_is_an_error():
         Order(0, 0)
 
 
+# fmt: off
 SMALL = [
-    15,
-    10,
-    5,
-    13,
-    12,
-    2,
-    0,
-    4,
-    3,
-    6,
-    8,
-    14,
-    11,
-    9,
-    1,
-    7,
-    6,
-    4,
-    3,
-    0,
-    14,
-    12,
-    15,
-    5,
-    9,
-    7,
-    2,
-    10,
-    11,
-    1,
-    13,
-    8,
+    9, 15, 4, 3, 8, 14, 12, 0, 1, 11, 10, 13, 5, 7, 6, 2,
+    2, 9, 7, 12, 4, 3, 15, 10, 8, 5, 14, 1, 11, 0, 13, 6,
 ]
-DIGITS = "3bcd3cc908a965fd"
-LARGE = "8993baedc8a7b9b3"
+# fmt: on
+DIGITS = "4b4406bffa324650"
+LARGE = "59db685f645206b9"

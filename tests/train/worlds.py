@@ -7,11 +7,12 @@ import numpy as np
 
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, resolve
-from largebatch.data import Microbatch
+from largebatch.parallel import from_local
 from largebatch.train import loop
 from largebatch.train.build import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
+from largebatch.train.transfer import OnDevices
 
 SHAPE = (16, 16, 2)
 CLASSES = 7
@@ -57,7 +58,7 @@ def run_step(
     """One step on a whole global batch, fed as the plan's microbatches."""
     count = programs.steps.plan.microbatches
     parts = zip(np.split(images, count), np.split(labels, count), strict=True)
-    feed = (Microbatch(x, y, position=0, ids=y) for x, y in parts)
+    feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
     return loop.run_step(programs, state, feed, rate)
 
 

@@ -1,0 +1,54 @@
+"""Batches on their way to the devices, ahead of the step that needs them."""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from largebatch import data
+from largebatch.parallel import from_local
+
+# Batches on the devices that no step has been given: one is being sent while another waits. Their
+# bytes are part of what a microbatch must leave free.
+AHEAD = 2
+
+Images = jax.Array | tuple[jax.Array, jax.Array]
+"""uint8 (rows, H, W, C); or decoded pictures uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""
+
+
+class OnDevices(NamedTuple):
+    """A global batch, split over the devices."""
+
+    images: Images
+    labels: jax.Array
+    mask: jax.Array | None = None
+    """float32 (rows,), 1 for an example, 0 for padding; of an evaluation batch."""
+    shape: tuple[int, int] | None = None
+    """Height and width at which an evaluation batch is seen."""
+
+
+def on_devices(
+    mesh: Mesh, batches: Iterator[data.Microbatch] | Iterator[data.EvaluationBatch]
+) -> Generator[OnDevices]:
+    """This process's batches as parts of global ones, sent to its devices by a thread of its own.
+
+    Args:
+      mesh: the devices.
+      batches: taken from up to ``AHEAD`` batches early; closed with the result.
+    """
+
+    def sent() -> Generator[OnDevices]:
+        try:
+            for batch in batches:
+                images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
+                if batch.crops is not None:
+                    images = (images, from_local(mesh, batch.crops))
+                if isinstance(batch, data.EvaluationBatch):
+                    yield OnDevices(images, labels, from_local(mesh, batch.mask), batch.shape)
+                else:
+                    yield OnDevices(images, labels)
+        finally:
+            batches.close()
+
+    return data.ahead(sent(), AHEAD)
