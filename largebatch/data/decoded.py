@@ -108,14 +108,14 @@ class DecodedSource:
         return self._views(ids, self._centres(ids, shape), shape), self._stored.labels[ids]
 
     def read_crops(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of `CroppingSource.read_crops`: a random box of each picture."""
         boxes = self._crops(ids, seed, epochs)
-        return self._views(ids, boxes, self.image_shape[:2]), self._stored.labels[ids]
+        return self._views(ids, boxes, self.image_shape[:2], out), self._stored.labels[ids]
 
     def read_stored(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Whole images and the boxes of which `read_crops` makes its images.
 
@@ -123,6 +123,7 @@ class DecodedSource:
             ids: int64 (b,), in [0, len).
             seed: Seed of the run.
             epochs: int64 (b,), the epoch of each example.
+            out: uint8 (b, S, S, 3), contiguous, where the images go; None makes an array.
 
         Returns:
             images: uint8 (b, S, S, 3).
@@ -132,16 +133,17 @@ class DecodedSource:
         Raises:
             DataError: A file cannot be read.
         """
-        return self._whole(ids, self._crops(ids, seed, epochs))
+        return self._whole(ids, self._crops(ids, seed, epochs), out)
 
     def read_stored_centres(
-        self, ids: np.ndarray, shape: tuple[int, int]
+        self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Whole images and the boxes of which `read_centres` makes its images.
 
         Args:
             ids: int64 (b,), in [0, len).
             shape: Height and width that the boxes will be resized to.
+            out: As of `read_stored`.
 
         Returns:
             As of `read_stored`.
@@ -149,7 +151,7 @@ class DecodedSource:
         Raises:
             DataError: A file cannot be read.
         """
-        return self._whole(ids, self._centres(ids, shape))
+        return self._whole(ids, self._centres(ids, shape), out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
         """Height and width of the pictures before they were squeezed.
@@ -188,16 +190,22 @@ class DecodedSource:
         boxes = centre_boxes(sizes, shape, self._options.evaluation_crop)
         return stored_boxes(boxes, sizes, self.stored_size)
 
-    def _views(self, ids: np.ndarray, boxes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-        images = np.empty((len(ids), *shape, 3), np.uint8)
+    def _views(
+        self,
+        ids: np.ndarray,
+        boxes: np.ndarray,
+        shape: tuple[int, int],
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        images = np.empty((len(ids), *shape, 3), np.uint8) if out is None else out
         for image, pixels in zip(images, self._stored.boxes(ids, boxes), strict=True):
             resize(pixels, shape, self._options.resampling, out=image)
         return images
 
     def _whole(
-        self, ids: np.ndarray, boxes: np.ndarray
+        self, ids: np.ndarray, boxes: np.ndarray, out: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self._stored.images(ids), self._stored.labels[ids], boxes.astype(np.int32)
+        return self._stored.images(ids, out), self._stored.labels[ids], boxes.astype(np.int32)
 
 
 def open_decoded(spec: str, split: str, options: SourceOptions) -> DecodedSource:

@@ -1,10 +1,8 @@
 """Reading pixels, labels and sizes of a decoded store, by example index."""
 
 import functools
-import math
 import os
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from largebatch.data.decoded_store import Index, file_name, unreadable
 from largebatch.errors import DataError
 
 _OPEN_FILES = 256  # of one split; a process may commonly open 1,024
-_SPARE_BUFFERS = 4
 
 
 class StoredSplit:
@@ -67,13 +64,13 @@ class StoredSplit:
             raise DataError(f"{directory}: a {split} size is below 1; prepare the store anew")
         # Of the class itself, not of a method: no cycle may keep the files open.
         self._open = functools.lru_cache(_OPEN_FILES)(_Descriptor)
-        self._buffers = _Buffers()
 
-    def images(self, ids: np.ndarray) -> np.ndarray:
+    def images(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Reads whole images.
 
         Args:
             ids: int64 (b,), in [0, n).
+            out: uint8 (b, S, S, 3), contiguous, where the images go; None makes an array.
 
         Returns:
             uint8 (b, S, S, 3).
@@ -81,7 +78,8 @@ class StoredSplit:
         Raises:
             DataError: A file cannot be read.
         """
-        images = self._buffers.array((len(ids), self.size, self.size, 3))
+        shape = (len(ids), self.size, self.size, 3)
+        images = np.empty(shape, np.uint8) if out is None else out
         for image, shard, row in zip(images, *self._places(ids), strict=True):
             self._fill(image, shard, row)
         return images
@@ -128,30 +126,6 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.number).atexit = False
-
-
-class _Buffers:
-    """Arrays whose memory is used again once nothing refers to them or to a view of them.
-
-    A new array costs as much as reading into it, since the kernel clears its pages.
-    """
-
-    def __init__(self) -> None:
-        self._free: deque[np.ndarray] = deque(maxlen=_SPARE_BUFFERS)
-
-    def array(self, shape: tuple[int, ...]) -> np.ndarray:
-        """An uninitialised array of uint8."""
-        length = math.prod(shape)
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = None
-        if memory is None or len(memory) != length:
-            memory = np.empty(length, np.uint8)
-        # Over a memoryview: views then refer to `whole`, not past it to `memory`.
-        whole = np.frombuffer(memoryview(memory), np.uint8)
-        weakref.finalize(whole, self._free.append, memory).atexit = False
-        return whole.reshape(shape)
 
 
 def _array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.memmap:

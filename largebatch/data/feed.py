@@ -5,17 +5,17 @@ processes share a microbatch, how large it is, who reads it and where a run resu
 """
 
 import contextlib
-import itertools
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from largebatch.data.assembly import Arrays, assembled
 from largebatch.data.augment import Augment
 from largebatch.data.order import Order
-from largebatch.data.reading import Reading, read_ahead
+from largebatch.data.reading import Reading
 from largebatch.data.sources import CroppingSource, Source, StoredSource, stored_source
 from largebatch.data.views import View
 from largebatch.errors import ConfigError
@@ -62,10 +62,6 @@ class EvaluationBatch:
     crops: np.ndarray | None = None
 
 
-# What a thread reads at a time: rows of several arrays, as many as of the first.
-_Piece = tuple[np.ndarray, ...]
-
-
 def train_microbatches(
     source: Source,
     order: Order,
@@ -80,8 +76,8 @@ def train_microbatches(
 ) -> Generator[Microbatch]:
     """The microbatches at sample positions [start, stop), in order.
 
-    Memory is `reading.memory_bytes` and, unless a thread reads a whole microbatch at a time, one
-    local microbatch being put together. See `read_ahead` for how to stop before the end.
+    Memory is `reading.memory_bytes` and that of two local microbatches. See `read_ahead` for how to
+    stop before the end.
 
     Args:
         source: The training split.
@@ -117,18 +113,14 @@ def train_microbatches(
             f"sample positions {start} to {stop} are not a whole number of microbatches of "
             f"{microbatch}; stop at start + k·{microbatch}"
         )
-    row_bytes = math.prod(_stored_shape(stored) if stored else source.image_shape)
-    cut = reading.pieces(rows, row_bytes)
-    load = _TrainPieces(source, stored, order, augment, start, microbatch, cut)
+    drawn = _TrainRows(source, stored, order, augment, start, microbatch, rows)
     count = (stop - start) // microbatch
-    pieces = read_ahead(load, count * len(cut), (cut[0][1] - cut[0][0]) * row_bytes, reading)
+    wholes = assembled(drawn, count, rows[1] - rows[0], math.prod(drawn.shape(0)), reading)
 
     def microbatches() -> Generator[Microbatch]:
-        counts = itertools.repeat(len(cut), count)
-        with contextlib.closing(_whole(pieces, counts, rows)) as wholes:
-            for index, (ids, images, labels, *drawn) in enumerate(wholes):
-                position = start + index * microbatch
-                yield Microbatch(images, labels, position, ids, *drawn)
+        with contextlib.closing(wholes):
+            for index, (images, labels, ids, *crops) in enumerate(wholes):
+                yield Microbatch(images, labels, start + index * microbatch, ids, *crops)
 
     return microbatches()
 
@@ -166,29 +158,32 @@ def evaluation_batches(
     stored = stored_source(source) if crops == "device" else None
     if views is None:
         views = [View(source.image_shape[:2], np.arange(len(source), dtype=np.int64))]
-    tasks, counts, shapes, largest = [], [], [], 1
-    for view in views:
-        shape = _stored_shape(stored) if stored else (*view.shape, source.image_shape[2])
-        cut = reading.pieces(rows, math.prod(shape))
-        largest = max(largest, (cut[0][1] - cut[0][0]) * math.prod(shape))
-        for first in range(0, len(view.ids), batch):
-            tasks += [(view, shape, first + a, first + b) for a, b in cut]
-            counts.append(len(cut))
-            shapes.append(view.shape)
-    load = _EvaluationPieces(source, stored, tuple(tasks))
-    pieces = read_ahead(load, len(tasks), largest, reading)
+    chosen = _EvaluationRows(
+        source,
+        stored,
+        tuple(
+            (view, first)
+            for view in views
+            for first in range(rows[0], len(view.ids) + rows[0], batch)
+        ),
+    )
+    count = len(chosen.batches)
+    largest = max((math.prod(chosen.shape(index)) for index in range(count)), default=1)
+    wholes = assembled(chosen, count, rows[1] - rows[0], largest, reading)
 
     def batches() -> Generator[EvaluationBatch]:
-        with contextlib.closing(_whole(pieces, counts, rows)) as wholes:
-            for (images, labels, mask, *drawn), shape in zip(wholes, shapes, strict=True):
-                yield EvaluationBatch(images, labels, mask, shape, *drawn)
+        with contextlib.closing(wholes):
+            for (view, _), (images, labels, mask, *crops) in zip(
+                chosen.batches, wholes, strict=True
+            ):
+                yield EvaluationBatch(images, labels, mask, view.shape, *crops)
 
     return batches()
 
 
 @dataclass(frozen=True)
-class _TrainPieces:
-    """Reads piece after piece of the local rows of a run's microbatches; can be pickled."""
+class _TrainRows:
+    """The local rows of a run's microbatches: images, labels, ids and, for the device, crops."""
 
     source: Source
     stored: StoredSource | None
@@ -196,92 +191,80 @@ class _TrainPieces:
     augment: Augment
     start: int
     microbatch: int
-    cut: tuple[tuple[int, int], ...]
+    rows: tuple[int, int]
 
-    def __call__(self, index: int) -> _Piece:
-        microbatch, piece = divmod(index, len(self.cut))
-        position = self.start + microbatch * self.microbatch
-        first, last = self.cut[piece]
+    def shape(self, batch: int) -> tuple[int, int, int]:
+        """As of `Rows`; the same for every microbatch."""
+        return _stored_shape(self.stored) if self.stored else self.source.image_shape
+
+    def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
+        """As of `Rows`."""
+        position = self.start + batch * self.microbatch + self.rows[0]
         positions = np.arange(position + first, position + last, dtype=np.int64)
         ids, epochs = self.order.ids(positions), self.order.epochs(positions)
         drawn = {"seed": self.order.seed, "epochs": epochs}
         if self.stored is not None:
-            images, labels, boxes = self.stored.read_stored(ids, **drawn)
+            images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
             flips = self.augment.flips(**drawn, ids=ids)
-            return ids, images, labels, np.column_stack([boxes, flips]).astype(np.int32)
+            return images, labels, ids, np.column_stack([boxes, flips]).astype(np.int32)
         if isinstance(self.source, CroppingSource):
-            images, labels = self.source.read_crops(ids, **drawn)
+            images, labels = self.source.read_crops(ids, **drawn, out=out)
         else:
             images, labels = self.source.read(ids)
-        return ids, self.augment(images, **drawn, ids=ids), labels
+        images = self.augment(images, **drawn, ids=ids)
+        return _placed(images, out), labels, ids
 
 
 @dataclass(frozen=True)
-class _EvaluationPieces:
-    """Reads pieces of evaluation batches; can be pickled.
+class _EvaluationRows:
+    """The local rows of evaluation batches: images, labels, mask and, for the device, crops.
 
     Attributes:
         source: What is read.
         stored: The same where the device cuts out the centre.
-        tasks: View, shape of the stored images, first and last row of the view for each piece.
+        batches: The view of each batch, and where in it this process's rows begin.
     """
 
     source: Source
     stored: StoredSource | None
-    tasks: tuple[tuple[View, tuple[int, int, int], int, int], ...]
+    batches: tuple[tuple[View, int], ...]
 
-    def __call__(self, index: int) -> _Piece:
-        view, shape, first, last = self.tasks[index]
-        ids = view.ids[first:last]  # the last batch may leave a process nothing but padding
-        images = np.zeros((last - first, *shape), np.uint8)
+    def shape(self, batch: int) -> tuple[int, int, int]:
+        """As of `Rows`."""
+        if self.stored:
+            return _stored_shape(self.stored)
+        return (*self.batches[batch][0].shape, self.source.image_shape[2])
+
+    def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
+        """As of `Rows`."""
+        view, begin = self.batches[batch]
+        ids = view.ids[begin + first : begin + last]
+        count = len(ids)  # the last batch may leave a process nothing but padding
+        images = np.empty((last - first, *self.shape(batch)), np.uint8) if out is None else out
+        images[count:] = 0
         labels = np.zeros(last - first, np.int32)
         mask = np.zeros(last - first, np.float32)
-        mask[: len(ids)] = 1
+        mask[:count] = 1
         if self.stored is not None:
             crops = np.tile(np.array([0, 0, 1, 1, 0], np.int32), (last - first, 1))
-            if len(ids):
-                read = self.stored.read_stored_centres(ids, view.shape)
-                images[: len(ids)], labels[: len(ids)], crops[: len(ids), :4] = read
+            if count:
+                _, labels[:count], crops[:count, :4] = self.stored.read_stored_centres(
+                    ids, view.shape, out=images[:count]
+                )
             return images, labels, mask, crops
-        if len(ids):
-            own = view.shape == self.source.image_shape[:2]
-            read = self.source.read(ids) if own else self.source.read_centres(ids, view.shape)
-            images[: len(ids)], labels[: len(ids)] = read
+        if count and view.shape == self.source.image_shape[:2]:
+            images[:count], labels[:count] = self.source.read(ids)
+        elif count:
+            images[:count], labels[:count] = self.source.read_centres(ids, view.shape)
         return images, labels, mask
 
 
-def _whole(
-    pieces: Iterator[_Piece], counts: Iterable[int], rows: tuple[int, int]
-) -> Generator[_Piece]:
-    """Batches put together from their pieces.
-
-    Args:
-        pieces: Of all batches, in order; closed at the end.
-        counts: Pieces of each batch.
-        rows: [first, last) of the rows of each batch.
-
-    Yields:
-        The arrays of each batch.
-    """
-    try:
-        for count in counts:
-            piece = next(pieces)
-            if count == 1:
-                yield piece
-                continue
-            whole = tuple(
-                np.empty((rows[1] - rows[0], *array.shape[1:]), array.dtype) for array in piece
-            )
-            # Copied as they come, so that a batch is never held twice.
-            filled = 0
-            for left in reversed(range(count)):
-                for array, part in zip(whole, piece, strict=True):
-                    array[filled : filled + len(part)] = part
-                filled += len(piece[0])
-                piece = next(pieces) if left else None
-            yield whole
-    finally:
-        pieces.close()
+def _placed(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """The images in `out`, if that is given and they are not there yet."""
+    if out is None or images is out:
+        return images
+    out[...] = images
+    return out
 
 
 def _stored_shape(source: StoredSource) -> tuple[int, int, int]:

@@ -69,7 +69,7 @@ class Photos:
         return self._views(ids, pictures, boxes, shape), labels
 
     def read_crops(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of `CroppingSource.read_crops`: a random box of each picture."""
         pictures, sizes, labels = self._open(ids)
@@ -82,7 +82,7 @@ class Photos:
             area=options.crop_area,
             ratio=options.crop_ratio,
         )
-        return self._views(ids, pictures, boxes, self.image_shape[:2]), labels
+        return self._views(ids, pictures, boxes, self.image_shape[:2], out), labels
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
         """Height and width of pictures, from their headers.
@@ -116,9 +116,14 @@ class Photos:
         return pictures, sizes, labels
 
     def _views(
-        self, ids: np.ndarray, pictures: list[Picture], boxes: np.ndarray, shape: tuple[int, int]
+        self,
+        ids: np.ndarray,
+        pictures: list[Picture],
+        boxes: np.ndarray,
+        shape: tuple[int, int],
+        out: np.ndarray | None = None,
     ) -> np.ndarray:
-        images = np.empty((len(pictures), *shape, 3), np.uint8)
+        images = np.empty((len(pictures), *shape, 3), np.uint8) if out is None else out
         for row, (picture, box) in enumerate(zip(pictures, boxes.tolist(), strict=True)):
             try:
                 picture.view(tuple(box), shape, self._options.resampling, out=images[row])

@@ -88,7 +88,7 @@ class CroppingSource(Source, Protocol):
     """
 
     def read_crops(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads examples as training sees them, before `Augment`; takes the place of `read` there.
 
@@ -96,6 +96,7 @@ class CroppingSource(Source, Protocol):
             ids: int64 (b,), in [0, len).
             seed: Seed of the run.
             epochs: int64 (b,), the epoch of each example; the crop depends on (seed, epoch, id).
+            out: uint8 (b, H, W, C), contiguous, where the images go; None makes an array.
 
         Returns:
             As of `read`.
@@ -154,7 +155,7 @@ class StoredSource(RectangularSource, Protocol):
     stored_size: int
 
     def read_stored(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray
+        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pictures with the boxes that `CroppingSource.read_crops` would cut out.
 
@@ -162,6 +163,7 @@ class StoredSource(RectangularSource, Protocol):
             ids: int64 (b,), in [0, len).
             seed: Seed of the run.
             epochs: int64 (b,), the epoch of each example.
+            out: uint8 (b, S, S, 3), contiguous, where the images go; None makes an array.
 
         Returns:
             images: uint8 (b, S, S, 3).
@@ -174,7 +176,7 @@ class StoredSource(RectangularSource, Protocol):
         ...
 
     def read_stored_centres(
-        self, ids: np.ndarray, shape: tuple[int, int]
+        self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pictures with the boxes that `read_centres` would cut out; as of `read_stored`."""
         ...

@@ -5,7 +5,6 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -150,41 +149,6 @@ def test_threads_read_what_one_reads(store, monkeypatch):
     for ids, (found, of_them, _) in zip(tasks, results, strict=True):
         np.testing.assert_array_equal(found, images[ids])
         np.testing.assert_array_equal(of_them, labels[ids])
-
-
-def test_memory_is_used_again_only_when_nothing_refers_to_it(store):
-    source = opened(store)
-    images, _, _ = contents("train")
-
-    def read(ids):
-        return source.read_stored(np.array(ids, np.int64), **drawn(ids))[0]
-
-    batch = read([0, 1, 2])
-    place = batch.ctypes.data
-    view, on_device = batch[1:][0, ::2], jax.device_put(batch)
-    del batch
-    others = [read([k, k, k]) for k in range(3, 8)]
-    np.testing.assert_array_equal(view, images[1, ::2])
-    np.testing.assert_array_equal(on_device, images[:3])
-    assert place not in [other.ctypes.data for other in others]
-    del view, on_device
-    gc.collect()
-    again = read([8, 8, 9])
-    assert again.ctypes.data == place
-    np.testing.assert_array_equal(again, images[[8, 8, 9]])
-    # Another number of images does not get a buffer of this one.
-    del again
-    np.testing.assert_array_equal(read([4, 5]), images[[4, 5]])
-    assert read([]).shape == (0, *images.shape[1:])
-
-
-def test_spare_memory_is_bounded(store):
-    source = opened(store)
-    batches = [source.read_stored(np.arange(2), **drawn([0, 1]))[0] for _ in range(9)]
-    places = {batch.ctypes.data for batch in batches}
-    assert len(places) == 9
-    del batches
-    assert len(source._stored._buffers._free) == decoded_reader._SPARE_BUFFERS
 
 
 def test_each_split_is_its_own(store):

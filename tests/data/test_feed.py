@@ -53,10 +53,11 @@ class Recorder:
 class Cropper(Recorder):
     """A source whose training images depend on seed, epoch and example, as random crops do."""
 
-    def read_crops(self, ids, *, seed, epochs):
+    def read_crops(self, ids, *, seed, epochs, out=None):
         _, labels = self.read(ids)
-        images = np.broadcast_to(mix(seed, epochs, ids)[:, None, None, None], (len(ids), 5, 5, 1))
-        return images.astype(np.uint8), labels
+        out = np.empty((len(ids), 5, 5, 1), np.uint8) if out is None else out
+        out[:] = mix(seed, epochs, ids).astype(np.uint8)[:, None, None, None]
+        return out, labels
 
 
 # Two rows of the largest images here, so that microbatches are put together from pieces.
