@@ -8,11 +8,12 @@ from largebatch.data.feed import (
     train_microbatches,
 )
 from largebatch.data.order import Order, fingerprint
-from largebatch.data.reading import Reading, ahead, cores
+from largebatch.data.reading import PIECE, Reading, ahead, cores
 from largebatch.data.sources import Source, SourceOptions, open_source, stored_source
 from largebatch.data.views import View, rectangular_views
 
 __all__ = [
+    "PIECE",
     "Augment",
     "EvaluationBatch",
     "Microbatch",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from largebatch.data.randomness import mix, purpose, uniform
+from largebatch.data.randomness import mix, purpose
 
 _ATTEMPTS = 10
 
@@ -37,24 +37,28 @@ def random_boxes(
     boxes = _largest_centred(sizes, ratio)
     open_ = np.arange(len(sizes))
     for attempt in range(_ATTEMPTS):
-        keys = (seed, attempt, epochs[open_], ids[open_])
-        share = area[0] + (area[1] - area[0]) * uniform(purpose("crop.area"), *keys)
-        aspect = np.exp(
-            np.log(ratio[0]) + np.log(ratio[1] / ratio[0]) * uniform(purpose("crop.ratio"), *keys)
-        )
+        first, second = _halves("crop.shape", seed, attempt, epochs[open_], ids[open_])
+        share = area[0] + (area[1] - area[0]) * first
+        aspect = np.exp(np.log(ratio[0]) + np.log(ratio[1] / ratio[0]) * second)
         pixels = share * height[open_] * width[open_]
         h = np.rint(np.sqrt(pixels / aspect)).astype(np.int64)
         w = np.rint(np.sqrt(pixels * aspect)).astype(np.int64)
         fits = (h > 0) & (h <= height[open_]) & (w > 0) & (w <= width[open_])
         chosen, h, w = open_[fits], h[fits], w[fits]
-        keys = (seed, attempt, epochs[chosen], ids[chosen])
-        top = mix(purpose("crop.top"), *keys) % (height[chosen] - h + 1).astype(np.uint64)
-        left = mix(purpose("crop.left"), *keys) % (width[chosen] - w + 1).astype(np.uint64)
-        boxes[chosen] = np.stack([top.astype(np.int64), left.astype(np.int64), h, w], axis=1)
+        first, second = _halves("crop.place", seed, attempt, epochs[chosen], ids[chosen])
+        top = (first * (height[chosen] - h + 1)).astype(np.int64)
+        left = (second * (width[chosen] - w + 1)).astype(np.int64)
+        boxes[chosen] = np.stack([top, left, h, w], axis=1)
         open_ = open_[~fits]
         if not open_.size:
             break
     return boxes
+
+
+def _halves(name: str, *keys: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent uniform numbers in [0, 1), on the grid of 2**-32, of one hash."""
+    bits = mix(purpose(name), *keys)
+    return (bits >> np.uint64(32)) * 2.0**-32, (bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
 
 
 def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarray:

@@ -11,7 +11,7 @@ from largebatch.errors import ConfigError
 
 # A large domain is well mixed after 6 rounds, a tiny one is not: over 2e5 epochs of 8 examples the
 # 40,320 permutations are visibly uneven (chi-square) after 16 rounds.
-_ROUNDS = 24
+_ROUNDS, _SMALL_ROUNDS, _SMALL = 8, 24, 10_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Order:
         if not self.shuffle:
             return index
         epochs, slots = np.unique(self.epochs(positions), return_inverse=True)
-        keys = mix(purpose("order"), self.seed, np.arange(_ROUNDS)[:, None], epochs)
+        rounds = _SMALL_ROUNDS if self.examples < _SMALL else _ROUNDS
+        keys = mix(purpose("order"), self.seed, np.arange(rounds)[:, None], epochs)
         walk = index.ravel().astype(np.uint64)
         slots = slots.ravel()
         # Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002: a generalised

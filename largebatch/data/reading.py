@@ -11,6 +11,7 @@ from largebatch.errors import ConfigError, DataError
 
 T = TypeVar("T")
 _MIB = 1 << 20
+PIECE = 32 * _MIB
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Reading:
             interpreter lock is what is short (some 15,000 images/s).
         memory_bytes: Bytes of elements that may wait or be under way, in all; one for each process
             is always let through.
-        piece_bytes: Bytes of pixels that a thread reads at a time: some 100 photographs, a tenth of
+        piece_bytes: Bytes of pixels that a thread reads at a time: some 200 photographs, a fifth of
             a second. Less and the hand-over shows, more and a large batch is waited for longer.
 
     Raises:
@@ -33,7 +34,7 @@ class Reading:
     threads: int = 1
     processes: int = 0
     memory_bytes: int = 256 * _MIB
-    piece_bytes: int = 16 * _MIB
+    piece_bytes: int = PIECE
 
     def __post_init__(self) -> None:
         for field in ("threads", "processes", "memory_bytes"):

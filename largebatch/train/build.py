@@ -104,10 +104,13 @@ class Run:
     @property
     def _reading(self) -> data.Reading:
         options = self.plan.config.data
+        threads, memory = options.threads or data.cores(), options.memory_mib * 2**20
+        readers = threads * max(1, options.processes)
         return data.Reading(
-            threads=options.threads or data.cores(),
+            threads=threads,
             processes=options.processes,
-            memory_bytes=options.memory_mib * 2**20,
+            memory_bytes=memory,
+            piece_bytes=min(data.PIECE, memory // (2 * readers)),  # work for each, and more waiting
         )
 
 

@@ -153,4 +153,4 @@ SMALL = [
 ]
 # fmt: on
 DIGITS = "4b4406bffa324650"
-LARGE = "59db685f645206b9"
+LARGE = "f039257e7c5f2a76"
