@@ -9,7 +9,7 @@ from largebatch.data.decoded_reader import StoredSplit
 from largebatch.data.decoded_store import read_index
 from largebatch.data.images import resize
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, check_sizes
 from largebatch.errors import DataError
 
 
@@ -65,13 +65,7 @@ class DecodedSource:
                 "prepare that split too"
             )
         examples = sum(shard.examples for shard in index.splits.get("train", ()))
-        own = {"examples": examples, "classes": len(index.classes)}
-        for field, has in own.items():
-            asked = getattr(options, field)
-            if asked not in (0, has):
-                raise DataError(
-                    f"data.{field} is {asked} but {self._directory} has {has}; set it to 0"
-                )
+        check_sizes(spec, options, examples=examples, classes=len(index.classes))
         self._stored = StoredSplit(self._directory, index, split)
         self.stored_size = index.size
         self.name = spec

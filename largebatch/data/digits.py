@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, check_sizes
 from largebatch.errors import DataError
 
 
@@ -58,11 +58,5 @@ def open_digits(spec: str, split: str, options: SourceOptions) -> Digits:
     """
     if spec != "digits":
         raise DataError(f"data.source: {spec!r} has a part after the colon; write 'digits'")
-    for field, has in (("image_size", 8), ("examples", 1437), ("classes", 10)):
-        asked = getattr(options, field)
-        if asked not in (0, has):
-            raise DataError(
-                f"data.{field} is {asked} but digits has {has}; "
-                "set it to 0 or use data.source=synthetic"
-            )
+    check_sizes("digits", options, image_size=8, examples=1437, classes=10)
     return Digits(split)

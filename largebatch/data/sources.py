@@ -182,6 +182,22 @@ class StoredSource(RectangularSource, Protocol):
         ...
 
 
+def check_sizes(name: str, options: SourceOptions, **own: int) -> None:
+    """Raises a DataError if other sizes are asked for than a data set has.
+
+    Args:
+        name: The data set, for the message.
+        options: What is asked for.
+        **own: What it has, by option.
+    """
+    for field, has in own.items():
+        asked = getattr(options, field)
+        if asked not in (0, has):
+            raise DataError(
+                f"data.{field} is {asked} but {name} has {has}; set it to 0 or use another source"
+            )
+
+
 def stored_source(source: Source) -> StoredSource:
     """The source, checked to be one from which the device can cut its crops.
 
@@ -247,4 +263,7 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
     from largebatch.data.photos import Photos  # brings the image libraries
 
     records = pkgutil.resolve_name(RECORDS[scheme])(spec, split, options)
+    check_sizes(spec, options, classes=len(records.classes))
+    if split == "train":
+        check_sizes(spec, options, examples=len(records))
     return Photos(records, options)
