@@ -1,5 +1,9 @@
 """Whole runs on photographs: read from files, from a decoded store, cut by host and by device."""
 
+import tarfile
+from collections import Counter
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -139,6 +143,30 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
         logits = steps.model.apply(state.params, state.stats, steps._pixels(images))
         right += int((np.asarray(logits).argmax(-1) == labels).sum())
     assert round(result.top1 * VALIDATION) == right
+
+
+IMAGENETTE = Path(__file__).parents[3] / "shared/data/imagenette-224.tar"
+
+
+def test_a_few_steps_of_imagenette(tmp_path):
+    if not IMAGENETTE.exists():
+        pytest.skip(f"{IMAGENETTE} is absent")
+    place, taken = tmp_path / "imagenette", Counter()
+    with tarfile.open(IMAGENETTE) as tar:
+        for member in tar:
+            path = Path(member.name)
+            if member.isfile() and taken[path.parent] < 4:
+                taken[path.parent] += 1
+                file = place / path.parent.parent.name / path.parent.name / path.name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(tar.extractfile(member).read())
+    rows = train(config(f"folder:{place}"), tmp_path / "run", 2)
+    assert len(rows) == STEPS
+    assert all(np.isfinite(row["loss"]) for row in rows)
+    # Ten classes, so the loss of a fresh head is about ln 10.
+    assert rows[0]["loss"] == pytest.approx(np.log(10), abs=0.7)
+    count = rows[-1]["validation/top1"] * 40
+    assert count == pytest.approx(round(count), abs=1e-4)  # all 4 × 10 pictures, each once
 
 
 def test_precise_statistics_and_a_dry_run_of_device_crops(store, tmp_path):
