@@ -40,7 +40,8 @@ def assembled(
 ) -> Generator[Arrays]:
     """Whole batches in order.
 
-    Memory is that of `read_ahead` and of two batches.
+    Memory is that of `read_ahead`, of the batches that what is under way belongs to, and of two
+    spare ones.
 
     Args:
         rows: Reads them.

@@ -57,7 +57,7 @@ class DecodedSource:
         self._arguments = (spec, split, options)
         self._options = options
         self._split = split
-        self._directory = Path(spec.partition(":")[2])
+        self._directory = Path(spec.partition(":")[2]).expanduser().absolute()
         index = read_index(self._directory)
         if split not in index.splits:
             raise DataError(

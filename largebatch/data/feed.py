@@ -76,8 +76,8 @@ def train_microbatches(
 ) -> Generator[Microbatch]:
     """The microbatches at sample positions [start, stop), in order.
 
-    Memory is `reading.memory_bytes` and that of two local microbatches. See `read_ahead` for how to
-    stop before the end.
+    Memory is about `reading.memory_bytes` and that of three local microbatches. See `read_ahead`
+    for how to stop before the end.
 
     Args:
         source: The training split.

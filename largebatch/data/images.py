@@ -2,8 +2,8 @@
 
 Three libraries, each where it measured best: nvImageCodec's libjpeg-turbo (on the CPU) decodes only
 the box of a JPEG, Pillow everything that is no plain JPEG or is much larger than needed, OpenCV
-resizes. nvImageCodec and Pillow deliver the same bits, so a platform without the former is slower,
-not different. Orientation tags are ignored, as TFDS and torchvision ignore them.
+resizes. nvImageCodec and Pillow deliver the same bits of an undamaged file, so a platform without
+the former is slower, not different. Orientation tags are ignored, as TFDS and torchvision do.
 """
 
 import io
@@ -106,10 +106,12 @@ class Picture:
         """
         factor = reduction(box, size, resampling)
         if factor > 1 and (reduced := self._reduced(factor)) is not None:
-            top, left, height, width = (round(edge / factor) for edge in box)
-            return resize(
-                reduced[top : top + height, left : left + width], size, resampling, out=out
+            top, left, height, width = box
+            rows, columns = (
+                slice(round(first / factor), round((first + length) / factor))
+                for first, length in ((top, height), (left, width))
             )
+            return resize(reduced[rows, columns], size, resampling, out=out)
         return resize(self.pixels(box), size, resampling, out=out)
 
     def _reduced(self, factor: int) -> np.ndarray | None:
@@ -192,11 +194,6 @@ def decode(data: bytes) -> np.ndarray:
         UndecodableError: As of `Picture`.
     """
     return Picture(data).pixels()
-
-
-def decode_box(data: bytes, box: Box, size: tuple[int, int], resampling: Resampling) -> np.ndarray:
-    """A box of an encoded picture at another size; see `Picture.view`."""
-    return Picture(data).view(box, size, resampling)
 
 
 def _open(data: bytes) -> Image.Image:

@@ -1,7 +1,8 @@
 """Decoding a box of a JPEG without the rest, by nvImageCodec's libjpeg-turbo on the CPU.
 
 Absent from a platform (it has wheels for Linux and Windows), its place is taken by a full decode,
-which gives the same bits.
+which gives the same bits of an undamaged file. Of one that is cut off or damaged, a box above the
+damage is still decoded here.
 """
 
 import functools
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 _thread = threading.local()
+_importing = threading.Lock()
 
 
 def read_header(data: bytes) -> Any | None:
@@ -73,12 +75,19 @@ def _decoder() -> tuple[Any, Any]:
     return _thread.decoder
 
 
-@functools.cache
 def _codec() -> Any | None:
-    """The nvImageCodec module with its libjpeg-turbo alone; None where it is not installed.
+    """The nvImageCodec module with its libjpeg-turbo alone; None where it is not installed."""
+    with _importing:  # reading threads ask at the same moment, and the environment is everybody's
+        return _import()
 
-    Its other parts look for CUDA libraries and complain on stderr where those are absent. Which
-    parts are loaded and how loud they are is read from the environment, at import and never again.
+
+@functools.cache
+def _import() -> Any | None:
+    """As `_codec`.
+
+    The module's other parts look for CUDA libraries and complain on stderr where those are absent.
+    Which parts are loaded and how loud they are is read from the environment, at import and never
+    again.
     """
     try:
         found = importlib.util.find_spec("nvidia.nvimgcodec")
@@ -105,6 +114,6 @@ def _environment(**values: str) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value

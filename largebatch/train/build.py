@@ -20,7 +20,7 @@ from largebatch.tracking import Console
 from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps
-from largebatch.train.transfer import AHEAD, OnDevices, on_devices
+from largebatch.train.transfer import WAITING, OnDevices, on_devices
 
 # Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
 # 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
@@ -263,7 +263,7 @@ def _fitting(config: Config, facts: Facts, programs: Callable[[int], Programs]) 
         # Images that wait on the device while a step computes.
         side = facts.stored_size
         shape = (side, side, 3) if side else facts.image_shape
-        waiting = AHEAD * candidate.steps.plan.local_images * math.prod(shape)
+        waiting = WAITING * candidate.steps.plan.local_images * math.prod(shape)
         try:
             _ = candidate.finish
         except jax.errors.JaxRuntimeError as error:

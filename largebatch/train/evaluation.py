@@ -1,5 +1,6 @@
 """Exact evaluation: every validation image once, for any batch, device and process count."""
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -38,11 +39,12 @@ def evaluate(run: Run, state: TrainState, position: int) -> Result:
     if run.plan.config.norm.statistics == "precise":
         stats = precise_statistics(run, state, position)
     pending = []
-    for batch in run.validation_batches():
-        program = run.programs.evaluate(batch.shape)
-        pending.append(program(state.params, stats, batch.images, batch.labels, batch.mask))
-        if len(pending) > 2:  # bounds the batches that wait on the device
-            pending[-3] = jax.device_get(pending[-3])
+    with contextlib.closing(run.validation_batches()) as batches:
+        for batch in batches:
+            program = run.programs.evaluate(batch.shape)
+            pending.append(program(state.params, stats, batch.images, batch.labels, batch.mask))
+            if len(pending) > 2:  # bounds the batches that wait on the device
+                pending[-3] = jax.device_get(pending[-3])
     # Sums over the split in float64: counts stay exact however many images there are.
     totals = Sums(*np.sum(np.asarray(jax.device_get(pending), np.float64), axis=0))
     expected = run.plan.facts.validation_examples
@@ -69,13 +71,14 @@ def precise_statistics(run: Run, state: TrainState, position: int) -> PyTree:
     wanted = run.plan.config.norm.precise_batches * step
     start = max(0, position - wanted)
     total, count = None, 0
-    for microbatch in run.train_microbatches(start, start + wanted):
-        measured = jax.device_get(
-            run.programs.measure_statistics(state.params, state.stats, microbatch.images)
-        )
-        measured = jax.tree.map(np.float64, measured)
-        total = measured if total is None else jax.tree.map(np.add, total, measured)
-        count += 1
+    with contextlib.closing(run.train_microbatches(start, start + wanted)) as microbatches:
+        for microbatch in microbatches:
+            measured = jax.device_get(
+                run.programs.measure_statistics(state.params, state.stats, microbatch.images)
+            )
+            measured = jax.tree.map(np.float64, measured)
+            total = measured if total is None else jax.tree.map(np.add, total, measured)
+            count += 1
     average = jax.tree.map(lambda x: x / count, total)
     return jax.tree.map(
         lambda x: np.asarray(x, run.programs.steps.dtype), statistics.pooled(average)

@@ -9,9 +9,11 @@ from jax.sharding import Mesh
 from largebatch import data
 from largebatch.parallel import from_local
 
-# Batches on the devices that no step has been given: one is being sent while another waits. Their
-# bytes are part of what a microbatch must leave free.
+# Batches on the devices that no step has been given: one is being sent while another waits.
 AHEAD = 2
+# With the one that a step has been given while the step before it still computes: what a microbatch
+# must leave free.
+WAITING = AHEAD + 1
 
 Images = jax.Array | tuple[jax.Array, jax.Array]
 """uint8 (rows, H, W, C); or decoded pictures uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""

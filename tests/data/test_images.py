@@ -150,7 +150,7 @@ def test_a_view_is_the_resized_box(resampling, platform):
         got = Picture(data).view(box, size, resampling, out=out)
         assert got is out or got.base is out
         np.testing.assert_array_equal(out, wanted)
-        np.testing.assert_array_equal(images.decode_box(data, box, size, resampling), wanted)
+        np.testing.assert_array_equal(Picture(data).view(box, size, resampling), wanted)
 
 
 def test_antialias_is_pillows_bilinear_of_the_box():
@@ -207,6 +207,22 @@ def test_a_reduced_view_shows_the_same_place(factor, platform):
     assert np.abs(elsewhere - means).mean() > 15
 
 
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_edges_of_a_reduced_box_move_by_half_a_reduced_pixel_at_most(factor, monkeypatch):
+    places = np.stack(np.indices((150 // factor + 1, 211 // factor + 1)), axis=-1)
+    monkeypatch.setattr(Picture, "_reduced", lambda self, by: places)
+    monkeypatch.setattr(images, "reduction", lambda *_: factor)
+    monkeypatch.setattr(images, "resize", lambda pixels, *_, **__: pixels)
+    draw = np.random.default_rng(factor)
+    for _ in range(200):
+        top, left = draw.integers(0, 150 - 2 * factor), draw.integers(0, 211 - 2 * factor)
+        height, width = draw.integers(2 * factor, [150 - top + 1, 211 - left + 1])
+        seen = Picture(JPEGS["4:4:4"]).view((top, left, height, width), (1, 1), "linear")
+        first, last = seen[0, 0] * factor, (seen[-1, -1] + 1) * factor
+        assert np.abs(first - (top, left)).max() <= factor / 2
+        assert np.abs(last - (top + height, left + width)).max() <= factor / 2
+
+
 def test_decoding_is_silent_and_needs_no_other_room():
     code = (
         "import io, sys\nfrom PIL import Image\nfrom largebatch.data.images import decode\n"
@@ -215,3 +231,15 @@ def test_decoding_is_silent_and_needs_no_other_room():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_many_threads_that_decode_first_leave_the_environment_as_it_was():
+    code = (
+        "import io, os\nfrom concurrent.futures import ThreadPoolExecutor\nfrom PIL import Image\n"
+        "from largebatch.data.images import decode\n"
+        "s = io.BytesIO(); Image.new('RGB', (40, 30)).save(s, 'JPEG'); before = dict(os.environ)\n"
+        "with ThreadPoolExecutor(16) as pool: list(pool.map(decode, [s.getvalue()] * 64))\n"
+        "assert dict(os.environ) == before\n"
+    )
+    for _ in range(3):  # it used to fail every other time
+        subprocess.run([sys.executable, "-c", code], check=True)
