@@ -86,19 +86,7 @@ class DecodedSource:
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The centre of each picture at another size than `image_shape`.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-            shape: Height and width.
-
-        Returns:
-            images: uint8 (b, *shape, 3).
-            labels: int32 (b,).
-
-        Raises:
-            DataError: A file cannot be read.
-        """
+        """As of `RectangularSource.read_centres`."""
         return self._views(ids, self._centres(ids, shape), shape), self._stored.labels[ids]
 
     def read_crops(
@@ -111,51 +99,17 @@ class DecodedSource:
     def read_stored(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whole images and the boxes of which `read_crops` makes its images.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-            seed: Seed of the run.
-            epochs: int64 (b,), the epoch of each example.
-            out: uint8 (b, S, S, 3), contiguous, where the images go; None makes an array.
-
-        Returns:
-            images: uint8 (b, S, S, 3).
-            labels: int32 (b,).
-            boxes: int32 (b, 4): top, left, height, width in stored pixels.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
+        """As of `StoredSource.read_stored`."""
         return self._whole(ids, self._crops(ids, seed, epochs), out)
 
     def read_stored_centres(
         self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whole images and the boxes of which `read_centres` makes its images.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-            shape: Height and width that the boxes will be resized to.
-            out: As of `read_stored`.
-
-        Returns:
-            As of `read_stored`.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
+        """As of `StoredSource.read_stored_centres`."""
         return self._whole(ids, self._centres(ids, shape), out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """Height and width of the pictures before they were squeezed.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-
-        Returns:
-            int64 (b, 2).
-        """
+        """As of `RectangularSource.sizes`: before the pictures were squeezed."""
         return self._stored.sizes[ids].astype(np.int64)
 
     def describe(self) -> str:

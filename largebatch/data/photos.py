@@ -51,19 +51,7 @@ class Photos:
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The centre of each picture at another size than `image_shape`.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-            shape: Height and width.
-
-        Returns:
-            images: uint8 (b, *shape, 3).
-            labels: int32 (b,).
-
-        Raises:
-            DataError: An example cannot be read.
-        """
+        """As of `RectangularSource.read_centres`."""
         pictures, sizes, labels = self._open(ids)
         boxes = centre_boxes(sizes, shape, self._options.evaluation_crop)
         return self._views(ids, pictures, boxes, shape), labels
@@ -85,17 +73,7 @@ class Photos:
         return self._views(ids, pictures, boxes, self.image_shape[:2], out), labels
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """Height and width of pictures, from their headers.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-
-        Returns:
-            int64 (b, 2).
-
-        Raises:
-            DataError: An example cannot be read.
-        """
+        """As of `RectangularSource.sizes`: from the headers."""
         return self._open(ids)[1]
 
     def describe(self) -> str:
