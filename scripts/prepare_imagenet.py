@@ -36,7 +36,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quality", type=int, default=0, help="of those that are shrunk, 1 to 100")
     parser.add_argument("--size", type=int, default=0, help="decoded: pixels a side")
     parser.add_argument(
-        "--check", choices=CHECKS, help="header and end (to prepare), or full decode (to verify)"
+        "--check",
+        choices=CHECKS,
+        help="images by header and end (to prepare; default) or by decoding (to verify; default); "
+        "full writes shards again that were prepared with ends",
     )
     parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
     parser.add_argument("--allow-partial", action="store_true", help="fewer images or one split")

@@ -10,6 +10,8 @@ from largebatch.data.prepare.ledger import Done, Ledger
 from largebatch.data.prepare.plan import Store
 
 NAME = "imagenet2012"
+INDEX = {"jpeg": "dataset_info.json", "decoded": "index.json"}
+"""For each kind of store the file that lists the shards and makes the directory a set."""
 
 
 def directory(out: Path, store: Store) -> Path:
@@ -21,22 +23,23 @@ def directory(out: Path, store: Store) -> Path:
     return out / NAME / str(builder.Builder.VERSION)
 
 
-def write(ledger: Ledger, out: Path, store: Store, splits: dict[str, Sequence[Done]]) -> None:
+def write(ledger: Ledger, store: Store, splits: dict[str, Sequence[Done]]) -> list[Path]:
     """Writes it; from then on the set can be opened.
 
     Args:
         ledger: Of the directory.
-        out: `--out`.
         store: What was kept.
         splits: For each split all of its shards, in their order.
+
+    Returns:
+        The files.
     """
     if store.kind == "decoded":
-        _write_index(ledger.directory, store, splits)
-    else:
-        _write_info(ledger, out, store, splits)
+        return _write_index(ledger.directory, store, splits)
+    return _write_info(ledger, store, splits)
 
 
-def _write_index(folder: Path, store: Store, splits: dict[str, Sequence[Done]]) -> None:
+def _write_index(folder: Path, store: Store, splits: dict[str, Sequence[Done]]) -> list[Path]:
     from largebatch.data.decoded_store import ShardFacts, write_index
 
     shards = {}
@@ -46,9 +49,10 @@ def _write_index(folder: Path, store: Store, splits: dict[str, Sequence[Done]]) 
             (file,) = (name for name in shard.files if "-images-" in name)
             shards[split].append(ShardFacts(file, shard.examples, shard.files[file][1]))
     write_index(folder, size=store.size, classes=names.classes(), shards=shards)
+    return [folder / INDEX["decoded"]]
 
 
-def _write_info(ledger: Ledger, out: Path, store: Store, splits: dict[str, Sequence[Done]]) -> None:
+def _write_info(ledger: Ledger, store: Store, splits: dict[str, Sequence[Done]]) -> list[Path]:
     """Has TFDS write what it writes itself: dataset_info.json, features.json, label names."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import naming
@@ -78,7 +82,8 @@ def _write_info(ledger: Ledger, out: Path, store: Store, splits: dict[str, Seque
         proto.description = f"Re-encoded: {store.describe()}.\n\n{proto.description}"
     builder.data_path.mkdir(parents=True)
     builder.info.write_to_directory(builder.data_path)
+    written = sorted(Path(builder.data_dir).iterdir())
     # The one that makes the directory a set comes last.
-    last = "dataset_info.json"
-    for path in sorted(Path(builder.data_dir).iterdir(), key=lambda path: path.name == last):
+    for path in sorted(written, key=lambda path: path.name == INDEX["jpeg"]):
         os.replace(path, ledger.directory / path.name)
+    return [ledger.directory / path.name for path in written]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from largebatch.data.prepare import names
 from largebatch.data.prepare.members import Members, Row, from_rows
+from largebatch.data.prepare.problems import system_errors
 from largebatch.data.prepare.progress import Report
 from largebatch.errors import DataError
 
@@ -28,10 +29,8 @@ class Folder:
     def read(self, row: Row) -> bytes:
         """As of `Archive.read`."""
         path = self._path(row)
-        try:
+        with system_errors(path):
             data = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror}") from error
         if len(data) != row[3]:
             raise DataError(
                 f"{path} has {len(data):,} bytes, {row[3]:,} when the preparation began; "
@@ -90,11 +89,8 @@ def index(path: Path, split: str, *, report: Report) -> tuple[Folder, Members]:
 
 
 def _entries(path: Path) -> list[os.DirEntry]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+    with system_errors(path), os.scandir(path) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _size(entry: os.DirEntry) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from largebatch.data.prepare.checksums import Files
 from largebatch.errors import DataError
 from largebatch.files import write_json
 
@@ -22,7 +23,7 @@ class Done:
         examples: How many images it has.
         payload: Bytes of its records, or of its pixels.
         check: How its images were checked.
-        files: For each of its files its bytes and SHA-256.
+        files: Its files.
     """
 
     split: str
@@ -30,7 +31,7 @@ class Done:
     examples: int
     payload: int
     check: str
-    files: dict[str, tuple[int, str]]
+    files: Files
 
     def present(self, directory: Path) -> bool:
         """Whether its files are there, of their sizes."""
@@ -52,16 +53,13 @@ class Ledger:
             directory: Where the shards are written.
 
         Raises:
-            DataError: It cannot be made.
+            OSError: It cannot be made.
         """
         self.directory = directory
         self.work = directory / ".prepare"
         self._plan = self.work / "plan.json"
         self._journal = self.work / "done.jsonl"
-        try:
-            self.work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{self.work} cannot be made: {error.strerror}") from error
+        self.work.mkdir(parents=True, exist_ok=True)
 
     def shards(self, identity: dict[str, str]) -> dict[tuple[str, int], Done]:
         """The shards that are done.
@@ -75,7 +73,7 @@ class Ledger:
         Raises:
             DataError: The directory holds another preparation.
         """
-        finished = read_manifest(self.directory) if self.finished() else None
+        finished = self.manifest()
         earlier = finished["plan"] if finished else self._planned()
         if earlier is None:
             return {}
@@ -106,24 +104,27 @@ class Ledger:
     def _planned(self) -> dict[str, str] | None:
         return json.loads(self._plan.read_text()) if self._plan.exists() else None
 
-    def finished(self) -> bool:
-        """Whether there is a manifest."""
-        return (self.directory / MANIFEST).exists()
+    def manifest(self) -> dict | None:
+        """The manifest, if there is one; see `read_manifest`."""
+        return read_manifest(self.directory) if (self.directory / MANIFEST).exists() else None
 
     def finish(
-        self, identity: dict[str, str], shards: Iterable[Done], facts: dict[str, object]
+        self,
+        identity: dict[str, str],
+        shards: Iterable[Done],
+        metadata: Files,
+        facts: dict[str, object],
     ) -> None:
         """Writes the manifest.
 
         Args:
             identity: As of `begin`.
             shards: All of them, in their order.
+            metadata: The files beside them.
             facts: What else it should say.
         """
-        listed = [asdict(shard) for shard in shards]
-        write_json(
-            self.directory / MANIFEST, _FORMAT | facts | {"plan": identity, "shards": listed}
-        )
+        listed = {"metadata": metadata, "shards": [asdict(shard) for shard in shards]}
+        write_json(self.directory / MANIFEST, _FORMAT | facts | {"plan": identity} | listed)
 
 
 def read_manifest(directory: Path) -> dict:
@@ -152,9 +153,17 @@ def shards_of(manifest: dict) -> list[Done]:
     return [_done(entry) for entry in manifest["shards"]]
 
 
+def metadata_of(manifest: dict) -> Files:
+    """The files beside the shards that a manifest lists."""
+    return _files(manifest.get("metadata", {}))
+
+
 def _done(entry: dict) -> Done:
-    files = {name: (size, digest) for name, (size, digest) in entry["files"].items()}
-    return Done(**{**entry, "files": files})
+    return Done(**{**entry, "files": _files(entry["files"])})
+
+
+def _files(entry: dict) -> Files:
+    return {name: (size, digest) for name, (size, digest) in entry.items()}
 
 
 def _journalled(text: str) -> list[Done]:

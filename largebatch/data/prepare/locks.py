@@ -7,6 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+
+class HeldElsewhere(Exception):
+    """Another process holds the lock."""
+
+
 _FLAGS = {
     "shared": fcntl.LOCK_SH,
     "exclusive": fcntl.LOCK_EX,
@@ -21,14 +26,15 @@ def held(path: Path, kind: Literal["shared", "exclusive", "exclusive, at once"])
     Where the file system knows no locks the body runs without.
 
     Raises:
-        BlockingIOError: Another process holds it, and it was wanted at once.
+        HeldElsewhere: It is, and was wanted at once.
+        OSError: The file cannot be made.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(file, _FLAGS[kind])
-        except BlockingIOError:
-            raise
+        except BlockingIOError as error:
+            raise HeldElsewhere from error
         except OSError:
             pass
         yield

@@ -6,16 +6,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from largebatch.data import images
-from largebatch.data.prepare import dataset, folders, members, names, plan, shards, stored, tars
-from largebatch.data.prepare.ledger import Done, Ledger
-from largebatch.data.prepare.locks import held
+from largebatch.data.prepare import (
+    checksums,
+    dataset,
+    folders,
+    members,
+    names,
+    plan,
+    shards,
+    stored,
+    tars,
+)
+from largebatch.data.prepare.ledger import Done, Ledger, metadata_of, shards_of
+from largebatch.data.prepare.locks import HeldElsewhere, held
+from largebatch.data.prepare.problems import counted, system_errors
 from largebatch.data.prepare.progress import progress
 from largebatch.data.prepare.workers import run
 from largebatch.errors import ConfigError, DataError
 
 GIB = 1 << 30
 _SAMPLE = 64  # images of a split that are re-encoded to estimate the disk need
-_LISTED = 20  # corrupt images named in the message
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,8 @@ class Options:
         tars: Folder of the two tars; or
         folders: folder of `train/` and `val/`.
         store: What is kept of an image.
-        check: As of `stored.check`; whatever is re-encoded or decoded is decoded anyway.
+        check: As of `stored.check`; whatever is re-encoded or decoded is decoded anyway. Shards
+            that an earlier call checked less are written again.
         md5: Whether to compare the tars with the published checksums first.
         partial: Whether fewer images, or one split, will do.
         shards: Shards of each split; 0 is as TFDS.
@@ -73,15 +84,16 @@ def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
         DataError: The images are not what they should be, or the disk cannot hold them.
     """
     directory = dataset.directory(options.out, options.store)
-    ledger = Ledger(directory)
     try:
-        with held(ledger.work / "lock", "exclusive, at once"):
-            # Workers of a killed preparation end at their next image.
-            with held(ledger.work / "workers", "exclusive"):
-                shards.remove_temporaries(directory)
-            _prepare(options, ledger, say)
-            shutil.rmtree(ledger.work, ignore_errors=True)
-    except BlockingIOError as error:
+        with system_errors(directory):
+            ledger = Ledger(directory)
+            with held(ledger.work / "lock", "exclusive, at once"):
+                # Workers of a killed preparation end at their next image.
+                with held(ledger.work / "workers", "exclusive"):
+                    shards.remove_temporaries(directory)
+                _prepare(options, ledger, say)
+                shutil.rmtree(ledger.work, ignore_errors=True)
+    except HeldElsewhere as error:
         raise DataError(f"another process is preparing {directory}; wait for its end") from error
     return directory
 
@@ -93,67 +105,96 @@ def _prepare(options: Options, ledger: Ledger, say: Callable[[str], None]) -> No
     for split in splits:
         say(f"{split.name}: {len(split.members):,} images, {len(split.ends):,} shards")
     identity = plan.identity(options.store, splits)
-    done = ledger.shards(identity)
+    present = ledger.shards(identity)
+    done = {
+        key: shard for key, shard in present.items() if stored.suffices(shard.check, options.check)
+    }
     tasks = [
         (split, shard)
         for split in splits
         for shard in range(len(split.ends))
         if (split.name, shard) not in done
     ]
-    if not tasks and ledger.finished():
-        say(f"{ledger.directory} is complete; --verify reads it again")
-        return
-    if done:
+    if weaker := len(present) - len(done):
+        say(f"{weaker:,} shards were checked less than --check {options.check}: written again")
+    if done and tasks:
         say(f"{len(done):,} shards are there; {len(tasks):,} to go")
-    _check_space(options, ledger, splits, sum(shard.bytes() for shard in done.values()), say)
-    ledger.begin(identity)
-    _write(options, ledger, tasks, done)
+    if tasks:
+        space = sum(shard.bytes() for shard in present.values())
+        _check_space(options, ledger, splits, space, say)
+        ledger.begin(identity)
+        _write(options, ledger, tasks, done)
     written = {
         split.name: [done[split.name, shard] for shard in range(len(split.ends))]
         for split in splits
     }
-    dataset.write(ledger, options.out, options.store, written)
-    facts = {"store": asdict(options.store), "md5_of_tars_checked": options.md5}
-    ledger.finish(identity, [shard for split in splits for shard in written[split.name]], facts)
-    size = sum(shard.bytes() for shard in done.values())
-    say(f"done: {size / GIB:,.2f} GiB in {ledger.directory}")
+    _finish(options, ledger, identity, written, say, fresh=bool(tasks))
+
+
+def _finish(
+    options: Options,
+    ledger: Ledger,
+    identity: dict[str, str],
+    written: dict[str, list[Done]],
+    say: Callable[[str], None],
+    *,
+    fresh: bool,
+) -> None:
+    """Writes what lies beside the shards, unless it is there and is theirs."""
+    listed = [shard for split in written.values() for shard in split]
+    manifest = ledger.manifest()
+    md5 = options.md5
+    if manifest is not None and not fresh:
+        metadata = metadata_of(manifest)
+        if (
+            shards_of(manifest) == listed
+            and metadata
+            and not checksums.changes(ledger.directory, metadata)
+        ):
+            say(f"{ledger.directory} is complete; --verify reads it again")
+            return
+        md5 = manifest["md5_of_tars_checked"]  # of the tars from which the shards were written
+    metadata = checksums.files(dataset.write(ledger, options.store, written))
+    facts = {"store": asdict(options.store), "md5_of_tars_checked": md5}
+    ledger.finish(identity, listed, metadata, facts)
+    say(f"done: {sum(shard.bytes() for shard in listed) / GIB:,.2f} GiB in {ledger.directory}")
 
 
 def _check_md5(options: Options, say: Callable[[str], None]) -> None:
     """Compares the tars with the published checksums, the two at once if there are processes."""
-    paths = [options.tars / name for name in names.TARS.values()]
-    size = sum(path.stat().st_size for path in paths if path.exists())
+    paths = _sources(options)
+    size = sum(path.stat().st_size for path in paths.values())
     say(f"computing the MD5 of {size / GIB:,.1f} GiB of tars")
-    sums = dict(run(_md5, paths, min(options.processes, len(paths))))
-    for split, name in names.TARS.items():
-        path = options.tars / name
+    sums = dict(run(_md5, list(paths.values()), min(options.processes, len(paths))))
+    for split, path in paths.items():
         if sums[path] != names.MD5[split]:
             raise DataError(
                 f"{path} has MD5 {sums[path]}, not {names.MD5[split]}; get it again from "
                 "image-net.org"
             )
-        say(f"{name}: MD5 {sums[path]} as published")
+        say(f"{path.name}: MD5 {sums[path]} as published")
 
 
 def _md5(path: Path) -> tuple[Path, str]:
-    try:
-        return path, tars.md5(path)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+    return path, tars.md5(path)
 
 
-def _find(options: Options, ledger: Ledger) -> list[plan.Split]:
-    """Finds, checks and orders the images of each split."""
+def _sources(options: Options) -> dict[str, Path]:
+    """For each split that there is its tar or folder."""
     source = options.tars or options.folders
     files = names.TARS if options.tars else folders.FOLDERS
-    present = [split for split in names.SPLITS if (source / files[split]).exists()]
+    present = {s: source / files[s] for s in names.SPLITS if (source / files[s]).exists()}
     missing = [files[split] for split in names.SPLITS if split not in present]
     if not present or (missing and not options.partial):
         remedy = "" if not present else ", or say --allow-partial"
         raise DataError(f"{source} has no {' and no '.join(missing)}; put it there{remedy}")
+    return present
+
+
+def _find(options: Options, ledger: Ledger) -> list[plan.Split]:
+    """Finds, checks and orders the images of each split."""
     splits = []
-    for split in present:
-        path = source / files[split]
+    for split, path in _sources(options).items():
         with progress(f"indexing {path.name}", "classes") as report:
             if options.tars:
                 archive = tars.Tar(path)
@@ -250,8 +291,7 @@ def _raise_corrupt(problems: Sequence[shards.Problem], ledger: Ledger) -> None:
     lines = [f"{where}: {what}" for where, what in problems]
     path = ledger.work / "corrupt.txt"
     path.write_text("\n".join(lines) + "\n")
-    more = f"; and {len(lines) - _LISTED:,} more" if len(lines) > _LISTED else ""
     raise DataError(
-        f"{len(lines):,} corrupt images: {'; '.join(lines[:_LISTED])}{more} (all in {path}); "
+        f"{counted('corrupt images', lines)} (all in {path}); "
         "get them again (--md5 tells whether a tar is damaged), then the same command goes on"
     )

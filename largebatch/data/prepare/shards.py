@@ -1,6 +1,5 @@
 """Writing one shard: whole or not at all, always the same bytes."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from largebatch.data import images
-from largebatch.data.prepare import records, stored
+from largebatch.data.prepare import checksums, records, stored
 from largebatch.data.prepare.ledger import Done
 from largebatch.data.prepare.members import Archive, Members, Row
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.workers import stop_if_orphaned
-from largebatch.errors import DataError
 
 Problem = tuple[str, str]
 """Where an image lies, and what is wrong with it."""
@@ -59,7 +57,8 @@ def write(task: Task) -> Done | list[Problem]:
         What was written; or, if images are corrupt, which, and nothing was written.
 
     Raises:
-        DataError: The images cannot be read, or the disk cannot be written.
+        DataError: The images cannot be read.
+        OSError: The disk cannot be written.
     """
     problems: list[Problem] = []
     try:
@@ -69,24 +68,14 @@ def write(task: Task) -> Done | list[Problem]:
             files, payload = _array_record(task, problems)
     except _Spoilt:
         return problems
-    except OSError as error:
-        raise DataError(
-            f"{task.directory} cannot be written: {error.strerror or error}; "
-            "the same command goes on once it can"
-        ) from error
-    facts = {path.name: (path.stat().st_size, sha256(path)) for path in files}
-    return Done(task.split, task.shard, len(task.members), payload, task.check, facts)
+    check = "full" if task.store.kind == "decoded" else task.check
+    facts = checksums.files(files)
+    return Done(task.split, task.shard, len(task.members), payload, check, facts)
 
 
 def file_name(split: str, shard: int, shards: int) -> str:
     """TFDS's name of a shard."""
     return f"imagenet2012-{split}.array_record-{shard:05d}-of-{shards:05d}"
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def remove_temporaries(directory: Path) -> None:
@@ -126,6 +115,8 @@ def _decoded(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
     from largebatch.data.decoded_store import file_name as decoded_name
     from largebatch.data.decoded_store import write_shard
 
+    # `write_shard` wants all sizes before the first image; the second reading, of the same files
+    # in the same order, costs less memory than keeping a shard's.
     sizes = []
     for _, data in _read(task):
         try:

@@ -11,7 +11,7 @@ from largebatch.data.prepare import names
 from largebatch.data.prepare.plan import Store
 
 Check = Literal["ends", "full"]
-CHECKS = ("ends", "full")
+CHECKS = ("ends", "full")  # the weaker first
 
 _PNG, _JPEG_END = b"\x89PNG\r\n\x1a\n", b"\xff\xd9"
 
@@ -30,6 +30,11 @@ def check(data: bytes, how: Check) -> None:
     images.size_of(data)
     if how == "full" or not data.endswith(_JPEG_END):
         images.decode(data)
+
+
+def suffices(done: Check, asked: Check) -> bool:
+    """Whether what has been checked in one way need not be checked in another."""
+    return CHECKS.index(done) >= CHECKS.index(asked)
 
 
 def jpeg(name: str, data: bytes, store: Store, how: Check) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 
 from largebatch.data.prepare import names
 from largebatch.data.prepare.members import Members, Row, from_rows, join
+from largebatch.data.prepare.problems import system_errors
 from largebatch.data.prepare.progress import Report
 from largebatch.data.prepare.workers import run
 from largebatch.errors import DataError
@@ -88,11 +89,9 @@ def index(path: Path, split: str, cache: Path, *, processes: int, report: Report
 
     Raises:
         DataError: The tar is no tar, ends early or holds anything but the expected names.
+        OSError: It cannot be opened, or the cache not written.
     """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+    stat = path.stat()
     identity = np.array([stat.st_size, stat.st_mtime_ns], np.int64)
     if cache.exists():
         with np.load(cache) as kept:
@@ -106,9 +105,13 @@ def index(path: Path, split: str, cache: Path, *, processes: int, report: Report
 
 
 def md5(path: Path) -> str:
-    """MD5 of a file, hexadecimal."""
+    """MD5 of a file, hexadecimal.
+
+    Raises:
+        DataError: It cannot be read.
+    """
     digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as stream:
+    with system_errors(path), path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -167,7 +170,7 @@ def _members(stream: BinaryIO, path: Path, where: str, *, end: int) -> Iterator[
     """The members of a tar that begins where the stream stands; plain files, whole and closed."""
     remedy = "get the tar again"
     try:
-        with tarfile.open(fileobj=stream, mode="r:") as tar:
+        with system_errors(path), tarfile.open(fileobj=stream, mode="r:") as tar:
             while (member := tar.next()) is not None:
                 if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise DataError(
@@ -181,9 +184,9 @@ def _members(stream: BinaryIO, path: Path, where: str, *, end: int) -> Iterator[
             at = tar.offset
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{where} is no complete tar ({error}); {remedy}") from error
-    except OSError as error:
-        raise DataError(f"{where} cannot be read: {error.strerror}") from error
-    if at + tarfile.BLOCKSIZE > end or os.pread(stream.fileno(), 512, at) != bytes(512):
+    with system_errors(path):
+        after = os.pread(stream.fileno(), tarfile.BLOCKSIZE, at)
+    if at + tarfile.BLOCKSIZE > end or after != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{where} is damaged or ends early at byte {at:,} of {path}; {remedy}")
 
 

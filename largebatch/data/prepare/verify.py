@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from largebatch.data import images
-from largebatch.data.prepare import dataset, names, records, shards, stored
-from largebatch.data.prepare.ledger import MANIFEST, Done, read_manifest, shards_of
+from largebatch.data.prepare import dataset, names, records, stored
+from largebatch.data.prepare.checksums import Files, changes
+from largebatch.data.prepare.ledger import MANIFEST, Done, metadata_of, read_manifest, shards_of
 from largebatch.data.prepare.plan import Store
+from largebatch.data.prepare.problems import counted, system_errors
 from largebatch.data.prepare.progress import progress
 from largebatch.data.prepare.workers import run, stop_if_orphaned
 from largebatch.errors import DataError
-
-_LISTED = 20  # problems named in the message
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def verify(
     processes: int = 1,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Reads a finished set again.
+    """Reads a finished set again; two where there are both JPEGs and pixels.
 
     Args:
         out: `--out` of its preparation.
@@ -68,10 +68,30 @@ def verify(
     Raises:
         DataError: The set is unfinished, or anything in it is not as it was written.
     """
-    directory = dataset.directory(out, Store())
-    if not (directory / MANIFEST).exists() and (out / MANIFEST).exists():
-        directory = out
-    manifest = read_manifest(directory)
+    with system_errors(out):
+        jpegs = dataset.directory(out, Store())
+        directories = [path for path in (jpegs, out) if (path / MANIFEST).exists()] or [jpegs]
+        manifests = {directory: read_manifest(directory) for directory in directories}
+        problems = [
+            problem
+            for directory, manifest in manifests.items()
+            for problem in _verify(directory, manifest, check, processes, say)
+        ]
+    if problems:
+        raise DataError(
+            f"{counted('problems', problems)}; remove the files named here and give the command "
+            "that prepared the set: it writes what is missing"
+        )
+
+
+def _verify(
+    directory: Path,
+    manifest: dict,
+    check: stored.Check,
+    processes: int,
+    say: Callable[[str], None],
+) -> list[str]:
+    """What is wrong with one set; where nothing is, says so."""
     listed = shards_of(manifest)
     store = Store(**manifest["store"])
     tasks = [Task(directory, done, check, store.kind == "jpeg") for done in listed]
@@ -85,30 +105,19 @@ def verify(
             report(count, total)
     results = [found[done.split, done.shard] for done in listed]
     problems = [problem for result in results for problem in result.problems]
-    problems += _order(results) + _beside(directory, store, listed)
+    problems += _order(results) + _beside(directory, store, listed, metadata_of(manifest))
     if problems:
-        more = f"; and {len(problems) - _LISTED:,} more" if len(problems) > _LISTED else ""
-        raise DataError(
-            f"{len(problems):,} problems: {'; '.join(problems[:_LISTED])}{more}; remove the files "
-            "named here and give the command that prepared the set: it writes what is missing"
-        )
+        return problems
     decoded = "all decoded" if check == "full" and store.kind == "jpeg" else "not decoded"
     say(
         f"{directory}: {total:,} images in {len(listed):,} shards as they were written "
         f"({store.describe()}; {decoded})"
     )
+    return []
 
 
 def _verify_shard(task: Task) -> Found:
-    problems: list[str] = []
-    for name, (size, digest) in task.done.files.items():
-        path = task.directory / name
-        if not path.is_file():
-            problems.append(f"{name} is missing")
-        elif path.stat().st_size != size:
-            problems.append(f"{name} has {path.stat().st_size:,} bytes instead of {size:,}")
-        elif shards.sha256(path) != digest:
-            problems.append(f"{name} has changed (its SHA-256 is not {digest[:16]}…)")
+    problems = changes(task.directory, task.done.files)
     if problems or not task.records:
         return Found(task.done, problems)
     (name,) = task.done.files
@@ -153,9 +162,13 @@ def _order(results: list[Found]) -> list[str]:
     ]
 
 
-def _beside(directory: Path, store: Store, listed: list[Done]) -> list[str]:
+def _beside(directory: Path, store: Store, listed: list[Done], metadata: Files) -> list[str]:
     """What is wrong with the files beside the shards."""
-    name = "index.json" if store.kind == "decoded" else "dataset_info.json"
+    name = dataset.INDEX[store.kind]
+    if name not in metadata:
+        return [f"{MANIFEST} does not list {name}"]
+    if problems := changes(directory, metadata):
+        return problems
     counts: dict[str, list[int]] = {}
     for done in listed:
         counts.setdefault(done.split, []).append(done.examples)
@@ -171,6 +184,6 @@ def _beside(directory: Path, store: Store, listed: list[Done]) -> list[str]:
                 split["name"]: [int(length) for length in split["shardLengths"]]
                 for split in text["splits"]
             }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         return [f"{name} cannot be read ({error})"]
     return [] if stated == counts else [f"{name} does not list the shards of {MANIFEST}"]

@@ -6,7 +6,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ def run(
         The results, as they come.
 
     Raises:
-        UserError: The function raised it.
+        UserError, OSError: The function raised it.
         DataError: A worker died.
         RuntimeError: The function raised anything else; the message has the traceback.
     """
@@ -55,14 +55,14 @@ def run(
             worker.start()
             theirs.close()
             workers[ours] = worker
-            ours.send(task)
+            _send(ours, worker, task)
         busy = set(workers)
         while busy:
             for connection in wait(list(busy)):
                 result = _received(connection, workers[connection])
                 busy.discard(connection)
                 for task in waiting:
-                    connection.send(task)
+                    _send(connection, workers[connection], task)
                     busy.add(connection)
                     break
                 yield result
@@ -85,18 +85,31 @@ def stop_if_orphaned() -> None:
         raise SystemExit(1)
 
 
+def _send(connection: Connection, worker: Any, task: Any) -> None:
+    try:
+        connection.send(task)
+    except ConnectionError as error:
+        # Its traceback holds what was being sent, and CPython 3.12 crashes when its garbage
+        # collector finds that (a memoryview of a BytesIO).
+        raise _died(worker) from error.with_traceback(None)
+
+
 def _received(connection: Connection, worker: Any) -> Any:
     try:
         kind, value = connection.recv()
     except (EOFError, ConnectionError) as error:
-        worker.join()
-        raise DataError(
-            f"a worker process died (exit code {worker.exitcode}; -9 is often a lack of memory); "
-            "the same command goes on, with fewer --processes if need be"
-        ) from error
+        raise _died(worker) from error
     if kind == "result":
         return value
     raise value if kind == "mistake" else RuntimeError(f"in a worker process:\n{value}")
+
+
+def _died(worker: Any) -> DataError:
+    worker.join()
+    return DataError(
+        f"a worker process died (exit code {worker.exitcode}; -9 is often a lack of memory); "
+        "the same command goes on, with fewer --processes if need be"
+    )
 
 
 def _work(
@@ -107,15 +120,15 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent sees to the end
     with held(lock, "shared") if lock else nullcontext():
         stop_if_orphaned()
-        while True:
-            try:
-                task = connection.recv()
-            except (EOFError, ConnectionError):
-                return
-            try:
-                answer = ("result", function(task))
-            except UserError as error:
-                answer = ("mistake", error)
-            except Exception:
-                answer = ("error", traceback.format_exc())
-            connection.send(answer)
+        with suppress(EOFError, ConnectionError):  # the parent wants no more, or is gone
+            while True:
+                connection.send(_answer(function, connection.recv()))
+
+
+def _answer(function: Callable[[Any], Any], task: Any) -> tuple[str, Any]:
+    try:
+        return "result", function(task)
+    except (UserError, OSError) as error:
+        return "mistake", error
+    except Exception:
+        return "error", traceback.format_exc()

@@ -255,6 +255,69 @@ def test_md5_is_compared_when_asked_for(tmp_path, monkeypatch):
     assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
 
 
+def test_one_tar_is_enough_for_md5(tmp_path, monkeypatch):
+    source = fakes.write_tars(tmp_path / "tars")
+    (source / names.TARS["train"]).unlink()
+    with pytest.raises(DataError, match=r"has no ILSVRC2012_img_train.tar; .* --allow-partial"):
+        go(tmp_path / "out", source, md5=True, partial=False)
+    with pytest.raises(DataError, match=f"_val.tar has MD5 .*, not {names.MD5['validation']}"):
+        go(tmp_path / "out", source, md5=True)
+    sums = {"validation": tars.md5(source / names.TARS["validation"])}
+    monkeypatch.setattr(names, "MD5", sums)
+    go(tmp_path / "out", source, md5=True)
+    assert len(read(tmp_path / "out", "validation")) == 10
+
+
+@pytest.mark.parametrize("store", [Store(), Store("decoded", size=16)])
+def test_a_full_check_is_made_up_for_where_less_was_checked(tmp_path, monkeypatch, store):
+    source = fakes.write_tars(tmp_path / "tars")
+    asked = []
+    jpeg = stored.jpeg
+    monkeypatch.setattr(stored, "jpeg", lambda *args: asked.append(args[-1]) or jpeg(*args))
+    # Enough for nothing new: what is written again takes the place of what is there.
+    usage = namedtuple("usage", "total used free")
+
+    def again(check):
+        asked.clear()
+        lines = []
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation.shutil, "disk_usage", lambda path: usage(0, 0, 1 << 20))
+            prepare(
+                Options(tmp_path / "out", source, store=store, check=check, partial=True, shards=3),
+                lines.append,
+            )
+        return lines[2:], list(asked)
+
+    folder = go(tmp_path / "out", source, store=store, shards=3)
+    complete = [f"{folder} is complete; --verify reads it again"]
+    if store.kind == "jpeg":
+        lines, how = again("full")
+        assert lines[0] == "6 shards were checked less than --check full: written again"
+        assert how == ["full"] * 40
+        whole = go(tmp_path / "whole", source, store=store, shards=3, check="full")
+        assert fakes.contents(folder) == fakes.contents(whole)
+    for check in stored.CHECKS:  # pixels are of decoded images, whatever was asked for
+        assert again(check) == (complete, [])
+
+
+def test_a_full_check_names_what_the_ends_did_not_show(tmp_path):
+    good = fakes.photo(7)
+    data = bytearray(good)
+    data[data.index(b"\xff\xda") + 5] ^= 64
+    other = {"n01440764_2.JPEG": fakes.photo(8)}
+    source = fakes.write_tars(tmp_path / "tars", {"n01440764_1.JPEG": bytes(data)} | other)
+    go(tmp_path / "out", source, shards=2)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1.JPEG in "):
+            go(tmp_path / "out", source, shards=2, check="full")
+    fakes.write_tars(source, {"n01440764_1.JPEG": good} | other)
+    go(tmp_path / "out", source, shards=2, check="full")
+    verify(tmp_path / "out", say=quiet)
+    assert {name: data for name, _, data in read(tmp_path / "out", "train")} == {
+        "n01440764_1.JPEG": good
+    } | other
+
+
 def test_two_at_once_are_refused(tmp_path):
     source = fakes.write_tars(tmp_path / "tars")
     options = Options(out=tmp_path / "out", tars=source, partial=True)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from largebatch.data.prepare import records, shards, stored
+from largebatch.data.prepare import checksums, records, stored
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.verify import verify
@@ -83,11 +83,77 @@ def test_what_lies_beside_the_shards_must_agree(tmp_path, store):
     out, folder, _ = made(tmp_path, store)
     path = folder / ("index.json" if store.kind == "decoded" else "dataset_info.json")
     text = path.read_text()
-    path.write_text(text.replace('"validation"', '"test"'))
-    with pytest.raises(DataError, match=f"{path.name} does not list the shards"):
+    # Whatever its checksum.
+    for changed, message in (
+        (text.replace('"validation"', '"test"'), "does not list the shards"),
+        ("{", "cannot be read"),
+    ):
+        path.write_text(changed)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["metadata"] |= checksums.files([path])
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(DataError, match=f"1 problems: {path.name} {message}"):
+            verify(out, say=quiet)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_lies_beside_the_shards_is_checked_and_written_again(tmp_path, store):
+    out, folder, options = made(tmp_path, store)
+    whole = fakes.contents(out)
+    beside = {path for path in folder.iterdir() if path not in shard_files(folder)}
+    beside.remove(folder / "manifest.json")
+    assert len(beside) == (1 if store.kind == "decoded" else 3)
+    for path in beside:
+        text = path.read_text()
+        for change, message in (
+            (path.unlink, "is missing"),
+            (lambda path=path, text=text: path.write_text(text[:-1]), "bytes instead of"),
+            (lambda path=path, text=text: path.write_text(text.swapcase()), "has changed"),
+        ):
+            change()
+            with pytest.raises(DataError, match=f"1 problems: {path.name} .*{message}"):
+                verify(out, say=quiet)
+            prepare(options, quiet)
+            assert fakes.contents(out) == whole
+            verify(out, say=quiet)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_manifest_that_lists_no_metadata_is_completed(tmp_path, store):
+    out, folder, options = made(tmp_path, store)
+    whole = fakes.contents(out)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["metadata"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"1 problems: manifest.json does not list"):
         verify(out, say=quiet)
-    path.unlink()
-    with pytest.raises(DataError, match=f"{path.name} cannot be read"):
+    prepare(options, quiet)
+    assert fakes.contents(out) == whole
+
+
+def test_mending_the_metadata_does_not_change_what_the_manifest_says_of_the_tars(tmp_path):
+    _, folder, options = made(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"md5_of_tars_checked": True}))
+    (folder / "features.json").unlink()
+    prepare(options, quiet)
+    assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
+
+
+def test_jpegs_and_pixels_in_one_place_are_both_read(tmp_path):
+    out, jpegs, _ = made(tmp_path)
+    _, pixels, _ = made(tmp_path, Store("decoded", size=16))
+    lines = []
+    verify(out, say=lines.append)
+    assert [line.partition(": ")[0] for line in lines] == [str(jpegs), str(pixels)]
+    broken = [shard_files(folder)[0] for folder in (jpegs, pixels)]
+    broken[1].unlink()
+    with pytest.raises(DataError, match=f"1 problems: {broken[1].name} is missing"):
+        verify(out, say=quiet)
+    broken[0].unlink()
+    with pytest.raises(
+        DataError, match=f"2 problems: {broken[0].name} is missing; {broken[1].name} is missing"
+    ):
         verify(out, say=quiet)
 
 
@@ -108,7 +174,7 @@ def test_a_shard_that_was_written_wrong_is_found_whatever_its_checksum(tmp_path,
     records.write(path, (records.serialise(*row) for row in change(rows)))
     manifest = json.loads((folder / "manifest.json").read_text())
     (entry,) = (shard for shard in manifest["shards"] if path.name in shard["files"])
-    entry["files"][path.name] = [path.stat().st_size, shards.sha256(path)]
+    entry["files"][path.name] = [path.stat().st_size, checksums.sha256(path)]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=message):
         verify(out, say=quiet)

@@ -1,5 +1,7 @@
+import errno
 import os
 import signal
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
@@ -14,6 +16,8 @@ def act(task):
         raise DataError(value)
     if what == "bug":
         raise KeyError(value)
+    if what == "full":
+        raise OSError(errno.ENOSPC, value)
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     return value
@@ -32,6 +36,7 @@ def test_every_task_is_done_once_by_however_many():
     ("task", "error", "message"),
     [
         (("mistake", "a.tar is damaged"), DataError, r"^a\.tar is damaged$"),
+        (("full", "no space"), OSError, r"no space$"),
         (("bug", "lost"), RuntimeError, "in a worker process:\n(.*\n)+KeyError: 'lost'"),
         (
             ("die", 0),
@@ -43,6 +48,35 @@ def test_every_task_is_done_once_by_however_many():
 def test_what_goes_wrong_in_a_worker_is_told_and_does_not_hang(task, error, message):
     with pytest.raises(error, match=message):
         list(workers.run(act, [task, ("return", 1)], 2))
+
+
+@pytest.mark.multiprocess
+def test_a_worker_that_dies_before_its_first_task_is_told(monkeypatch):
+    start = SpawnProcess.start
+
+    def start_and_kill(worker):
+        start(worker)
+        worker.kill()
+        worker.join()
+
+    monkeypatch.setattr(SpawnProcess, "start", start_and_kill)
+    with pytest.raises(DataError, match=r"a worker process died \(exit code -9"):
+        list(workers.run(act, [("return", 1)], 2))
+
+
+@pytest.mark.multiprocess
+def test_a_worker_that_dies_between_its_answer_and_its_next_task_is_told(monkeypatch):
+    received = workers._received
+
+    def receive_and_kill(connection, worker):
+        result = received(connection, worker)
+        worker.kill()
+        worker.join()
+        return result
+
+    monkeypatch.setattr(workers, "_received", receive_and_kill)
+    with pytest.raises(DataError, match=r"a worker process died \(exit code -9"):
+        list(workers.run(act, [("return", i) for i in range(3)], 2))
 
 
 def test_a_process_that_is_no_worker_is_never_stopped():
