@@ -64,7 +64,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes from the newest checkpoint", file=sys.stderr)
+        print(
+            "interrupted; the same command resumes from the newest checkpoint, if any",
+            file=sys.stderr,
+        )
         return 130
     return 0
 

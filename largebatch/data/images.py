@@ -11,7 +11,7 @@ from typing import Literal
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from largebatch.data import jpeg
 
@@ -200,7 +200,9 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UndecodableError(f"{len(data):,} bytes that are no picture ({error})") from error
+        # Pillow names the stream that it was given, which tells nobody anything.
+        why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        raise UndecodableError(f"{len(data):,} bytes that are no picture{why}") from error
 
 
 def _rgb(image: Image.Image) -> np.ndarray:

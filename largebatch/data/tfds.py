@@ -99,8 +99,8 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
         found = _folders(root)
         hint = did_you_mean(name, found) if found else "the directory is empty or absent"
         raise DataError(
-            f"data.source: {spec}: no {name!r} in {root}; {hint}; set data.data_dir, or prepare "
-            f"it: tfds build {name} --file_format={_FORMAT} --data_dir={root}"
+            f"data.source: {spec}: no {name!r} in {root}; {hint}; set data.data_dir to the folder "
+            f"that holds {name}/, or prepare it: {_command(name, root)}"
         )
     if not config and not _versions(base):
         configs = [folder for folder in _folders(base) if _versions(os.path.join(base, folder))]
@@ -111,7 +111,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
                 + (
                     f"choose a configuration: tfds:{name}:{configs[0]}"
                     if configs
-                    else f"prepare it: tfds build {name} --file_format={_FORMAT} --data_dir={root}"
+                    else f"prepare it: {_command(name, root)}"
                 )
             )
         config = configs[0]
@@ -127,6 +127,13 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
     if not is_prepared(directory):
         raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
     return directory
+
+
+def _command(name: str, root: str) -> str:
+    """What prepares a set."""
+    if name == "imagenet2012":
+        return f"python scripts/prepare_imagenet.py --tars TARS --out {root}"
+    return f"tfds build {name} --file_format={_FORMAT} --data_dir={root}"
 
 
 def _folders(directory: str) -> list[str]:

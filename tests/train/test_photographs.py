@@ -93,8 +93,13 @@ def train(config, workdir, devices):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, tmp_path_factory):
-    return train(config(folder), tmp_path_factory.mktemp("trained") / "run", 1)
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained") / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(folder, workdir):
+    return train(config(folder), workdir, 1)
 
 
 def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
@@ -104,6 +109,14 @@ def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
         assert one["fingerprint"] == four["fingerprint"]
         assert one["loss"] == pytest.approx(four["loss"], rel=1e-4)  # f32, sums in another order
     assert one["validation/top1"] == four["validation/top1"]
+
+
+def test_a_finished_run_can_be_evaluated_at_other_shapes(folder, trained, workdir):
+    request = Request(recipe=workdir, workdir=workdir, eval_only=True)
+    wide = config(folder, data__rectangular="true", data__evaluation_crop="1.0")
+    found = run(wide, request, devices=jax.devices()[:1])
+    assert found.status == "evaluated"
+    assert found.loss != trained[-1]["validation/loss"]
 
 
 def test_the_fingerprint_is_that_of_the_examples_of_the_step(trained):
