@@ -2,8 +2,6 @@
 
 import errno
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -104,15 +102,17 @@ def test_a_refusal_anywhere_is_told_and_the_same_command_goes_on(tmp_path, monke
 def test_a_disk_that_takes_no_more_is_told(tmp_path, limit, processes):
     source = fakes.write_tars(tmp_path / "tars")
 
-    def limited():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     command = ["scripts/prepare_imagenet.py", "--tars", source, "--out", tmp_path / "out"]
+    # Replaced by the command once limited. Python ignores SIGXFSZ: writing fails as on a full disk.
+    limited = (
+        "import os, resource, sys;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    command = [*command, "--allow-partial", "--processes", str(processes)]
     run = subprocess.run(
-        [sys.executable, *command, "--allow-partial", "--processes", str(processes)],
+        [sys.executable, "-c", limited, *command],
         cwd=ROOT,
-        preexec_fn=limited,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
