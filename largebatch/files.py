@@ -44,6 +44,16 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not a plain value: {value!r}")
 
 
+def folders(directory: str | Path) -> list[str]:
+    """Names of the folders in a directory, hidden ones left out, sorted.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Writes a file that appears complete or not at all.

@@ -7,7 +7,6 @@ The same command again goes on where it was interrupted. docs/imagenet.md says m
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.stored import CHECKS
 from largebatch.data.prepare.verify import verify
+from largebatch.data.reading import cores
 from largebatch.errors import UserError
 
 
@@ -44,8 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
     parser.add_argument("--allow-partial", action="store_true", help="fewer images or one split")
     parser.add_argument("--shards", type=int, default=0, help="of each split (as TFDS)")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--processes", type=int, default=cores, help=f"to use ({cores})")
+    parser.add_argument("--processes", type=int, default=cores(), help=f"to use ({cores()})")
     return parser.parse_args(arguments)
 
 

@@ -10,7 +10,7 @@ from largebatch.data.feed import (
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
 from largebatch.data.sources import Source, SourceOptions, open_source, stored_source
-from largebatch.data.views import View, rectangular_views
+from largebatch.data.views import View, rectangular_views, square_views
 
 __all__ = [
     "PIECE",
@@ -28,6 +28,7 @@ __all__ = [
     "fingerprint",
     "open_source",
     "rectangular_views",
+    "square_views",
     "stored_source",
     "train_microbatches",
 ]

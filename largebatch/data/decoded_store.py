@@ -57,7 +57,8 @@ def write_shard(
         shards: How many the split has.
         images: As many as labels, uint8 (S, S, 3) each.
         labels: Index of each image's class.
-        sizes: Height and width of each picture before it was squeezed into S×S.
+        sizes: Height and width of each picture before it was squeezed into S×S; looked at after
+            the last image, so `images` may fill it.
 
     Returns:
         What `write_index` wants to know.
@@ -65,9 +66,8 @@ def write_shard(
     Raises:
         ValueError: There are no images, not as many as labels and sizes, or not of one shape.
     """
-    columns = {"labels": np.array(labels, np.int32), "sizes": np.array(sizes, np.int32)}
-    if not len(labels) or columns["sizes"].shape != (len(labels), 2):
-        raise ValueError(f"{len(labels)} labels and sizes of shape {columns['sizes'].shape}")
+    if not len(labels):
+        raise ValueError("0 labels")
     path = directory / file_name(split, "images", shard, shards)
     digest = hashlib.sha256()
     written = 0
@@ -89,6 +89,9 @@ def write_shard(
             written += 1
         if written != len(labels):
             raise ValueError(f"{path.name}: {written} images but {len(labels)} labels")
+        columns = {"labels": np.array(labels, np.int32), "sizes": np.array(sizes, np.int32)}
+        if columns["sizes"].shape != (len(labels), 2):
+            raise ValueError(f"{len(labels)} labels and sizes of shape {columns['sizes'].shape}")
         for what, column in columns.items():
             with replacing(directory / file_name(split, what, shard, shards)) as beside:
                 np.save(beside, column)

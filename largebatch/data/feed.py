@@ -17,7 +17,7 @@ from largebatch.data.augment import Augment
 from largebatch.data.order import Order
 from largebatch.data.reading import Reading
 from largebatch.data.sources import CroppingSource, Source, StoredSource, stored_source
-from largebatch.data.views import View
+from largebatch.data.views import View, square_views
 from largebatch.errors import ConfigError
 
 Where = Literal["host", "device"]
@@ -157,7 +157,7 @@ def evaluation_batches(
     _check_rows(batch, rows)
     stored = stored_source(source) if crops == "device" else None
     if views is None:
-        views = [View(source.image_shape[:2], np.arange(len(source), dtype=np.int64))]
+        views = square_views(source)
     chosen = _EvaluationRows(
         source,
         stored,

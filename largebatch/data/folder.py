@@ -10,6 +10,7 @@ import numpy as np
 
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
+from largebatch.files import folders
 
 _SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -178,9 +179,9 @@ def _check_classes(directory: str, classes: list[str], root: str, split: str) ->
 
 
 def _folders(directory: str) -> list[str]:
-    """Names of the folders in a directory, hidden ones left out, sorted."""
-    with _told(directory), os.scandir(directory) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    """As of `folders`; what cannot be listed is a DataError."""
+    with _told(directory):
+        return folders(directory)
 
 
 def _holds(directory: str) -> str:

@@ -77,8 +77,10 @@ def _decoder() -> tuple[Any, Any]:
 
 def _codec() -> Any | None:
     """The nvImageCodec module with its libjpeg-turbo alone; None where it is not installed."""
-    with _importing:  # reading threads ask at the same moment, and the environment is everybody's
-        return _import()
+    if not hasattr(_thread, "codec"):  # asked for every picture, so the lock is taken once a thread
+        with _importing:  # they begin at the same moment, and the environment is everybody's
+            _thread.codec = _import()
+    return _thread.codec
 
 
 @functools.cache

@@ -21,7 +21,7 @@ class Reading:
     Attributes:
         threads: Threads that read, in each worker process if there are any; 0: the caller's.
         processes: Worker processes; 0 reads in this one, which measures as fast until its
-            interpreter lock is what is short (some 15,000 images/s).
+            interpreter lock is what is short (some 20,000 images/s).
         memory_bytes: Bytes of elements that may wait or be under way, in all; one for each process
             is always let through.
         piece_bytes: Bytes of pixels that a thread reads at a time: some 200 photographs, a fifth of

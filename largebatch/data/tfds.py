@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from largebatch.data.examples import ExampleRecords, Keys, Shards, check_present, one_line
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError, did_you_mean
+from largebatch.files import folders
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
@@ -137,10 +138,9 @@ def _command(name: str, root: str) -> str:
 
 
 def _folders(directory: str) -> list[str]:
-    """Names of the folders in a directory, hidden ones left out, sorted; none if it is absent."""
+    """As of `folders`; none if the directory is absent."""
     try:
-        with os.scandir(directory) as entries:
-            return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        return folders(directory)
     except OSError:
         return []
 

@@ -26,6 +26,11 @@ class View:
     ids: np.ndarray
 
 
+def square_views(source: Source) -> tuple[View, ...]:
+    """All examples in index order, at the source's own shape."""
+    return (View(source.image_shape[:2], np.arange(len(source), dtype=np.int64)),)
+
+
 def rectangular_views(source: Source, reading: Reading) -> tuple[View, ...]:
     """The examples grouped by aspect, so that evaluation sees most of every picture.
 

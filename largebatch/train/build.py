@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 
 import jax
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -61,8 +60,7 @@ class Run:
         """Which validation examples are seen at which shape."""
         if self.plan.config.data.rectangular:
             return data.rectangular_views(self.validation_source, self._reading)
-        ids = np.arange(len(self.validation_source), dtype=np.int64)
-        return (data.View(self.validation_source.image_shape[:2], ids),)
+        return data.square_views(self.validation_source)
 
     def local_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
         """This process's rows of the microbatches from sample position ``start`` to ``stop``."""

@@ -18,6 +18,7 @@ from largebatch.data import (
 )
 from largebatch.data.randomness import mix
 from largebatch.errors import ConfigError, DataError
+from tests.data.feeds import assert_same, joined
 
 AUGMENT = Augment(shift=1, flip=True)
 
@@ -75,18 +76,6 @@ def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, 
         rows=rows or (0, microbatch),
         reading=reading,
     )
-
-
-def joined(parts):
-    """The fields of consecutive microbatches as three long arrays."""
-    parts = list(parts)
-    return [np.concatenate([getattr(p, f) for p in parts]) for f in ("ids", "images", "labels")]
-
-
-def assert_same(a, b):
-    for x, y in zip(a, b, strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(x, y)
 
 
 def grain_threads():

@@ -17,6 +17,7 @@ from largebatch.data.images import decode, resize
 from largebatch.data.photos import Photos
 from largebatch.data.views import nearest_shapes, rectangular_views
 from largebatch.errors import ConfigError, DataError
+from tests.data.feeds import assert_same, joined
 
 # Seven epochs and a bit, in microbatches that straddle their ends.
 EXAMPLES, STOP = 13, 96
@@ -74,20 +75,10 @@ def feed(source, start=0, microbatch=8, rows=None, reading=READING):
     )
 
 
-def joined(parts):
-    parts = list(parts)
-    return [np.concatenate([getattr(p, f) for p in parts]) for f in ("ids", "images", "labels")]
-
-
 @pytest.fixture(scope="module")
 def expected(source):
     """Every position by itself, read in the caller's thread."""
     return joined(feed(source, microbatch=1, reading=Reading(threads=0)))
-
-
-def assert_same(a, b):
-    for x, y in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])

@@ -115,18 +115,12 @@ def _decoded(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
     from largebatch.data.decoded_store import file_name as decoded_name
     from largebatch.data.decoded_store import write_shard
 
-    # `write_shard` wants all sizes before the first image; the second reading, of the same files
-    # in the same order, costs less memory than keeping a shard's.
-    sizes = []
-    for _, data in _read(task):
-        try:
-            sizes.append(images.size_of(data))
-        except images.UndecodableError:
-            sizes.append((1, 1))  # decoding will say what is wrong
+    sizes: list[tuple[int, int]] = []
 
     def pixels() -> Iterator[np.ndarray]:
         for row, data in _read(task):
             try:
+                sizes.append(images.size_of(data))
                 yield stored.decoded(data, task.store.size)
             except images.UndecodableError as error:
                 problems.append((task.archive.where(row), str(error)))
