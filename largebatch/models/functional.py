@@ -30,6 +30,8 @@ class Model:
     epsilon: float = 1e-5
     zero_init_last_gamma: bool = False
     dtype: str = "float32"
+    pointwise: str = "matmul"
+    remat: str = "none"
 
     def init(self, seed: int | jax.Array) -> tuple[PyTree, PyTree]:
         """Parameters and running statistics, float32.
@@ -78,6 +80,8 @@ class Model:
             epsilon=self.epsilon,
             zero_init_last_gamma=self.zero_init_last_gamma,
             dtype=dtype,
+            pointwise=self.pointwise,
+            remat=self.remat,
             rngs=nnx.Rngs(jax.random.key(seed)),
         )
 

@@ -7,13 +7,21 @@ and the head are computed in at least float32.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from largebatch.models.batch_norm import BatchMode, BatchNorm
+from largebatch.models.batch_norm import STATISTICS, BatchMode, BatchNorm
+from largebatch.models.convolution import OUTPUT, Conv, precision
+from largebatch.models.max_pool import max_pool
+
+MakeConv = Callable[[int, int, int, int], Conv]
+"""(features in, features, size, stride) → layer."""
+MakeNorm = Callable[..., BatchNorm]
+"""(features) → layer."""
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet18": ("basic", (2, 2, 2, 2)),
@@ -23,7 +31,11 @@ DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet152": ("bottleneck", (3, 8, 36, 3)),
 }
 
-_he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+_KEPT = {
+    "norms": jax.checkpoint_policies.save_only_these_names(OUTPUT, STATISTICS),
+    "blocks": jax.checkpoint_policies.nothing_saveable,
+}
+"""What of a block stays between forward and backward, beside its input."""
 
 
 def _uniform_by_fan_in(fan_in: int) -> Callable:
@@ -37,83 +49,22 @@ def _uniform_by_fan_in(fan_in: int) -> Callable:
     return init
 
 
-def _conv(
-    features_in: int, features: int, size: int, stride: int, *, dtype: Dtype | None, rngs: nnx.Rngs
-) -> nnx.Conv:
-    return nnx.Conv(
-        features_in,
-        features,
-        (size, size),
-        strides=stride,
-        padding=size // 2,
-        use_bias=False,
-        dtype=dtype,
-        precision=_precision(dtype),
-        kernel_init=_he_normal,
-        rngs=rngs,
-    )
-
-
-def _precision(dtype: Dtype | None) -> jax.lax.Precision:
-    """Wide stays wide: left alone, GPUs and TPUs round float32 operands to fewer bits."""
-    return jax.lax.Precision.HIGHEST if dtype is None else jax.lax.Precision.DEFAULT
-
-
 class Stem(nnx.Module):
     """The first convolution, and the max-pool where the stem has one."""
 
     def __init__(
-        self,
-        channels: int,
-        features: int,
-        kind: str,
-        *,
-        epsilon: float,
-        dtype: Dtype | None,
-        rngs: nnx.Rngs,
+        self, channels: int, features: int, kind: str, *, conv: MakeConv, norm: MakeNorm
     ) -> None:
         self.kind = kind
-        self.dtype = dtype
         size, stride = (3, 1) if kind == "small" else (7, 2)
-        self.conv = _conv(channels, features, size, stride, dtype=dtype, rngs=rngs)
-        self.bn = BatchNorm(features, epsilon=epsilon)
+        self.conv = conv(channels, features, size, stride)
+        self.bn = norm(features)
 
     def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
         """Images (batch, height, width, channels) to features at a quarter of the resolution."""
-        if self.kind == "space_to_depth":
-            dtype = self.dtype or self.conv.kernel[...].dtype
-            kernel = self.conv.kernel[...].astype(dtype)
-            x = _conv7_on_blocks(x.astype(dtype), kernel, _precision(self.dtype))
-        else:
-            x = self.conv(x)
-        x = jax.nn.relu(self.bn(x, mode))
-        if self.kind == "small":
-            return x
-        return nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
-
-
-def _conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precision) -> jax.Array:
-    """A 7×7 convolution of stride 2 and padding 3, as 4×4 of stride 1 on 2×2 blocks of pixels.
-
-    Output row o reads input rows 2o−3 … 2o+3. One leading zero row makes the kernel 8 rows, 2o−4 …
-    2o+3, which are the whole blocks o−2 … o+1: four taps, padding (2, 1). Three-channel images
-    thus fill twelve channels, which matrix units prefer.
-    """
-    batch, height, width, channels = x.shape
-    features = kernel.shape[-1]
-    blocks = x.reshape(batch, height // 2, 2, width // 2, 2, channels)
-    blocks = blocks.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // 2, width // 2, -1)
-    kernel = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0)))
-    kernel = kernel.reshape(4, 2, 4, 2, channels, features)
-    kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, -1, features)
-    return jax.lax.conv_general_dilated(
-        blocks,
-        kernel,
-        (1, 1),
-        ((2, 1), (2, 1)),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=precision,
-    )
+        x = self.conv.on_blocks(x) if self.kind == "space_to_depth" else self.conv(x)
+        x = self.bn(x, mode, relu=True)
+        return x if self.kind == "small" else max_pool(x)
 
 
 class Block(nnx.Module):
@@ -126,10 +77,9 @@ class Block(nnx.Module):
         stride: int,
         kind: str,
         *,
-        epsilon: float,
         zero_init_last_gamma: bool,
-        dtype: Dtype | None,
-        rngs: nnx.Rngs,
+        conv: MakeConv,
+        norm: MakeNorm,
     ) -> None:
         # (features, kernel size, stride) of each convolution of the branch
         if kind == "basic":
@@ -139,35 +89,43 @@ class Block(nnx.Module):
         self.depth = len(layers)
         features = features_in
         for i, (out, size, step) in enumerate(layers, start=1):
-            setattr(self, f"conv{i}", _conv(features, out, size, step, dtype=dtype, rngs=rngs))
+            setattr(self, f"conv{i}", conv(features, out, size, step))
             zero = zero_init_last_gamma and i == self.depth
-            setattr(self, f"bn{i}", BatchNorm(out, epsilon=epsilon, zero_init=zero))
+            setattr(self, f"bn{i}", norm(out, zero_init=zero))
             features = out
         self.features = features
         self.projects = stride != 1 or features_in != features
         if self.projects:
-            self.downsample_conv = _conv(features_in, features, 1, stride, dtype=dtype, rngs=rngs)
-            self.downsample_bn = BatchNorm(features, epsilon=epsilon)
+            self.downsample_conv = conv(features_in, features, 1, stride)
+            self.downsample_bn = norm(features)
 
     def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
         """The residual sum, rectified."""
-        y = x
+        shortcut = self.downsample_bn(self.downsample_conv(x), mode) if self.projects else x
         for i in range(1, self.depth + 1):
-            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y), mode)
-            if i < self.depth:
-                y = jax.nn.relu(y)
-        if self.projects:
-            x = self.downsample_bn(self.downsample_conv(x), mode)
-        return jax.nn.relu(x.astype(y.dtype) + y)
+            last = i == self.depth
+            x = getattr(self, f"bn{i}")(
+                getattr(self, f"conv{i}")(x), mode, shortcut=shortcut if last else None, relu=True
+            )
+        return x
 
 
 class Stage(nnx.Module):
     """Blocks of one width; the first one may halve the resolution."""
 
     def __init__(
-        self, features: int, width: int, depth: int, stride: int, kind: str, **options: object
+        self,
+        features: int,
+        width: int,
+        depth: int,
+        stride: int,
+        kind: str,
+        *,
+        remat: str,
+        **options: object,
     ) -> None:
         self.depth = depth
+        self.remat = remat
         for i in range(1, depth + 1):
             block = Block(features, width, stride if i == 1 else 1, kind, **options)
             setattr(self, f"block{i}", block)
@@ -176,8 +134,11 @@ class Stage(nnx.Module):
 
     def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
         """Through all blocks."""
+        through = Block.__call__
+        if self.remat != "none" and mode is not None:
+            through = nnx.remat(through, static_argnums=2, policy=_KEPT[self.remat])
         for i in range(1, self.depth + 1):
-            x = getattr(self, f"block{i}")(x, mode)
+            x = through(getattr(self, f"block{i}"), x, mode)
         return x
 
 
@@ -195,10 +156,14 @@ class ResNet(nnx.Module):
         epsilon: float,
         zero_init_last_gamma: bool,
         dtype: Dtype | None,
+        pointwise: str,
+        remat: str,
         rngs: nnx.Rngs,
     ) -> None:
         kind, depths = DEPTHS[name]
-        self.stem = Stem(channels, width, stem, epsilon=epsilon, dtype=dtype, rngs=rngs)
+        conv = partial(Conv, dtype=dtype, pointwise=pointwise, rngs=rngs)
+        norm = partial(BatchNorm, epsilon=epsilon)
+        self.stem = Stem(channels, width, stem, conv=conv, norm=norm)
         features = width
         for i, depth in enumerate(depths, start=1):
             stage = Stage(
@@ -207,10 +172,10 @@ class ResNet(nnx.Module):
                 depth,
                 1 if i == 1 else 2,
                 kind,
-                epsilon=epsilon,
+                remat=remat,
                 zero_init_last_gamma=zero_init_last_gamma,
-                dtype=dtype,
-                rngs=rngs,
+                conv=conv,
+                norm=norm,
             )
             setattr(self, f"stage{i}", stage)
             features = stage.features
@@ -218,7 +183,7 @@ class ResNet(nnx.Module):
         self.head = nnx.Linear(
             features,
             classes,
-            precision=_precision(None),
+            precision=precision(None),
             kernel_init=init,
             bias_init=init,
             rngs=rngs,

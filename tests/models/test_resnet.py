@@ -165,8 +165,9 @@ def test_evaluation_uses_the_running_statistics_alone():
     assert abs(model.apply(params, other, images) - whole).max() > 1e-3
 
 
-def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide():
-    model = small(stem="small", dtype="bfloat16")
+@pytest.mark.parametrize("pointwise", ["matmul", "convolution"])
+def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide(pointwise):
+    model = small(stem="small", dtype="bfloat16", pointwise=pointwise)
     params, stats = model.init(0)
     images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
 
@@ -179,9 +180,12 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_the_rest_wide():
     gradients = jax.grad(loss)(params)
     assert {x.dtype for x in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
     text = str(jax.make_jaxpr(loss)(params))
-    convolutions = [line for line in text.splitlines() if "conv_general_dilated" in line]
-    assert len(convolutions) == 20
-    assert all(line.split("=")[0].strip().split(":")[1].startswith("bf16") for line in convolutions)
+    lines = [line for line in text.splitlines() if " = conv_general_dilated" in line]
+    products = [line for line in text.splitlines() if " = dot_general" in line]
+    assert (len(lines), len(products)) == ((17, 4) if pointwise == "matmul" else (20, 1))
+    products.pop()  # the head
+    for line in lines + products:
+        assert line.split("=")[0].strip().split(":")[1].startswith("bf16")
     exact = small(stem="small").apply(params, stats, images)
     close = model.apply(params, stats, images)
     # Twenty layers of 2⁻⁹ roundings.

@@ -1,0 +1,58 @@
+"""The stem's max-pool, 3×3 with stride 2 and padding 1, with a backward pass that only gathers.
+
+XLA's own gradient of a max-pool finds the winners again from the input, in wide index arrays, and
+scatters with atomics on GPUs. Here forward keeps which of the nine taps won, one byte for each
+output, and backward reads it: every input collects from the at most four windows that cover it.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_TAPS = tuple((i, j) for i in range(3) for j in range(3))
+
+
+@jax.custom_vjp
+def max_pool(x: jax.Array) -> jax.Array:
+    """Maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of ``x`` (images, height, width, features).
+
+    The gradient goes to the first of equal maxima in row-major order, as in PyTorch and XLA.
+    """
+    return _forward(x)[0]
+
+
+def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    out = [-(-side // 2) for side in x.shape[1:3]]
+    padding = [
+        (0, 0, 0),
+        *((1, 2 * o - side, 0) for o, side in zip(out, x.shape[1:3], strict=True)),
+    ]
+    padded = lax.pad(x, jnp.asarray(-jnp.inf, x.dtype), [*padding, (0, 0, 0)])
+    best, winner = None, None
+    for tap, (i, j) in enumerate(_TAPS):
+        seen = padded[:, i : i + 2 * out[0] - 1 : 2, j : j + 2 * out[1] - 1 : 2]
+        if best is None:
+            best, winner = seen, jnp.zeros(seen.shape, jnp.uint8)
+        else:
+            winner = jnp.where(seen > best, jnp.uint8(tap), winner)
+            best = jnp.maximum(best, seen)
+    # Of the input only the shape is needed.
+    return best, (winner, jnp.empty((0, *x.shape[1:3], 0)))
+
+
+def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array]:
+    winner, like = kept
+    total, zero = None, jnp.zeros((), gradient.dtype)
+    for tap, offsets in enumerate(_TAPS):
+        share = jnp.where(winner == tap, gradient, zero)
+        # Output o of this tap lies at input 2o + offset − 1.
+        spread = [
+            (at - 1, side - (at - 1) - (2 * o - 1), 1)
+            for at, side, o in zip(offsets, like.shape[1:3], gradient.shape[1:3], strict=True)
+        ]
+        share = lax.pad(share, zero, [(0, 0, 0), *spread, (0, 0, 0)])
+        total = share if total is None else total + share
+    return (total,)
+
+
+max_pool.defvjp(_forward, _backward)

@@ -1,0 +1,117 @@
+"""The hand-written gradient of BatchNorm (+ shortcut) (+ rectifier) against autodiff, in float64.
+
+Tolerance 1e-10 of the largest value: sums of a few hundred float64 numbers in another order, times
+a one-pass variance that loses about two digits.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from largebatch import parallel
+from largebatch.models.batch_norm import BatchMode, BatchNorm
+from largebatch.parallel import REPLICATED, SPLIT
+
+EPSILON = 1e-3
+
+
+def plain(x, scale, bias, shortcut, *, spans, relu):
+    """Two passes, no custom gradient."""
+    parts = x.reshape(spans, -1, x.shape[-1])
+    mean, var = parts.mean(1, keepdims=True), parts.var(1, keepdims=True)
+    y = ((parts - mean) / jnp.sqrt(var + EPSILON) * scale + bias).reshape(x.shape)
+    if shortcut is not None:
+        y = y + shortcut
+    return jnp.maximum(y, 0) if relu else y
+
+
+def ours(x, scale, bias, shortcut, *, mode, relu):
+    layer = BatchNorm(x.shape[-1], epsilon=EPSILON)
+    layer.scale.set_value(scale)
+    layer.bias.set_value(bias)
+    return layer(x, mode, shortcut=shortcut, relu=relu)
+
+
+def inputs(images=8, features=3):
+    keys = jax.random.split(jax.random.key(0), 5)
+    shape = (images, 5, 4, features)
+    x = 2 * jax.random.normal(keys[0], shape) + jnp.arange(1.0, images + 1)[:, None, None, None]
+    scale, bias = (1 + 0.5 * jax.random.normal(key, (features,)) for key in keys[1:3])
+    return (x, scale, bias, *(jax.random.normal(key, shape) for key in keys[3:]))
+
+
+def close(got, expected):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-10 * float(abs(b).max()))
+
+
+@pytest.mark.parametrize(("adds", "relu"), list(itertools.product([True, False], repeat=2)))
+@pytest.mark.parametrize("spans", [1, 4])
+def test_value_and_gradient_equal_autodiffs(adds, relu, spans):
+    with jax.enable_x64(True):
+        *arguments, weights = jax.tree.map(lambda a: a.astype("float64"), inputs())
+        arguments[3] = arguments[3] if adds else None
+
+        def results(function, **options):
+            return jax.value_and_grad(
+                lambda *a: (weights * function(*a, relu=relu, **options)).sum(),
+                argnums=(0, 1, 2, 3) if adds else (0, 1, 2),
+            )(*arguments)
+
+        close(results(ours, mode=BatchMode(spans)), results(plain, spans=spans))
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_span_over_several_devices_equals_one_device(adds):
+    mesh = parallel.make_mesh(jax.devices()[:4], 2)
+    mode = BatchMode(spans=1, members=2, member_sum=parallel.member_sum)
+    with jax.enable_x64(True):
+        *arguments, weights = jax.tree.map(lambda a: a.astype("float64"), inputs())
+        arguments[3] = arguments[3] if adds else None
+
+        def on_device(x, scale, bias, shortcut, weights):
+            pull = jax.vjp(lambda *a: ours(*a, mode=mode, relu=True), x, scale, bias, shortcut)[1]
+            x, scale, bias, shortcut = pull(weights)
+            scale, bias = parallel.sum_over_devices((scale, bias))
+            return x, scale, bias, shortcut
+
+        spread = parallel.map_over(
+            mesh,
+            on_device,
+            (SPLIT, REPLICATED, REPLICATED, SPLIT, SPLIT),
+            (SPLIT, REPLICATED, REPLICATED, SPLIT),
+        )
+        got = jax.jit(spread)(*arguments, weights)
+        expected = jax.vjp(lambda *a: plain(*a, spans=2, relu=True), *arguments)[1](weights)
+        close(got, expected)
+
+
+def test_what_stays_for_backward_is_narrow():
+    """Beside x and, with a shortcut, the result: only vectors."""
+    x, scale, bias, shortcut, _ = inputs()
+    x, shortcut = x.astype("bfloat16"), shortcut.astype("bfloat16")
+    for given, large in ((None, 1), (shortcut, 2)):
+        _, pull = jax.vjp(lambda *a: ours(*a, mode=BatchMode(2), relu=True), x, scale, bias, given)
+        kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.size >= x.size]
+        assert [(leaf.size, leaf.dtype) for leaf in kept] == [(x.size, x.dtype)] * large
+
+
+def test_running_statistics_serve_evaluation_with_shortcut_and_rectifier():
+    x, scale, bias, shortcut, _ = inputs()
+    layer = BatchNorm(3, epsilon=EPSILON)
+    layer.scale.set_value(scale)
+    layer.bias.set_value(bias)
+    layer.mean.set_value(jnp.asarray([1.0, 2.0, 3.0]))
+    layer.var.set_value(jnp.asarray([4.0, 5.0, 6.0]))
+    expected = nnx.relu(
+        (x - layer.mean[...]) / np.sqrt(np.asarray(layer.var[...]) + EPSILON) * scale
+        + bias
+        + shortcut
+    )
+    np.testing.assert_allclose(
+        layer(x, None, shortcut=shortcut, relu=True), expected, rtol=1e-5, atol=1e-5
+    )

@@ -1,0 +1,42 @@
+"""Our max-pool against the library's, exactly: it only selects and adds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from largebatch.models.max_pool import max_pool
+
+
+def reference(x):
+    return nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 8, 8, 3), (2, 7, 9, 3), (1, 1, 1, 2), (3, 6, 5, 4)])
+def test_values_and_gradients_are_those_of_the_library(shape, dtype):
+    # Few distinct values, so that many windows have several equal maxima; small integers, so that
+    # sums are exact in any order.
+    x = jnp.round(2 * jax.random.normal(jax.random.key(0), shape)).astype(dtype)
+    expected, pull = jax.vjp(reference, x)
+    got, pull_ours = jax.vjp(max_pool, x)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got, expected)
+    gradient = jnp.round(8 * jax.random.normal(jax.random.key(1), got.shape)).astype(dtype)
+    np.testing.assert_array_equal(pull_ours(gradient)[0], pull(gradient)[0])
+
+
+def test_a_nan_is_not_lost():
+    x = jnp.zeros((1, 4, 4, 1)).at[0, 3, 3, 0].set(jnp.nan)
+    assert np.isnan(max_pool(x)).ravel().tolist() == [False, False, False, True]
+
+
+def test_backward_keeps_one_byte_an_output_and_neither_searches_nor_scatters():
+    x = jnp.ones((2, 8, 8, 4))
+    _, pull = jax.vjp(max_pool, x)
+    kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.size]
+    assert sum(leaf.nbytes for leaf in kept) == 2 * 4 * 4 * 4
+    text = jax.jit(lambda x, g: jax.vjp(max_pool, x)[1](g)).lower(x, max_pool(x)).as_text()
+    assert "select_and_scatter" not in text
+    assert "scatter" not in text
