@@ -2,14 +2,15 @@
 
     python scripts/benchmark.py input --data tfds:imagenet2012 --json records/input.json
 
-Each subcommand is a module of scripts/benchmarks with `add_arguments` and `run`. Figures are
-medians of interleaved repeats; a ratio above 1 means that ours is better. Peers that are not
-installed are reported as absent.
+Each subcommand is a module of scripts/benchmarks with `add_arguments` and `run`; one with OVERRIDES
+takes --config.section.key=value too. Figures are medians of interleaved repeats; a ratio above 1
+means that ours is better. Peers that are not installed are reported as absent.
 """
 
 import argparse
 import importlib
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +18,28 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.table import show
 
-from largebatch.errors import UserError
+from largebatch.config import command_line
+from largebatch.errors import ConfigError, UserError
 
-SUBCOMMANDS = ("input",)
+SUBCOMMANDS = (
+    "input",
+    "allreduce",
+    "step",
+    "end_to_end",
+    "correctness",
+    "optimizer",
+    "microbatch",
+    "gpu",
+)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of all subcommands."""
+def parser(names: Sequence[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
+    """The command line of some subcommands, whose modules are imported."""
     top = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     choices = top.add_subparsers(required=True, metavar=f"{{{','.join(SUBCOMMANDS)}}}")
-    for name in SUBCOMMANDS:
+    for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
         one = choices.add_parser(
             name,
@@ -38,14 +49,22 @@ def parser() -> argparse.ArgumentParser:
         )
         one.add_argument("--json", type=Path, help="where to write the record")
         module.add_arguments(one)
-        one.set_defaults(run=module.run, name=name)
+        overridable = getattr(module, "OVERRIDES", False)
+        one.set_defaults(run=module.run, name=name, overridable=overridable)
     return top
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, show, and keep the record."""
-    flags = parser().parse_args(arguments)
+    # So that the competitors, which may stand still, are ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # What the others need may not be installed here.
+    named = [word for word in arguments[:1] if word in SUBCOMMANDS]
+    flags, others = parser(named or SUBCOMMANDS).parse_known_args(arguments)
     try:
+        flags.overrides = command_line.overrides(others)
+        if flags.overrides and not flags.overridable:
+            raise ConfigError(f"benchmark {flags.name} takes no --config.section.key=value")
         results = flags.run(flags)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -95,6 +95,16 @@ class Plan:
         return max(1, self.microbatch // self.span)
 
     @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in backward; Micikevicius et al. 2018 (arXiv 1710.03740), 3.2."""
+        scale = self.config.loss.scale
+        if scale != "auto":
+            return scale
+        # The loss is a mean over the global batch; so scaled, an image weighs about 1.
+        half = self.config.model.dtype == "float16"
+        return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
+
+    @property
     def norm_momentum(self) -> float:
         """Share of the running statistics kept at each step."""
         norm = self.config.norm

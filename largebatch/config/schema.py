@@ -47,8 +47,19 @@ class Model:
     zero_init_last_gamma: bool = option(
         False, "start each residual branch at zero (Goyal et al. 2017, section 5.1)"
     )
-    dtype: Literal["float32", "bfloat16"] = option(
+    dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "arithmetic of convolutions; parameters, statistics and loss stay float32"
+    )
+    pointwise: Literal["auto", "matmul", "convolution"] = option(
+        "auto",
+        "1×1 convolutions as matrix products or as convolutions; auto: products on CPUs",
+        mathematics=False,
+    )
+    remat: Literal["none", "norms", "blocks"] = option(
+        "none",
+        "what backward computes again to save memory: nothing; the normalised activations inside a "
+        "block; whole blocks",
+        mathematics=False,
     )
 
 
@@ -216,6 +227,18 @@ class Optimizer:
         ("bn", "bias"), "kinds of parameter (conv, fc, bias, bn) that use the plain learning rate"
     )
     decay_skip: tuple[Kind, ...] = option(("bn", "bias"), "kinds of parameter that are not decayed")
+    layout: Literal["auto", "leaf", "rows"] = option(
+        "auto",
+        "how norms are computed: leaf, a reduction for each parameter; rows, few reductions over "
+        "the rows of many; auto: rows on GPUs, leaf elsewhere",
+        mathematics=False,
+    )
+    update: Literal["replicated", "sharded"] = option(
+        "replicated",
+        "replicated: every device updates all parameters; sharded: its part of each, with "
+        "velocities that only it holds (Xu et al. 2020, arXiv 2004.13336)",
+        mathematics=False,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +273,12 @@ class Loss:
     label_smoothing: float = option(
         0.1, "share of the target spread evenly over all classes", within="at least 0 and below 1"
     )
+    scale: float | Literal["auto"] = option(
+        "auto",
+        "factor of the loss in backward, taken out of the gradients again after the all-reduce, "
+        "against underflow; auto: 1, and with float16 the largest power of two in the global batch",
+        within="above 0",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,11 +291,27 @@ class Comm:
         "leaf: one for each parameter, inside backward; tree: one for all of them, after backward",
         mathematics=False,
     )
-    bucket_mib: float = option(
-        4.0, "least size of a bucket on the wire, in MiB", within="above 0", mathematics=False
+    bucket_mib: float | Literal["auto"] = option(
+        "auto",
+        "least size of a bucket on the wire, in MiB; auto: what a model of this network and of the "
+        "backward pass finds best, a parameter each on one device or CPUs, 4 on unknown hardware",
+        within="above 0",
+        mathematics=False,
     )
-    wire: Literal["float32", "bfloat16"] = option(
+    backward_profile: str = option(
+        "",
+        "auto only: file of measured seconds of the backward pass, written by "
+        "scripts/benchmark.py allreduce --profile_out; empty: estimated",
+        mathematics=False,
+    )
+    wire: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "number format of gradients on the wire"
+    )
+    xla_options: tuple[str, ...] = option(
+        (),
+        "options of the compiler as name=value, added to ours or in their place; one that it does "
+        "not take is left out with a warning",
+        mathematics=False,
     )
 
 

@@ -6,8 +6,9 @@ clock of a run is its sample position, which the host owns, so every `update` is
 """
 
 from largebatch.optim.lars import Flavour, LarsState, lars
+from largebatch.optim.norms import Layout, norms_in
 from largebatch.optim.parameters import KINDS, kinds, mask, path_names
-from largebatch.optim.report import LayerReport, global_norm
+from largebatch.optim.report import LayerReport, by_path, global_norm
 from largebatch.optim.schedules import Decay, Schedule, peak_rate
 from largebatch.optim.sgd import SgdState, sgd
 
@@ -17,12 +18,15 @@ __all__ = [
     "Flavour",
     "LarsState",
     "LayerReport",
+    "Layout",
     "Schedule",
     "SgdState",
+    "by_path",
     "global_norm",
     "kinds",
     "lars",
     "mask",
+    "norms_in",
     "path_names",
     "peak_rate",
     "sgd",

@@ -19,11 +19,12 @@ with ratio 1, `optax` with e / wd. The learning rate is inside the velocity: wha
 scales is the newest term, not the past.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from largebatch.errors import ConfigError, did_you_mean
@@ -33,45 +34,58 @@ from largebatch.optim.momentum import (
     add_decay,
     descend,
     resolve_mask,
+    spread,
     zero_velocity,
 )
-from largebatch.optim.report import LayerReport, empty_report, l2_norm, measure
+from largebatch.optim.norms import Layout, Norms, Total, norms_in
+from largebatch.optim.report import LayerReport, empty_report, measure
 
 PyTree = Any
 Flavour = Literal["mlperf", "optax"]
 
 
 class LarsState(NamedTuple):
-    """Trees like the parameters."""
+    """What an update leaves to the next."""
 
     momentum: PyTree
-    """Velocities v, learning rates included."""
+    """Velocities v, learning rates included; a tree like the parameters."""
     report: LayerReport
     """Of the last update."""
 
 
-class _Layer(NamedTuple):
-    """What the denominator of one parameter's trust ratio is made of."""
+class _Layers(NamedTuple):
+    """What the denominators of the trust ratios are made of; vectors are (parameters,)."""
 
     weight_norm: jax.Array
     gradient_norm: jax.Array
-    direction: jax.Array
-    """u, of the parameter's shape."""
-    weight_decay: float
+    directions: Sequence[jax.Array]
+    """u of each parameter, of its shape."""
+    weight_decay: np.ndarray
     """0 for a parameter that is not decayed."""
+    trusted: np.ndarray
+    """Whether the parameter has a trust ratio; for the others nothing needs to be computed."""
 
 
-def _sum_of_norms(layer: _Layer) -> tuple[jax.Array, jax.Array]:
-    return layer.gradient_norm, layer.gradient_norm + layer.weight_decay * layer.weight_norm
+def _sum_of_norms(layers: _Layers, norms: Norms) -> tuple[jax.Array, jax.Array]:
+    del norms
+    decay = jnp.asarray(layers.weight_decay, layers.weight_norm.dtype)
+    return layers.gradient_norm, layers.gradient_norm + decay * layers.weight_norm
 
 
-def _norm_of_sum(layer: _Layer) -> tuple[jax.Array, jax.Array]:
-    norm = l2_norm(layer.direction)
+def _norm_of_sum(layers: _Layers, norms: Norms) -> tuple[jax.Array, jax.Array]:
+    # Where nothing is decayed, u is g.
+    differ = np.flatnonzero(layers.trusted & (layers.weight_decay != 0))
+    norm = layers.gradient_norm
+    if differ.size:
+        (found,) = norms([layers.directions[i] for i in differ], inputs=2).astype(norm.dtype)
+        place = np.arange(norm.size)
+        place[differ] = norm.size + np.arange(differ.size)
+        norm = jnp.concatenate([norm, found])[place]
     return norm, norm
 
 
-# Each gives the norm that must not be 0, and the denominator before epsilon.
-_DENOMINATORS: dict[str, Callable[[_Layer], tuple[jax.Array, jax.Array]]] = {
+# Each gives the norms that must not be 0, and the denominators before epsilon.
+_DENOMINATORS: dict[str, Callable[[_Layers, Norms], tuple[jax.Array, jax.Array]]] = {
     "mlperf": _sum_of_norms,
     "optax": _norm_of_sum,
 }
@@ -87,6 +101,8 @@ def lars(
     weight_decay: float = 0.0,
     trust_mask: Mask = None,
     decay_mask: Mask = None,
+    layout: Layout = "auto",
+    total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """LARS; the formulas are at the top of this module.
 
@@ -102,25 +118,27 @@ def lars(
         trust_mask: Parameters that have a trust ratio; the others use 1, whether decayed or not.
         decay_mask: Parameters that are decayed. For the others wd is 0 everywhere, in the
             denominator too.
+        layout: How norms are computed.
+        total: Where a device holds parts of arrays only, see `norms_in`.
 
     Returns:
         A transformation with a `LarsState`.
 
     Raises:
-        ConfigError: An unknown flavour.
+        ConfigError: An unknown flavour or layout.
     """
     if flavour not in _DENOMINATORS:
         raise ConfigError(
             f"optimizer.flavour={flavour!r} is unknown; {did_you_mean(flavour, _DENOMINATORS)}"
         )
-    denominator_of = _DENOMINATORS[flavour]
+    denominators_of, norms = _DENOMINATORS[flavour], norms_in(layout, total)
 
-    def trust_ratio(layer: _Layer) -> jax.Array:
-        norm, denominator = denominator_of(layer)
-        nonzero = (layer.weight_norm > 0) & (norm > 0)
+    def trust_ratios(layers: _Layers) -> jax.Array:
+        norm, denominator = denominators_of(layers, norms)
+        applies = layers.trusted & (layers.weight_norm > 0) & (norm > 0)
         # A safe denominator too, lest `jax_debug_nans` stops at the branch not taken.
-        denominator = jnp.where(nonzero, denominator + epsilon, 1)
-        return jnp.where(nonzero, trust_coefficient * layer.weight_norm / denominator, 1)
+        denominator = jnp.where(applies, denominator + epsilon, 1)
+        return jnp.where(applies, trust_coefficient * layers.weight_norm / denominator, 1)
 
     def init(params: PyTree) -> LarsState:
         return LarsState(zero_velocity(params), empty_report(params))
@@ -135,17 +153,20 @@ def lars(
     ) -> tuple[PyTree, LarsState]:
         trusted, decayed = resolve_mask(trust_mask, params), resolve_mask(decay_mask, params)
         directions = add_decay(grads, params, weight_decay, decayed)
-        report = measure(grads, params)
-
-        def ratio(
-            one: jax.Array, w: jax.Array, g: jax.Array, u: jax.Array, trust: bool, decay: bool
-        ) -> jax.Array:
-            layer = _Layer(w, g, u, weight_decay if decay else 0.0)
-            return trust_ratio(layer).astype(one.dtype) if trust else one
-
-        ratios = jax.tree.map(ratio, *report, directions, trusted, decayed)
-        inputs = jax.tree.map(lambda trust, u: learning_rate * trust * u, ratios, directions)
+        report = measure(grads, params, norms)
+        ratios = trust_ratios(
+            _Layers(
+                report.weight_norm,
+                report.gradient_norm,
+                jax.tree.leaves(directions),
+                np.where(jax.tree.leaves(decayed), weight_decay, 0.0),
+                np.asarray(jax.tree.leaves(trusted)),
+            )
+        )
+        report = report._replace(trust_ratio=ratios)
+        rates = spread((learning_rate * ratios).astype(ratios.dtype), params, after=report)
+        inputs = jax.tree.map(lambda rate, u: rate * u, rates, directions)
         steps, velocity = accumulate(inputs, state.momentum, momentum, nesterov=nesterov)
-        return descend(steps, params), LarsState(velocity, report._replace(trust_ratio=ratios))
+        return descend(steps, params), LarsState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,4 +1,4 @@
-"""What LARS and SGD share: masks, weight decay, momentum.
+"""What LARS and SGD share: masks, weight decay, momentum, a learning rate for each parameter.
 
 Arithmetic is in at least float32; velocities and updates have the dtype of their parameter.
 """
@@ -9,12 +9,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from largebatch.optim.report import at_least_float32
+from largebatch.optim.norms import at_least_float32
 
 PyTree = Any
 Mask = PyTree | Callable[[PyTree], PyTree] | None
 """Static bools in a tree like the parameters, or of one value for a whole subtree; or a function
 of the parameters that returns one; None applies everywhere."""
+
+
+# XLA's GPU compiler updates parameters of one shape in one kernel if they read different elements
+# of one vector, which must have less than 1,024 bytes (ParameterSlicesAreNonOverlapping). Without
+# that, ResNet-50 takes 161 kernels, most of them for a few hundred elements.
+_SHARED = 250
 
 
 def resolve_mask(mask: Mask, params: PyTree) -> PyTree:
@@ -56,6 +62,20 @@ def accumulate(
     new = jax.tree.map(lambda x, v: momentum * at_least_float32(v) + x, inputs, velocity)
     steps = jax.tree.map(lambda x, v: x + momentum * v, inputs, new) if nesterov else new
     return steps, jax.tree.map(lambda v, old: v.astype(old.dtype), new, velocity)
+
+
+def spread(rates: jax.Array, params: PyTree, after: PyTree) -> PyTree:
+    """A tree like `params` of scalars, the elements of `rates` (parameters,).
+
+    Args:
+        rates: In the order of `jax.tree.leaves`.
+        params: Whose structure to take.
+        after: What is to be computed before anything that these scalars go into. Parameters are
+            updated in place, so a norm of theirs that were still to come would need a copy.
+    """
+    pieces = [rates[start : start + _SHARED] for start in range(0, len(rates), _SHARED)]
+    pieces, _ = jax.lax.optimization_barrier((pieces, after))
+    return jax.tree.unflatten(jax.tree.structure(params), [x for piece in pieces for x in piece])
 
 
 def descend(steps: PyTree, params: PyTree) -> PyTree:

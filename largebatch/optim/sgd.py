@@ -11,6 +11,7 @@ momentum correction is needed (Goyal et al., section 3, remark 2).
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from largebatch.optim.momentum import (
@@ -19,18 +20,20 @@ from largebatch.optim.momentum import (
     add_decay,
     descend,
     resolve_mask,
+    spread,
     zero_velocity,
 )
+from largebatch.optim.norms import Layout, Total, norms_in
 from largebatch.optim.report import LayerReport, empty_report, measure
 
 PyTree = Any
 
 
 class SgdState(NamedTuple):
-    """Trees like the parameters."""
+    """What an update leaves to the next."""
 
     momentum: PyTree
-    """Velocities v, without learning rates."""
+    """Velocities v, without learning rates; a tree like the parameters."""
     report: LayerReport
     """Of the last update; the trust ratios are 1."""
 
@@ -41,6 +44,8 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
     decay_mask: Mask = None,
+    layout: Layout = "auto",
+    total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """SGD; the formulas are at the top of this module.
 
@@ -51,10 +56,16 @@ def sgd(
         nesterov: Nesterov momentum.
         weight_decay: wd.
         decay_mask: Parameters that are decayed.
+        layout: How the norms of the report are computed.
+        total: Where a device holds parts of arrays only, see `norms_in`.
 
     Returns:
         A transformation with an `SgdState`.
+
+    Raises:
+        ConfigError: An unknown layout.
     """
+    norms = norms_in(layout, total)
 
     def init(params: PyTree) -> SgdState:
         return SgdState(zero_velocity(params), empty_report(params))
@@ -69,7 +80,9 @@ def sgd(
     ) -> tuple[PyTree, SgdState]:
         directions = add_decay(grads, params, weight_decay, resolve_mask(decay_mask, params))
         steps, velocity = accumulate(directions, state.momentum, momentum, nesterov=nesterov)
-        steps = jax.tree.map(lambda step: learning_rate * step, steps)
-        return descend(steps, params), SgdState(velocity, measure(grads, params))
+        report = measure(grads, params, norms)
+        rates = spread(jnp.full_like(report.trust_ratio, learning_rate), params, after=report)
+        steps = jax.tree.map(lambda rate, step: rate * step, rates, steps)
+        return descend(steps, params), SgdState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,11 +1,15 @@
 """Devices, buckets and collectives."""
 
+from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket, plan_buckets
 from largebatch.parallel.collectives import (
     flatten,
+    gather_parts,
     map_over,
     member_sum,
+    own_parts,
     reduce_gradients_in_backward,
+    scatter_gradients_in_backward,
     sum_over_devices,
 )
 from largebatch.parallel.mesh import (
@@ -14,6 +18,7 @@ from largebatch.parallel.mesh import (
     from_local,
     local_rows,
     make_mesh,
+    placed,
     replicated,
     split,
 )
@@ -24,13 +29,18 @@ __all__ = [
     "Bucket",
     "flatten",
     "from_local",
+    "gather_parts",
     "local_rows",
     "make_mesh",
     "map_over",
     "member_sum",
+    "own_parts",
+    "placed",
     "plan_buckets",
     "reduce_gradients_in_backward",
     "replicated",
+    "scatter_gradients_in_backward",
+    "shards",
     "split",
     "sum_over_devices",
 ]

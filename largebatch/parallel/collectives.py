@@ -12,9 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
+from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket
 from largebatch.parallel.mesh import AXES
 
@@ -99,6 +101,104 @@ def _reduced_backward(
 
 
 _reduced.defvjp(_reduced_forward, _reduced_backward)
+
+
+def scatter_gradients_in_backward(
+    params: Mapping[str, jax.Array],
+    sinks: Mapping[str, jax.Array],
+    buckets: Sequence[Bucket],
+    accumulated: Sequence[jax.Array] | None,
+    wire: str,
+) -> dict[str, jax.Array]:
+    """As ``reduce_gradients_in_backward``, but each device gets the sums of its own parts only.
+
+    Every array is cut into as many parts as there are devices (``shards.cut``), and one
+    reduce-scatter a bucket sums them. The gradients of ``params`` are zero then.
+
+    Args:
+      params: path to array.
+      sinks: path to zeros (1, part), whose gradients will be the sums of this device's parts.
+      buckets: the plan; covers ``params`` exactly.
+      accumulated: see there.
+      wire: see there.
+    """
+    hooked = {}
+    for i, bucket in reversed(list(enumerate(buckets))):
+        held = None if accumulated is None else accumulated[i]
+        arrays, parts = (tuple(tree[path] for path in bucket.paths) for tree in (params, sinks))
+        hooked.update(zip(bucket.paths, _scattered(wire, arrays, parts, held), strict=True))
+    return hooked
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scattered(
+    wire: str,
+    arrays: tuple[jax.Array, ...],
+    sinks: tuple[jax.Array, ...],
+    held: jax.Array | None,
+) -> tuple[jax.Array, ...]:
+    del wire, sinks, held
+    return arrays
+
+
+def _scattered_forward(
+    wire: str,
+    arrays: tuple[jax.Array, ...],
+    sinks: tuple[jax.Array, ...],
+    held: jax.Array | None,
+) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    del wire, sinks
+    return arrays, held
+
+
+def _scattered_backward(
+    wire: str, held: jax.Array | None, gradients: tuple[jax.Array, ...]
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...], jax.Array | None]:
+    zeros = tuple(jnp.zeros_like(g) for g in gradients)
+    if held is not None:
+        gradients = _unflatten(flatten(gradients) + held, gradients)
+    parts = jnp.concatenate([shards.cut(g, _devices()) for g in gradients], axis=1)
+    on_wire = parts if wire == "float32" else parts.astype(wire)
+    own = jax.lax.psum_scatter(on_wire, AXES, scatter_dimension=0, tiled=True).astype(parts.dtype)
+    return zeros, _columns(own, gradients), None if held is None else jnp.zeros_like(held)
+
+
+_scattered.defvjp(_scattered_forward, _scattered_backward)
+
+
+def own_parts(tree: PyTree) -> PyTree:
+    """Of each array, which all devices hold, the part (1, part) that this device updates."""
+    devices, index = _devices(), jax.lax.axis_index(AXES)
+    return jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(shards.cut(x, devices), index, 1), tree
+    )
+
+
+def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
+    """Whole arrays from the parts of all devices.
+
+    One all-gather for each array, of which the compiler makes a few: so they arrive where they
+    stay, while one joined array would have to be taken apart again.
+
+    Args:
+      parts: of this device, (1, part) each.
+      like: arrays of the shapes to restore.
+    """
+
+    def gathered(part: jax.Array, whole: jax.Array) -> jax.Array:
+        return shards.join(jax.lax.all_gather(part, AXES, axis=0, tiled=True), whole.shape)
+
+    return jax.tree.map(gathered, parts, like)
+
+
+def _devices() -> int:
+    return jax.lax.psum(1, AXES)
+
+
+def _columns(rows: jax.Array, like: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """(rows, parts of all arrays) as the parts of each."""
+    ends = np.cumsum([shards.part_size(x.size, _devices()) for x in like])[:-1]
+    return tuple(jnp.split(rows, ends, axis=1))
 
 
 def flatten(arrays: Sequence[jax.Array]) -> jax.Array:

@@ -6,6 +6,7 @@ a contiguous part of every array that is split over the mesh.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,6 +34,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def split(mesh: Mesh) -> NamedSharding:
     """The first dimension is shared out over all devices in their order."""
     return NamedSharding(mesh, SPLIT)
+
+
+def placed(mesh: Mesh, specs: Any) -> Any:
+    """The shardings of a tree of ``REPLICATED`` and ``SPLIT``."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
 def local_rows(mesh: Mesh, rows: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from largebatch import data, optim, parallel
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
 from largebatch.errors import DataError
 from largebatch.models import Model
+from largebatch.parallel import compiler
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.tracking import Console
 from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
@@ -132,13 +133,19 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         crops_on_device=config.data.crops == "device",
     )
 
+    options = compiler.program_options(
+        compiler.platform_of(devices[0]),
+        config.comm.allreduce,
+        config.comm.xla_options,
+        console.warn,
+    )
     compiled: dict[int | None, Programs] = {}
 
     def programs(microbatch: int | None) -> Programs:
         if microbatch not in compiled:
             plan = resolve(config, facts, microbatch=microbatch)
             mesh = parallel.make_mesh(devices, plan.members)
-            compiled[microbatch] = Programs(steps_of(plan, mesh, train_source))
+            compiled[microbatch] = Programs(steps_of(plan, mesh, train_source), options)
         return compiled[microbatch]
 
     microbatch = None
@@ -203,9 +210,12 @@ def facts_of(
     )
 
 
-def model_of(plan: Plan) -> Model:
-    """The network of a plan."""
-    model = plan.config.model
+def model_of(plan: Plan, platform: str | None = None) -> Model:
+    """The network of a plan, in the form for ``platform``; None is that of this process."""
+    model, pointwise = plan.config.model, plan.config.model.pointwise
+    if pointwise == "auto":
+        on_cpu = (platform or jax.default_backend()) == "cpu"
+        pointwise = "matmul" if on_cpu else "convolution"
     return Model(
         name=model.name,
         classes=plan.facts.classes,
@@ -215,6 +225,8 @@ def model_of(plan: Plan) -> Model:
         epsilon=plan.config.norm.epsilon,
         zero_init_last_gamma=model.zero_init_last_gamma,
         dtype=model.dtype,
+        pointwise=pointwise,
+        remat=model.remat,
     )
 
 
@@ -226,6 +238,8 @@ def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
         "nesterov": options.nesterov,
         "weight_decay": options.weight_decay,
         "decay_mask": lambda params: optim.mask(params, options.decay_skip),
+        "layout": options.layout,
+        "total": parallel.sum_over_devices if options.update == "sharded" else None,
     }
     if options.name == "sgd":
         return optim.sgd(**shared)
@@ -240,7 +254,8 @@ def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
 
 def steps_of(plan: Plan, mesh: Mesh, source: data.Source) -> Steps:
     """The step functions of a plan on a mesh."""
-    return Steps(plan, model_of(plan), optimizer_of(plan.config), mesh, source.mean, source.std)
+    model = model_of(plan, mesh.devices.flat[0].platform)
+    return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
 
 
 def _is_open(config: Config, facts: Facts) -> bool:

@@ -13,7 +13,7 @@ from largebatch.config import Plan, differences, freeze, table
 from largebatch.errors import CheckpointError, ConfigError
 
 PyTree = Any
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)

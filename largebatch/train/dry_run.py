@@ -96,9 +96,10 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=STEPS * run.plan.samples_per_step)
     with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
+        state = run.programs.steps.stored(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
-        restored = checkpoints.restore(STEPS, run.programs.state)
+        restored = checkpoints.restore(STEPS, run.programs.stored)
     saved, restored = jax.device_get((jax.tree.leaves(state), jax.tree.leaves(restored)))
     if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
         raise CheckpointError(

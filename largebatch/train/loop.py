@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from largebatch import data
+from largebatch.optim import by_path
 from largebatch.tracking import Summary, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
@@ -18,7 +19,6 @@ from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, TrainState
 from largebatch.train.transfer import OnDevices
-from largebatch.trees import flatten_paths
 
 PyTree = Any
 
@@ -184,7 +184,7 @@ class Loop:
         self._finished(step, metrics, extra)
         if last or step % plan.checkpoint_every_steps == 0:
             self.tracker.flush()  # a checkpoint never knows more than the log
-            self.checkpoints.save(state, self.progress(step), plan)
+            self.checkpoints.save(self.run.programs.steps.stored(state), self.progress(step), plan)
         self.clock.start()
 
     def _finished(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
@@ -220,14 +220,8 @@ class Loop:
 
     def _log_layers(self, step: int, state: TrainState) -> None:
         """Trust ratio and norms of every parameter; waits, for the next step takes the state."""
-        report = jax.device_get(state.optimizer.report)
-        columns = {name: flatten_paths(getattr(report, name)) for name in report._fields}
-        paths = next(iter(columns.values()))
-        self.tracker.layers(
-            step,
-            step * self.run.plan.samples_per_step,
-            {path: {name: float(c[path]) for name, c in columns.items()} for path in paths},
-        )
+        values = by_path(state.optimizer.report, state.params)
+        self.tracker.layers(step, step * self.run.plan.samples_per_step, values)
 
     def _fingerprint(self, step: int) -> str:
         """Hash of the examples of a step, by which two sites find where their runs part."""

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,15 @@ PyTree = Any
 class Programs:
     """Executables of ``steps``, each compiled on first use (and then kept)."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, options: Mapping[str, str] | None = None) -> None:
+        """Compiles nothing yet.
+
+        Args:
+          steps: what is compiled.
+          options: of XLA, name to value, for the programs that compute on images.
+        """
         self.steps = steps
+        self._options = dict(options or {})
         self.compile_s = 0.0
         self.bytes: dict[str, int] = {}
         """Peak bytes on a device, by program."""
@@ -28,22 +35,33 @@ class Programs:
     @functools.cached_property
     def state(self) -> PyTree:
         """Shapes and shardings of the state."""
+        found = jax.eval_shape(self.steps.init, 0)
+        placed = jax.tree.broadcast(parallel.placed(self.steps.mesh, self.steps.specs), found)
+        return jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            found,
+            placed,
+        )
+
+    @functools.cached_property
+    def stored(self) -> PyTree:
+        """Those of the state as checkpoints hold it."""
         sharding = parallel.replicated(self.steps.mesh)
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            jax.eval_shape(self.steps.init, 0),
+            jax.eval_shape(self.steps.stored, self.state),
         )
 
     @functools.cached_property
     def init(self) -> jax.stages.Compiled:
         """Seed → state."""
         seed = jax.ShapeDtypeStruct((), jnp.int32, sharding=parallel.replicated(self.steps.mesh))
-        return self._compile("initialisation", self.steps.init, seed)
+        return self._compile("initialisation", self.steps.init, seed, plain=True)
 
     @functools.cached_property
     def empty_carry(self) -> jax.stages.Compiled:
         """() → carry."""
-        return self._compile("empty carry", self.steps.empty_carry)
+        return self._compile("empty carry", self.steps.empty_carry, plain=True)
 
     @functools.cached_property
     def accumulate(self) -> jax.stages.Compiled:
@@ -130,9 +148,12 @@ class Programs:
             images = struct(pictures, jnp.uint8), struct((5,), jnp.int32)
         return images, struct((), jnp.int32)
 
-    def _compile(self, name: str, function: Any, *arguments: Any) -> jax.stages.Compiled:
+    def _compile(
+        self, name: str, function: Any, *arguments: Any, plain: bool = False
+    ) -> jax.stages.Compiled:
         start = time.perf_counter()
-        compiled = function.lower(*arguments).compile()
+        options = None if plain else self._options or None
+        compiled = function.lower(*arguments).compile(compiler_options=options)
         self.compile_s += time.perf_counter() - start
         self.bytes[name] = program_bytes(compiled)
         return compiled

@@ -173,7 +173,7 @@ class _Session:
     def _state(self) -> TrainState:
         programs = self.made.programs
         if self.step is not None:
-            return self.checkpoints.restore(self.step, programs.state)
+            return programs.steps.restored(self.checkpoints.restore(self.step, programs.stored))
         return programs.init(np.int32(self.made.plan.config.run.seed))
 
     def _trackers(self, progress: Progress) -> tracking.Tracker:

@@ -22,7 +22,11 @@ def sum_over_spans(batch: PyTree) -> PyTree:
 
 def moving_average(running: PyTree, mean: PyTree, momentum: float) -> PyTree:
     """``momentum`` of the running statistics and the rest of the step's."""
-    return jax.tree.map(lambda old, new: momentum * old + (1 - momentum) * new, running, mean)
+    # Read from one small vector, of which the compiler does not know the values: so layers of one
+    # shape become one kernel instead of two for each layer.
+    dtype = jax.tree.leaves(running)[0].dtype
+    shares = jax.lax.optimization_barrier(jnp.asarray([momentum, 1 - momentum], dtype))
+    return jax.tree.map(lambda old, new: shares[0] * old + shares[1] * new, running, mean)
 
 
 def with_squared_means(batch: PyTree) -> PyTree:

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch import parallel
+from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.models import BatchMode, Model
@@ -26,13 +27,14 @@ from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train import statistics
 from largebatch.train.loss import Sums, classification_sums
 from largebatch.train.transfer import Images
+from largebatch.train.update import Replicated, Sharded, Update
 from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
 
 
 class TrainState(NamedTuple):
-    """All that training changes on the devices; replicated."""
+    """All that training changes on the devices; replicated, but for velocities in parts."""
 
     params: PyTree
     stats: PyTree
@@ -75,14 +77,29 @@ class Steps:
     def buckets(self) -> tuple[Bucket, ...]:
         """The static groups in which gradients are reduced."""
         params, _ = jax.eval_shape(self.model.init, 0)
-        sizes = {path: leaf.size for path, leaf in flatten_paths(params).items()}
-        comm = self.plan.config.comm
-        return parallel.plan_buckets(
-            [(path, sizes[path]) for path in self.model.parameter_paths()],
-            scheme=comm.allreduce,
-            least_bytes=comm.bucket_mib * 2**20,
-            itemsize=jnp.dtype(comm.wire).itemsize,
+        shapes = {path: leaf.shape for path, leaf in flatten_paths(params).items()}
+        return gradient_buckets(
+            [(path, shapes[path]) for path in self.model.parameter_paths()],
+            self.plan.config.comm,
+            tuple(self.mesh.devices.flat),
+            images=self.plan.local_images,
+            image_shape=self.plan.facts.image_shape,
+            dtype=self.plan.config.model.dtype,
         )
+
+    @functools.cached_property
+    def update(self) -> Update:
+        """How gradients become new parameters."""
+        parts = self.optimizer, self.buckets, self.plan.config.comm.wire
+        sharded = self.plan.config.optimizer.update == "sharded"
+        return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
+
+    @functools.cached_property
+    def specs(self) -> TrainState:
+        """How the state lies on the devices, a prefix of its tree."""
+        params, _ = jax.eval_shape(self.model.init, 0)
+        state = jax.eval_shape(self.update.init, params)
+        return TrainState(REPLICATED, REPLICATED, self.update.specs(state))
 
     @functools.cached_property
     def init(self) -> Callable[[np.int32], TrainState]:
@@ -90,14 +107,32 @@ class Steps:
 
         def init(seed: jax.Array) -> TrainState:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
-            return TrainState(params, stats, self.optimizer.init(params))
+            return TrainState(params, stats, self.update.init(params))
 
         # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
         # second to run as it is.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
-        sharding = parallel.replicated(self.mesh)
-        return jax.jit(init, out_shardings=sharding, compiler_options=options)
+        shardings = parallel.placed(self.mesh, self.specs)
+        return jax.jit(init, out_shardings=shardings, compiler_options=options)
+
+    @functools.cached_property
+    def stored(self) -> Callable[[TrainState], TrainState]:
+        """State → the state as checkpoints hold it, whatever the devices and the update are."""
+
+        def stored(state: TrainState) -> TrainState:
+            return state._replace(optimizer=self.update.stored(state.optimizer, state.params))
+
+        return jax.jit(stored, out_shardings=parallel.replicated(self.mesh))
+
+    @functools.cached_property
+    def restored(self) -> Callable[[TrainState], TrainState]:
+        """The inverse of ``stored``."""
+
+        def restored(state: TrainState) -> TrainState:
+            return state._replace(optimizer=self.update.restored(state.optimizer))
+
+        return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
 
     @functools.cached_property
     def empty_carry(self) -> Callable[[], Carry]:
@@ -140,7 +175,6 @@ class Steps:
 
         ``carry`` is None where a step is one microbatch.
         """
-        wire = self.plan.config.comm.wire
 
         def finish(
             state: TrainState,
@@ -151,24 +185,25 @@ class Steps:
         ) -> tuple[TrainState, Metrics]:
             held = None if carry is None else [g[0] for g in carry.gradients]
 
-            def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
-                hooked = parallel.reduce_gradients_in_backward(
-                    flatten_paths(params), self.buckets, held, wire
-                )
+            def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
+                hooked = self.update.hook(state.params, handles, held)
                 return self._loss(unflatten_paths(hooked), state.stats, images, labels)
 
-            gradients, totals = jax.grad(loss, has_aux=True)(state.params)
+            handles = self.update.handles(state.params)
+            gradients, totals = jax.grad(loss, has_aux=True)(handles)
+            if self.plan.loss_scale != 1:
+                gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
             flat, unravel = ravel_pytree(totals)
             flat = flat if carry is None else flat + carry.totals[0]
             batch, sums = unravel(parallel.sum_over_devices(flat))
-            updates, optimizer = self.optimizer.update(
-                gradients, state.optimizer, state.params, learning_rate=learning_rate
+            params, optimizer = self.update.apply(
+                gradients, state.optimizer, state.params, learning_rate
             )
             spans = self.mesh.size * self.plan.microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
                 state.stats, jax.tree.map(lambda x: x / spans, batch), self.plan.norm_momentum
             )
-            new = TrainState(optax.apply_updates(state.params, updates), stats, optimizer)
+            new = TrainState(params, stats, optimizer)
             metrics = Metrics(
                 loss=sums.loss / sums.count,
                 top1=sums.top1 / sums.count,
@@ -178,7 +213,10 @@ class Steps:
             return new, metrics
 
         mapped = parallel.map_over(
-            self.mesh, finish, (REPLICATED, SPLIT, SPLIT, SPLIT, REPLICATED), REPLICATED
+            self.mesh,
+            finish,
+            (self.specs, SPLIT, SPLIT, SPLIT, REPLICATED),
+            (self.specs, REPLICATED),
         )
         return jax.jit(mapped, donate_argnums=0)
 
@@ -232,11 +270,12 @@ class Steps:
     def _loss(
         self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
     ) -> tuple[jax.Array, PyTree]:
-        """This microbatch's share of the batch's mean loss, and (statistics, metrics) sums."""
+        """This microbatch's share of the batch's mean loss, scaled; (statistics, metrics) sums."""
         logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
         weights = jnp.ones(labels.shape, logits.dtype)
         sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
-        return sums.loss / self.plan.samples_per_step, (statistics.sum_over_spans(batch), sums)
+        weight = self.plan.loss_scale / self.plan.samples_per_step
+        return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
 
     def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
         """Floats of mean 0 and deviation 1, cut out of decoded pictures first if those are given.

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.runner import Figures
-from benchmarks.workload import Absent, Workload
+from benchmarks.workload import Absent, Task
 from largebatch.errors import DataError
 
 SCRIPTS = Path(__file__).resolve().parent.parent
@@ -33,7 +34,7 @@ class Competitor:
         about: How it does its work, in its own words; may be empty.
     """
 
-    def __init__(self, module: str, work: Workload) -> None:
+    def __init__(self, module: str, work: Task) -> None:
         """Starts it and waits until it is ready.
 
         Args:
@@ -46,11 +47,12 @@ class Competitor:
             FailedError: It failed.
         """
         path = os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        self._limit_s = work.limit_s
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
         start = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.runner", module, work.dumps()],
-            env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+            [sys.executable, "-P", "-m", "benchmarks.runner", module, work.dumps()],
+            env=os.environ | {"PYTHONPATH": path} | work.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -98,8 +100,14 @@ class Competitor:
             os.killpg(self._process.pid, number)
 
     def _reply(self) -> dict[str, Any]:
+        limit = threading.Timer(self._limit_s, self._signal, [signal.SIGKILL])
+        limit.start()
+        start = time.perf_counter()
         line = self._process.stdout.readline()
-        reply = json.loads(line) if line else {"failed": "it ended"}
+        limit.cancel()
+        over = time.perf_counter() - start >= self._limit_s
+        end = f"no answer in {self._limit_s:g} s" if over else "it ended"
+        reply = json.loads(line) if line else {"failed": end}
         if "absent" in reply:
             raise Absent(reply["absent"])
         if "error" in reply:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -15,9 +16,16 @@ from largebatch.train.describe import environment as run_environment
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-# Beyond what a run reports: what the data path and its peers depend on.
+# Beyond what a run reports: what the data path, compilers, kernels and peers depend on.
 _PACKAGES = (
     "largebatch",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "libtpu",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
     "tensorflow-datasets",
     "array_record",
     "nvidia-nvimgcodec-cu12",
@@ -26,8 +34,10 @@ _PACKAGES = (
     "pillow",
     "tensorflow",
     "tensorflow-cpu",
+    "timm",
     "torch",
     "torchvision",
+    "triton",
 )
 
 
@@ -138,7 +148,13 @@ def environment() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return described | {"cpu": cpu_model(), "commit": commit(), "versions": versions}
+    return described | {
+        "cpu": cpu_model(),
+        "driver": gpu_driver(),
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+        "commit": commit(),
+        "versions": versions,
+    }
 
 
 def cpu_model() -> str:
@@ -153,17 +169,22 @@ def cpu_model() -> str:
 
 def commit() -> str | None:
     """The commit of this checkout, marked if files differ from it; None outside a checkout."""
+    return _said("git", "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def gpu_driver() -> str | None:
+    """The version of NVIDIA's driver; None where there is none."""
+    found = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return found and found.splitlines()[0]
+
+
+def _said(*command: str) -> str | None:
+    """What a command prints; None if it fails or is not there."""
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return described.stdout.strip()
+    return done.stdout.strip()
 
 
 def record(results: Sequence[Result], command: str) -> dict[str, Any]:

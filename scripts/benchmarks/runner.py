@@ -3,24 +3,28 @@
     python -m benchmarks.runner MODULE WORKLOAD
 
 MODULE has `prepare(workload)`, which returns the function that does one repeat and returns its
-figures; and may have `about()`, how it does that. Replies are lines of JSON on standard output;
-anything else that a library prints there goes to standard error.
+figures; and may have `about(workload)`, how it does that. Replies are lines of JSON on standard
+output; anything else that a library prints there goes to standard error.
 """
 
+import contextlib
+import ctypes
 import importlib
 import json
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.workload import Absent, Workload
+from benchmarks.workload import Absent, Workload, loads
 from largebatch.errors import UserError
 
 Figures = dict[str, float]
+_PR_SET_PDEATHSIG = 1
 
 
 def timed(batches: Iterator[int], work: Workload) -> Callable[[], Figures]:
@@ -92,17 +96,25 @@ def _stat(path: Path) -> list[str]:
     return path.read_text().rpartition(")")[2].split()
 
 
+def die_with_parent() -> None:
+    """Has the kernel end this process with the thread that started it, even if stopped; Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(module: str, text: str) -> int:
     """Serve until standard input ends."""
+    die_with_parent()
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    work = Workload.loads(text)
-    # Before any library counts the processors or starts threads, which inherit this.
-    os.sched_setaffinity(0, work.cores)
+    work = loads(text)
+    if work.cores:
+        # Before any library counts the processors or starts threads, which inherit this.
+        os.sched_setaffinity(0, work.cores)
     try:
         competitor = importlib.import_module(module)
         repeat = competitor.prepare(work)
-        about = competitor.about() if hasattr(competitor, "about") else ""
+        about = competitor.about(work) if hasattr(competitor, "about") else ""
         print(json.dumps({"ready": about}), file=replies)
         for _ in sys.stdin:
             print(json.dumps(repeat()), file=replies)

@@ -1,13 +1,12 @@
 """Images per second: ours, the peers and our stages, a repeat of each in turn."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from benchmarks.competitor import Competitor, FailedError
-from benchmarks.measure import Result, interleave
+from benchmarks import race
+from benchmarks.measure import Result
+from benchmarks.race import Race
 from benchmarks.runner import Figures
-from benchmarks.workload import Absent, Workload
+from benchmarks.workload import Workload
 
 PEERS = {
     "flax": "benchmarks.peers.flax_example",
@@ -21,23 +20,8 @@ _OVERHEAD = 0.10
 _PER_IMAGE = "µs of CPU per image"
 
 
-@dataclass(frozen=True)
-class Race:
-    """What came of the competitors: `ours`, `stages` (on one core) and the peers, by name.
-
-    Attributes:
-        figures: Of each that took part, repeat by repeat.
-        absent: Why the others did not.
-        about: How a peer did it.
-    """
-
-    figures: Mapping[str, Sequence[Figures]]
-    absent: Mapping[str, str] = field(default_factory=dict)
-    about: Mapping[str, str] = field(default_factory=dict)
-
-
 def compete(work: Workload, peers: Sequence[str], repeats: int) -> Race:
-    """Ours, the peers and, on one core, our stages: a repeat of each in turn.
+    """Ours, the peers and, on one core, our stages: as of `race.compete`.
 
     Args:
         work: What all do.
@@ -47,20 +31,7 @@ def compete(work: Workload, peers: Sequence[str], repeats: int) -> Race:
     modules = {"ours": "benchmarks.product"} | {name: PEERS[name] for name in peers}
     if work.threads == 1:
         modules["stages"] = "benchmarks.stages"
-    running, absent, about = {}, {}, {}
-    with ExitStack() as stack:
-        for name, module in modules.items():
-            try:
-                competitor = stack.enter_context(Competitor(module, work))
-                competitor.repeat()
-            except (Absent, FailedError) as reason:
-                if name == "ours":
-                    raise
-                words = str(reason).partition("\n")[0]
-                absent[name] = f"failed: {words}" if isinstance(reason, FailedError) else words
-                continue
-            running[name], about[name] = competitor.repeat, competitor.about
-        return Race(interleave(running, repeats), absent, about)
+    return race.compete({name: (module, work) for name, module in modules.items()}, repeats)
 
 
 def rates(figures: Sequence[Figures]) -> dict[str, tuple[float, ...]]:
@@ -71,9 +42,9 @@ def rates(figures: Sequence[Figures]) -> dict[str, tuple[float, ...]]:
     }
 
 
-def throughput(work: Workload, peers: Sequence[str], race: Race) -> list[Result]:
+def throughput(work: Workload, peers: Sequence[str], found: Race) -> list[Result]:
     """The figures of `compete` as results."""
-    figures, absent = race.figures, race.absent
+    figures, absent = found.figures, found.absent
     place = f"{work.threads} core{'s' if work.threads > 1 else ''}"
     ours = rates(figures["ours"])
     results = [Result(place, unit, values) for unit, values in ours.items()]
@@ -92,7 +63,7 @@ def throughput(work: Workload, peers: Sequence[str], race: Race) -> list[Result]
                 peer=theirs[unit],
                 peer_name=peer,
                 goal=_GOALS.get(peer) if unit == PER_CPU else None,
-                note=race.about[peer] if unit == PER_CPU else "",
+                note=found.about[peer] if unit == PER_CPU else "",
             )
             for unit, values in ours.items()
         ]

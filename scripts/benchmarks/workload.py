@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import pkgutil
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from largebatch.errors import DataError
 
@@ -12,8 +15,38 @@ class Absent(Exception):
     """A competitor cannot take part here; the message says why."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every kind of work has; the fields of the others are JSON's own types and tuples.
+
+    Attributes:
+        cores: Processor numbers to be pinned to; empty leaves that to the system.
+        limit_s: Seconds that the competitor may take for an answer.
+    """
+
+    cores: tuple[int, ...] = ()
+    limit_s: float = 3600.0
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of the competitor's process beyond those of this one."""
+        return {}
+
+    def dumps(self) -> str:
+        """As JSON."""
+        kind = f"{type(self).__module__}:{type(self).__qualname__}"
+        return json.dumps({"kind": kind} | dataclasses.asdict(self))
+
+
+def loads(text: str) -> Any:
+    """From `Task.dumps`."""
+    read = json.loads(text)
+    kind = pkgutil.resolve_name(read.pop("kind"))
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in read.items()})
+
+
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class Workload(Task):
     """A data set, what to make of it, and on which cores.
 
     Attributes:
@@ -23,7 +56,7 @@ class Workload:
         batch: Images of a batch.
         images: Images of a repeat, at least; whole batches are counted.
         seconds: Length of a repeat, at least: a fast pipeline's stock would else be what is timed.
-        cores: Processor numbers to be pinned to; as many threads.
+        cores: As of `Task`; as many threads.
         processes: Worker processes of ours, which share the threads; 0 reads in one process.
         memory_mib: MiB that ours may read ahead.
         seed: Seed of order and crops.
@@ -36,26 +69,21 @@ class Workload:
     batch: int = 128
     images: int = 1024
     seconds: float = 0.0
-    cores: tuple[int, ...] = (0,)
+    cores: tuple[int, ...] = dataclasses.field(default=(0,), kw_only=True)
     processes: int = 0
     memory_mib: int = 512
     seed: int = 0
     flax_examples: str = ""
 
     @property
+    def environment(self) -> Mapping[str, str]:
+        """No device is needed."""
+        return {"JAX_PLATFORMS": "cpu"}
+
+    @property
     def threads(self) -> int:
         """One for each core."""
         return len(self.cores)
-
-    def dumps(self) -> str:
-        """As JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def loads(cls, text: str) -> "Workload":
-        """From `dumps`."""
-        read = json.loads(text)
-        return cls(**read | {"cores": tuple(read["cores"])})
 
 
 def tfds_directory(work: Workload) -> Path:

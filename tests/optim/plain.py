@@ -27,6 +27,11 @@ def only(*names):
     return {module: {name: name in names for name in of} for module, of in SHAPES.items()}
 
 
+def norms(tree):
+    """L2 norms of the leaves, in the order of `jax.tree.leaves`."""
+    return [np.linalg.norm(np.ravel(x).astype(np.float64)) for x in jax.tree.leaves(tree)]
+
+
 def device(tree):
     return jax.tree.map(jnp.asarray, tree)
 

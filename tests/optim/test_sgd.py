@@ -76,10 +76,9 @@ def test_bfloat16_velocities_are_summed_in_float32():
 def test_report():
     params, grads = problem(np.float32)
     history, state = plain.run(optim.sgd(**OPTIONS), params, grads, RATES)
-    norms = jax.tree.map(lambda x: np.linalg.norm(np.ravel(x)), (history[-2], grads[-1]))
-    plain.assert_close(state.report.weight_norm, norms[0], 1e-6)
-    plain.assert_close(state.report.gradient_norm, norms[1], 1e-6)
-    assert set(map(float, jax.tree.leaves(state.report.trust_ratio))) == {1.0}
+    np.testing.assert_allclose(state.report.weight_norm, plain.norms(history[-2]), rtol=1e-6)
+    np.testing.assert_allclose(state.report.gradient_norm, plain.norms(grads[-1]), rtol=1e-6)
+    assert state.report.trust_ratio.tolist() == [1.0] * 5
     total = optax.tree.norm(plain.device(grads[-1]))
     np.testing.assert_allclose(optim.global_norm(state.report), total, rtol=1e-6)
 

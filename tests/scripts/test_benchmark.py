@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from benchmarks import doctor, input, photo_set, runner, stages, throughput, workload
 from benchmarks.competitor import Competitor, FailedError
 from benchmarks.measure import Result, interleave, summary
-from benchmarks.peers import flax_example, tensorflow
+from benchmarks.peers import flax_checkout, tensorflow
 from benchmarks.product import records
 from benchmarks.recipe import need_of, training_samples
 from benchmarks.table import figure, remarks, table
@@ -291,7 +292,7 @@ def test_a_competitor_is_pinned_and_stands_still_between_its_turns(module):
     name = module(
         "import os\n"
         "print('noise on standard output')\n"
-        "def about(): return 'as it likes'\n"
+        "def about(work): return f'as it likes, {work.batch} at a time'\n"
         "def prepare(work):\n"
         "    calls = []\n"
         "    def repeat():\n"
@@ -302,7 +303,7 @@ def test_a_competitor_is_pinned_and_stands_still_between_its_turns(module):
     )
     work = one_core(batch=7)
     with Competitor(name, work) as competitor:
-        assert competitor.about == "as it likes"
+        assert competitor.about == "as it likes, 7 at a time"
         for calls in (1, 2):
             found = competitor.repeat()
             assert found["calls"] == calls
@@ -331,6 +332,47 @@ def test_how_a_competitor_fails(module, body, error, words):
     name = module("def prepare(work):\n" + "".join(f"    {x}\n" for x in body.split("\n")))
     with pytest.raises(error, match=words):
         Competitor(name, one_core())
+
+
+@linux
+def test_a_competitor_that_says_nothing_is_ended(module):
+    name = module("import time\ndef prepare(work):\n    return lambda: time.sleep(600)\n")
+    with (
+        Competitor(name, one_core(limit_s=3.0)) as competitor,
+        pytest.raises(FailedError, match="no answer in 3 s"),
+    ):
+        competitor.repeat()
+
+
+@linux
+def test_a_competitor_ends_with_its_parent_though_it_stands_still(module, tmp_path):
+    name = module("def prepare(work):\n    return dict\n")
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys, time\n"
+            "from benchmarks.competitor import Competitor\n"
+            "from benchmarks.workload import Workload\n"
+            f"one = Competitor({name!r}, Workload('synthetic', cores={one_core().cores!r}))\n"
+            "print(one._process.pid, flush=True)\n"
+            "time.sleep(600)\n",
+        ],
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'scripts'}{os.pathsep}{tmp_path}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    child = Path(f"/proc/{int(parent.stdout.readline())}")
+    assert child.exists()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(1000):
+        if not child.exists() or child.joinpath("stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("it is still there")
 
 
 @linux
@@ -445,11 +487,11 @@ def test_the_flax_example_is_found_in_a_checkout(tmp_path):
     inside.mkdir(parents=True)
     (inside / "input_pipeline.py").write_text("IMAGE_SIZE = 7\n")
     for place in (tmp_path, tmp_path / "examples", inside):
-        assert flax_example.input_pipeline(str(place)).IMAGE_SIZE == 7
+        assert flax_checkout.example(str(place), "input_pipeline").IMAGE_SIZE == 7
     with pytest.raises(Absent, match="no imagenet/input_pipeline"):
-        flax_example.input_pipeline(str(tmp_path / "elsewhere"))
+        flax_checkout.example(str(tmp_path / "elsewhere"), "input_pipeline")
     with pytest.raises(Absent, match="--flax_examples"):
-        flax_example.input_pipeline("")
+        flax_checkout.example("", "input_pipeline")
 
 
 # ---- a tiny run

@@ -60,7 +60,7 @@ def trained(run):
         images, labels = worlds.batch(step, run.steps.plan.samples_per_step)
         state, metrics = worlds.run_step(run, state, images, labels, RATES[step])
         losses.append(jax.device_get(metrics))
-    return jax.device_get(state), losses
+    return jax.device_get(run.steps.stored(state)), losses
 
 
 @functools.cache
@@ -122,6 +122,19 @@ def test_gradients_statistics_and_parameters_do_not_depend_on_the_devices(
 @pytest.mark.parametrize(("span", "devices", "microbatch"), [(1, 4, 1), (4, 4, 1)])
 def test_lars_does_not_depend_on_the_devices(span, devices, microbatch):
     assert_equal(trained(programs(span, devices, microbatch, LARS)), whole(span, "lars"))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "microbatch"), [("sgd", 2, 2), ("lars", 4, 2), ("lars", 8, 1)]
+)
+def test_the_update_may_be_sharded(name, devices, microbatch):
+    options = {"sgd": SGD, "lars": LARS}[name] | {"update": "sharded"}
+    run = programs(1, devices, microbatch, options)
+    state, metrics = trained(run)
+    velocities = jax.tree.leaves(run.state.optimizer.momentum)
+    assert {v.sharding.shard_shape(v.shape)[0] for v in velocities} == {1}
+    assert {v.shape[0] for v in velocities} == {devices}
+    assert_equal((state, metrics), whole(1, name))
 
 
 @pytest.mark.parametrize("scheme", ["leaf", "tree"])

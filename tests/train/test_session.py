@@ -56,7 +56,7 @@ def train(config, workdir, devices=8, **request):
 def state(config, workdir, step, devices=8):
     made = build(config, Console(quiet=True), jax.devices()[:devices])
     checkpoints = Checkpoints(workdir / "checkpoints", keep=3)
-    restored = checkpoints.restore(step, made.programs.state)
+    restored = checkpoints.restore(step, made.programs.stored)
     checkpoints.close()
     return jax.device_get(restored)
 
@@ -136,10 +136,11 @@ def test_a_run_cut_off_after_a_checkpoint_leaves_no_second_history(uninterrupted
     assert rows(tmp_path) == rows(workdir)
 
 
-def test_resumed_on_half_the_devices(uninterrupted, tmp_path):
+def test_resumed_on_half_the_devices_with_sharded_updates(uninterrupted, tmp_path):
     workdir, _ = uninterrupted
     train(changed(CONFIG, run__stop_after="12 steps"), tmp_path)
-    train(changed(CONFIG, batch__microbatch="2"), tmp_path, devices=4)
+    other = changed(CONFIG, batch__microbatch="2", optimizer__update="sharded")
+    train(other, tmp_path, devices=4)
     a, b = rows(workdir)[12:], rows(tmp_path)[12:]
     assert [row["samples"] for row in a] == [row["samples"] for row in b]
     # float32 sums in another order, 1e-7 each, amplified by eight more steps; from one step to the

@@ -63,9 +63,10 @@ def run_step(
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:
-    """A copy of a state on the devices of a program."""
-    return jax.tree.map(
+    """A copy of a state, as checkpoints hold it, on the devices of a program."""
+    stored = jax.tree.map(
         lambda x, like: jax.device_put(np.asarray(x, like.dtype), like.sharding),
         state,
-        programs.state,
+        programs.stored,
     )
+    return programs.steps.restored(stored)

@@ -32,7 +32,7 @@ def prepare(work: Workload) -> Callable[[], Figures]:
     return timed(counted(dataset, "label"), work)
 
 
-def about() -> str:
+def about(work: Workload) -> str:
     """Its settings."""
     return "decode of the box, INTEGER_FAST, bilinear, uint8, one thread a core, shuffle 2,000"
 

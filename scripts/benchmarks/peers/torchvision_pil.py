@@ -25,7 +25,7 @@ def prepare(work: Workload) -> Callable[[], Figures]:
     return timed((_threads if _missing() else _loader)(read, work), work)
 
 
-def about() -> str:
+def about(work: Workload) -> str:
     """How it is done here."""
     if reason := _missing():
         return f"Pillow in threads, since torchvision cannot be imported: {reason}"

@@ -1,0 +1,1 @@
+"""Models of clusters that are not here: network, schedule and step time. Runs no training."""

@@ -1,0 +1,43 @@
+"""What is known of public data sets, for plans where they are not at hand. Nothing can be read."""
+
+import dataclasses
+
+from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD
+from largebatch.data.sources import Split
+
+# Training and validation examples, classes; as TFDS counts them.
+_SETS = {
+    "tfds:imagenet2012": (1_281_167, 50_000, 1_000),
+    "tfds:imagenette/320px-v2": (9_469, 3_925, 10),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownSplit:
+    """The facts of a split: as of `Source`, without its examples."""
+
+    name: str
+    examples: int
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def __len__(self) -> int:
+        return self.examples
+
+
+def known_split(spec: str, split: Split, image_size: int = 0) -> KnownSplit | None:
+    """A split of a public set of photographs, as it would be opened; None if it is not known.
+
+    Args:
+        spec: As of `open_source`.
+        split: `train` or `validation`.
+        image_size: Pixels a side; 0 is the photographs' default.
+    """
+    if spec not in _SETS:
+        return None
+    train, validation, classes = _SETS[spec]
+    side = image_size or DEFAULT_SIZE
+    examples = train if split == "train" else validation
+    return KnownSplit(spec, examples, tuple(map(str, range(classes))), (side, side, 3))

@@ -1,0 +1,256 @@
+"""The one table of XLA options, and how they reach a program.
+
+XLA merges all-reduces of neighbours, and with them all gradients into one after backward, unless
+told not to. Options travel with each program (``compiler_options``); an unknown name in the
+environment's ``XLA_FLAGS`` would end the process. Every option is tried in a child process before
+it is used, and what the compiler refuses is left out with a warning.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from largebatch.errors import ConfigError
+from largebatch.files import write_json
+from largebatch.parallel.processes import agreed_minimum
+
+_CHECK = Path(__file__).with_name("option_check.py")
+_CHECK_S = 180.0
+# What decides which names a compiler knows.
+_PACKAGES = ("jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu")
+_ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of XLA, and why it is set."""
+
+    name: str
+    value: str
+    why: str
+    schemes: tuple[str, ...] = ("bucket", "leaf", "tree")
+    """Values of ``comm.allreduce`` that it is for."""
+
+
+_SEPARATE = ("bucket", "leaf")
+TABLE: Mapping[str, tuple[Option, ...]] = {
+    "cuda": (
+        Option(
+            "xla_gpu_all_reduce_combine_threshold_bytes",
+            "1",
+            "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
+            _SEPARATE,
+        ),
+        Option(
+            "xla_gpu_reduce_scatter_combine_threshold_bytes",
+            "1",
+            "the same for optimizer.update=sharded",
+            _SEPARATE,
+        ),
+        Option(
+            "xla_gpu_enable_latency_hiding_scheduler",
+            "True",
+            "moves computation between an all-reduce's start and its end; off by default on a V100",
+        ),
+        Option(
+            "xla_allow_excess_precision",
+            "False",
+            "rounds activations to their dtype; else XLA keeps float32 copies of them in memory",
+        ),
+    ),
+    "tpu": (
+        Option(
+            "xla_jf_crs_combiner_threshold_count",
+            "1",
+            "keeps the buckets apart; by default they are merged and wait for the last",
+            _SEPARATE,
+        ),
+    ),
+    # The CPU's compiler merges them whatever it is told, and has one thread to do it all.
+    "cpu": (),
+    # Untested, so left as it is.
+    "rocm": (),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a compiler says of some options."""
+
+    accepted: Mapping[str, str]
+    rejected: Mapping[str, str]
+    """Name to reason."""
+
+
+def platform_of(device: jax.Device) -> str:
+    """The table's name for a device's platform: cuda, rocm, tpu or cpu."""
+    if device.platform != "gpu":
+        return device.platform
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+
+
+def options_for(platform: str, allreduce: str) -> dict[str, str]:
+    """Our options for a platform and a value of ``comm.allreduce``, name to value."""
+    known = TABLE.get(platform, ())
+    return {option.name: option.value for option in known if allreduce in option.schemes}
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """The options of ``comm.xla_options``.
+
+    Raises:
+      ConfigError: a text is not ``name=value``.
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().removeprefix("--")
+        if not equals or not name.startswith("xla_") or not value.strip():
+            raise ConfigError(
+                f"comm.xla_options: {text!r} is no option; write xla_name=value, commas between"
+            )
+        # XLA reads booleans as they are written in Python.
+        found[name] = {"true": "True", "false": "False"}.get(value.strip(), value.strip())
+    return found
+
+
+def program_options(
+    platform: str,
+    allreduce: str,
+    extra: Sequence[str],
+    warn: Callable[[str], None],
+    cache: Path | None = None,
+) -> dict[str, str]:
+    """The options that every process compiles its programs with.
+
+    Ours, unless the environment sets the same name; over them those of the configuration. What the
+    compiler of any process refuses is left out, with a warning there.
+
+    Args:
+      platform: as ``platform_of`` names it.
+      allreduce: ``comm.allreduce``.
+      extra: ``comm.xla_options``.
+      warn: is told what was left out, a line each.
+      cache: as of ``checked``.
+
+    Raises:
+      ConfigError: as of ``parse_options``.
+    """
+    asked = parse_options(extra)
+    wanted = options_for(platform, allreduce) | asked
+    if not wanted:
+        return {}
+    taken = _set_in_environment(os.environ) - set(asked)
+    verdict = checked(platform, {n: v for n, v in wanted.items() if n not in taken}, cache)
+    for name, reason in verdict.rejected.items():
+        warn(f"the compiler does not take {name}, which is left out: {reason}")
+    # Programs that communicate must be the same everywhere.
+    return {n: v for n, v in sorted(wanted.items()) if agreed_minimum(int(n in verdict.accepted))}
+
+
+def checked(platform: str, options: Mapping[str, str], cache: Path | None = None) -> Verdict:
+    """Try options in a child process, without touching an accelerator.
+
+    The verdict is kept by the versions of the compilers, so that a start waits for it once.
+
+    Args:
+      platform: cuda, rocm, tpu or cpu.
+      options: name to value.
+      cache: directory of verdicts; None: ``largebatch/xla_options`` in the user's cache.
+    """
+    if not options:
+        return Verdict({}, {})
+    path = (cache or _user_cache()) / f"{_key(platform, options)}.json"
+    try:
+        kept = json.loads(path.read_text())
+        return Verdict(kept["accepted"], kept["rejected"])
+    except (OSError, ValueError, KeyError):
+        pass
+    reasons, is_final = _try(platform, options)
+    verdict = Verdict(
+        accepted={name: value for name, value in options.items() if not reasons[name]},
+        rejected={name: reason for name, reason in reasons.items() if reason},
+    )
+    if is_final:
+        # A cache that cannot be written costs seconds at the next start, no more.
+        with contextlib.suppress(OSError):
+            write_json(path, dataclasses.asdict(verdict))
+    return verdict
+
+
+def _try(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """Reason against each option, empty if there is none; and whether that can be relied on."""
+    reasons: dict[str, str] = {}
+    while left := {name: value for name, value in options.items() if name not in reasons}:
+        answers, problem = _child(platform, left)
+        if "" not in answers or answers.pop(""):
+            # Not even the program without options: nothing can be said of the options.
+            return reasons | dict.fromkeys(left, f"it could not be tried ({problem})"), False
+        reasons |= answers
+        unanswered = [name for name in left if name not in answers]
+        if unanswered:  # the first of them ended the process; the others are tried again
+            reasons[unanswered[0]] = f"the compiler ended ({problem})"
+    return {name: reasons[name] for name in options}, True
+
+
+def _child(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The answers that a child process gave, and how it ended."""
+    environment = {k: v for k, v in os.environ.items() if k not in _ENVIRONMENT}
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        # Chips that this process or another holds are left alone.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_SKIP_MDS_QUERY": "1",
+    }
+    request = json.dumps({"platform": platform, "options": dict(options)})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(_CHECK)],
+            input=request,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_S,
+        )
+        output, errors, problem = done.stdout, done.stderr, f"exit code {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        output = (error.stdout or b"").decode()
+        errors, problem = "", f"no answer in {_CHECK_S:.0f} s"
+    answers = {}
+    for line in output.splitlines():
+        if line.startswith("["):
+            name, reason = json.loads(line)
+            answers[name] = reason
+    last = (answers.get("") or (errors.strip().splitlines() or [""])[-1]).strip()
+    return answers, f"{problem}: {last}" if last else problem
+
+
+def _key(platform: str, options: Mapping[str, str]) -> str:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    text = json.dumps([platform, sorted(options.items()), versions])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _user_cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "largebatch" / "xla_options"
+
+
+def _set_in_environment(environ: Mapping[str, str]) -> set[str]:
+    """Names of the options that the user has set for the whole process."""
+    words = " ".join(environ.get(name, "") for name in _ENVIRONMENT).split()
+    return {word.lstrip("-").partition("=")[0] for word in words}

@@ -1,0 +1,46 @@
+"""Asks the compiler of a platform which options it knows. Run by its path, as a child process.
+
+Standard input is a JSON object {"platform": …, "options": {name: value}}; each line of standard
+output is one verdict as JSON, [name, reason], with an empty reason where the option is accepted.
+The first line, of the name "", says that a program compiles without options. No accelerator is
+touched: options of GPUs are fields that every build of XLA parses, those of TPUs are tried on a
+program for absent chips.
+"""
+
+import json
+import sys
+from typing import Any
+
+TINY_TPU = "v5e:2x2"
+
+
+def lowered(platform: str) -> Any:
+    """A program of one addition, ready to be compiled for the platform."""
+    import jax
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    number = jax.ShapeDtypeStruct((), "float32")
+    if platform == "tpu":
+        described = topologies.get_topology_desc(platform="tpu", topology_name=TINY_TPU)
+        sharding = SingleDeviceSharding(described.devices[0])
+        number = jax.ShapeDtypeStruct((), "float32", sharding=sharding)
+    return jax.jit(lambda x: x + 1).lower(number)
+
+
+def main() -> int:
+    """Try each option on its own."""
+    request = json.load(sys.stdin)
+    program = lowered(request["platform"])
+    for name, value in [("", None), *request["options"].items()]:
+        reason = ""
+        try:
+            program.compile(compiler_options={name: value} if name else None)
+        except Exception as error:  # whatever it raises is why the option cannot be used
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        print(json.dumps([name, reason]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""From gradients to new parameters: on every device alike, or on each its part.
+
+Sharded (Xu et al. 2020, arXiv 2004.13336), a device gets the sums of its parts of the gradients
+only, updates these parts of the parameters with velocities that nobody else holds, and sends them
+to all. That crosses the network with as many bytes, but divides the work and the velocities by the
+number of devices. Every array is cut by itself, so that the rule sees a tree like the parameters;
+only its norms take a sum over devices.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from largebatch import parallel
+from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.trees import flatten_paths
+
+PyTree = Any
+
+
+class Update(Protocol):
+    """What a step calls, inside of ``parallel.map_over`` except for the first three."""
+
+    def init(self, params: PyTree) -> PyTree:
+        """The optimizer's state before the first step."""
+
+    def specs(self, state: PyTree) -> PyTree:
+        """How the optimizer's state lies on the devices, a prefix of its tree."""
+
+    def stored(self, state: PyTree, params: PyTree) -> PyTree:
+        """The optimizer's state as checkpoints hold it: velocities like the parameters."""
+
+    def restored(self, state: PyTree) -> PyTree:
+        """The inverse of ``stored``."""
+
+    def handles(self, params: PyTree) -> PyTree:
+        """What to take gradients with respect to."""
+
+    def hook(
+        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
+    ) -> dict[str, jax.Array]:
+        """The parameters by path, to compute the loss with.
+
+        Args:
+          params: of the step.
+          handles: of these.
+          held: for each bucket the flat sum of this device's earlier gradients, or None.
+        """
+
+    def apply(
+        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        """New parameters and the new state of the optimizer, from gradients of the handles."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """Every device updates everything."""
+
+    optimizer: optax.GradientTransformationExtraArgs
+    buckets: Sequence[Bucket]
+    wire: str
+
+    def init(self, params: PyTree) -> PyTree:
+        """As of `Update.init`."""
+        return self.optimizer.init(params)
+
+    def specs(self, state: PyTree) -> PyTree:
+        """As of `Update.specs`."""
+        del state
+        return REPLICATED
+
+    def stored(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.stored`."""
+        del params
+        return state
+
+    def restored(self, state: PyTree) -> PyTree:
+        """As of `Update.restored`."""
+        return state
+
+    def handles(self, params: PyTree) -> PyTree:
+        """As of `Update.handles`."""
+        return params
+
+    def hook(
+        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
+    ) -> dict[str, jax.Array]:
+        """As of `Update.hook`."""
+        del params
+        return parallel.reduce_gradients_in_backward(
+            flatten_paths(handles), self.buckets, held, self.wire
+        )
+
+    def apply(
+        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        """As of `Update.apply`."""
+        updates, state = self.optimizer.update(gradients, state, params, learning_rate=rate)
+        return optax.apply_updates(params, updates), state
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """Every device updates its part of each parameter."""
+
+    optimizer: optax.GradientTransformationExtraArgs
+    """Its norms are sums over devices (``parallel.sum_over_devices``)."""
+    buckets: Sequence[Bucket]
+    wire: str
+    devices: int
+
+    def init(self, params: PyTree) -> PyTree:
+        """As of `Update.init`."""
+        return self.optimizer.init(self._cut(params))
+
+    def specs(self, state: PyTree) -> PyTree:
+        """As of `Update.specs`."""
+        return type(state)(**dict.fromkeys(state._fields, REPLICATED))._replace(momentum=SPLIT)
+
+    def stored(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.stored`."""
+        whole = jax.tree.map(lambda v, w: parallel.shards.join(v, w.shape), state.momentum, params)
+        return state._replace(momentum=whole)
+
+    def restored(self, state: PyTree) -> PyTree:
+        """As of `Update.restored`."""
+        return state._replace(momentum=self._cut(state.momentum))
+
+    def handles(self, params: PyTree) -> PyTree:
+        """As of `Update.handles`."""
+        return jax.tree.map(
+            lambda w: jnp.zeros((1, parallel.shards.part_size(w.size, self.devices)), w.dtype),
+            params,
+        )
+
+    def hook(
+        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
+    ) -> dict[str, jax.Array]:
+        """As of `Update.hook`."""
+        return parallel.scatter_gradients_in_backward(
+            flatten_paths(params), flatten_paths(handles), self.buckets, held, self.wire
+        )
+
+    def apply(
+        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        """As of `Update.apply`."""
+        parts = parallel.own_parts(params)
+        updates, state = self.optimizer.update(gradients, state, parts, learning_rate=rate)
+        return parallel.gather_parts(optax.apply_updates(parts, updates), params), state
+
+    def _cut(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: parallel.shards.cut(x, self.devices), tree)

@@ -1,0 +1,190 @@
+"""A recipe's backward pass on one device: its gradients, and how long each part of them takes."""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.measure import environment, interleave
+from largebatch.cluster.backward import BackwardProfile, estimate
+from largebatch.cluster.hardware import HARDWARE, hardware_of
+from largebatch.config import Config, Facts, Plan, load, resolve
+from largebatch.config.load import override
+from largebatch.config.schema import Batch, Norm, Schedule
+from largebatch.data import SourceOptions, open_source
+from largebatch.errors import ConfigError
+from largebatch.models import BatchMode, Model
+from largebatch.train.build import model_of
+from largebatch.train.loss import classification_sums
+from largebatch.trees import flatten_paths, unflatten_paths
+
+_CLASSES = 1000
+PyTree = Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that say which backward pass."""
+    add = parser.add_argument
+    add("--config", help="recipe whose network is used (ResNet-50 in float32)")
+    add("--image_size", type=int, default=224, help="pixels a side (224)")
+    add("--images", type=int, default=40, help="images that a device computes at a time (40)")
+
+
+def plan_of(flags: argparse.Namespace, devices: int) -> Plan:
+    """The recipe's network with one worker of --images images on each device.
+
+    Raises:
+        ConfigError: An option that does not exist, or a value that cannot be.
+    """
+    config = load(flags.config) if flags.config else Config()
+    for key, text in flags.overrides:
+        config = override(config, key, text)
+    if flags.images < 1 or flags.image_size < 1:
+        raise ConfigError(
+            f"--images {flags.images} and --image_size {flags.image_size} must be above 0"
+        )
+    config = dataclasses.replace(
+        config,
+        batch=Batch(workers=devices, images_per_worker=flags.images, microbatch=1),
+        norm=dataclasses.replace(config.norm, span=Norm.span),
+        schedule=Schedule(length="1 steps", warmup="0 steps", peak=1.0),
+    )
+    examples = devices * flags.images
+    shape = (flags.image_size, flags.image_size, 3)
+    return resolve(config, Facts(examples, 1, _CLASSES, shape, devices=devices))
+
+
+def parameters(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    """(path, shape), in the order of the forward pass."""
+    shapes = {
+        path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
+    }
+    return [(path, shapes[path]) for path in model.parameter_paths()]
+
+
+def examples(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """A global batch of learnable synthetic images, normalised, float32, and their labels."""
+    options = SourceOptions(
+        image_size=plan.facts.image_shape[0], examples=plan.samples_per_step, classes=_CLASSES
+    )
+    source = open_source("synthetic", "train", options)
+    images, labels = source.read(np.arange(plan.samples_per_step))
+    mean, std = (np.asarray(x, np.float32) for x in (source.mean, source.std))
+    return (images - mean) / std, labels
+
+
+def loss_of(
+    plan: Plan, model: Model
+) -> Callable[[PyTree, PyTree, jax.Array, jax.Array], jax.Array]:
+    """(params, stats, images, labels) → a device's share of the batch's mean loss, scaled."""
+    mode = BatchMode(
+        spans=plan.spans_per_microbatch, members=1, member_sum=lambda x: x, unbiased=True
+    )
+
+    def loss(params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array) -> jax.Array:
+        logits, _ = model.apply_train(params, stats, images, mode)
+        weights = jnp.ones(labels.shape, logits.dtype)
+        smoothing = plan.config.loss.label_smoothing
+        sums = classification_sums(logits, labels, weights, smoothing)
+        return sums.loss * (plan.loss_scale / plan.samples_per_step)
+
+    return loss
+
+
+def parts_of(paths: Sequence[str], cuts: str) -> list[tuple[str, ...]]:
+    """The paths by block or by stage, in their order; stem and head are parts of their own."""
+    depth = {"stage": 1, "block": 2}[cuts]
+
+    def part(path: str) -> str:
+        names = path.split("/")
+        return "/".join(names[: depth if names[0].startswith("stage") else 1])
+
+    return [tuple(members) for _, members in groupby(paths, key=part)]
+
+
+def shared_out(
+    parts: Sequence[Sequence[str]], ends: Sequence[float], guess: Mapping[str, float]
+) -> dict[str, float]:
+    """Seconds of each parameter, in the order of backward.
+
+    Args:
+        parts: Paths, in the order of the forward pass.
+        ends: Seconds until forward ends, backward of the last part, …, backward of the first.
+        guess: Seconds of each parameter, for the shares within a part.
+    """
+    # Noise may let a longer program end sooner; what its part then takes is nothing.
+    took = np.diff(np.maximum.accumulate(ends))
+    seconds = {}
+    for part, whole in zip(reversed(parts), took, strict=True):
+        guessed = sum(guess[path] for path in part)
+        seconds |= {path: float(whole * guess[path] / guessed) for path in reversed(part)}
+    return seconds
+
+
+def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[list[float]]]:
+    """Seconds of backward, gradient by gradient, on the first local device.
+
+    A gradient with respect to the parameters of the last parts alone ends where the first of these
+    is complete: the compiler drops the rest. Its time less that of one part fewer is what that part
+    takes. Within a part seconds are shared out as `estimate` has them.
+
+    Args:
+        plan: Of one device.
+        cuts: `block` or `stage`: what a part is; each is a program to compile.
+        repeats: Of all programs in turn, after one of each.
+
+    Returns:
+        The profile, from medians, and for the forward pass and each part from the last on the
+        repeats of the program that ends there, in seconds.
+    """
+    model = model_of(plan)
+    shapes = parameters(model)
+    parts = parts_of([path for path, _ in shapes], cuts)
+    device = jax.local_devices()[0]
+    params, stats = jax.jit(model.init)(0)
+    held = jax.device_put((flatten_paths(params), stats, *examples(plan)), device)
+    loss = loss_of(plan, model)
+
+    def program(differentiated: Sequence[str]) -> Callable[[], float]:
+        def of(part: PyTree, rest: PyTree, stats: PyTree, images: Any, labels: Any) -> jax.Array:
+            return loss(unflatten_paths({**rest, **part}), stats, images, labels)
+
+        flat, *others = held
+        part = {path: flat[path] for path in differentiated}
+        rest = {path: x for path, x in flat.items() if path not in part}
+        compiled = jax.jit(jax.grad(of) if part else of).lower(part, rest, *others).compile()
+        jax.block_until_ready(compiled(part, rest, *others))
+
+        def repeat() -> float:
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(part, rest, *others))
+            return time.perf_counter() - start
+
+        return repeat
+
+    last = [sum(parts[i:], ()) for i in range(len(parts), -1, -1)]  # none, the head's, …, all
+    times = list(interleave({str(i): program(p) for i, p in enumerate(last)}, repeats).values())
+    guess = estimate(
+        shapes,
+        hardware_of(device.device_kind) or HARDWARE["cpu"],
+        images=plan.local_images,
+        image_shape=plan.facts.image_shape,
+        dtype=plan.config.model.dtype,
+    ).seconds
+    seconds = shared_out(parts, [median(found) for found in times], guess)
+    return BackwardProfile(
+        seconds=seconds,
+        source="measured",
+        hardware=device.device_kind,
+        images=plan.local_images,
+        image_shape=plan.facts.image_shape,
+        dtype=plan.config.model.dtype,
+        versions=environment()["versions"],
+    ), times

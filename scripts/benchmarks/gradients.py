@@ -1,0 +1,57 @@
+"""The gradients of one of our steps, written to a file, to be compared with those of another."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from benchmarks.runner import Figures
+from benchmarks.step_work import RATE, StepWork, batches
+from benchmarks.training import one_device
+from largebatch.parallel import from_local
+from largebatch.train.loop import run_step
+from largebatch.train.programs import Programs
+from largebatch.train.transfer import OnDevices
+from largebatch.trees import flatten_paths
+
+# The velocity after the first step is then the gradient, in the parameters' own format.
+PLAIN = (
+    *("optimizer.name=sgd", "optimizer.nesterov=false", "optimizer.weight_decay=0"),
+    # Without it, the first gradients of fifty layers depend on every rounding: they differ by 2 %
+    # between float32 and float64, and in bfloat16 have nothing in common with either.
+    "model.zero_init_last_gamma=true",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientWork(StepWork):
+    """One step from the first state.
+
+    Attributes:
+        path: File for the gradients, by parameter, and `loss`.
+        is_reference: Everything in float64, on the CPU.
+    """
+
+    path: str = ""
+    is_reference: bool = False
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The reference knows neither the device nor 32 bits."""
+        alone = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"} if self.is_reference else {}
+        return super().environment | alone
+
+
+def prepare(work: GradientWork) -> Callable[[], Figures]:
+    """As of `benchmarks.runner`."""
+    run = one_device(work)
+    programs = run.programs
+    if work.is_reference:
+        programs = Programs(dataclasses.replace(programs.steps, dtype="float64"))
+    placed = OnDevices(*(from_local(run.mesh, array) for array in batches(work)[0]))
+    state, metrics = run_step(programs, programs.init(np.int32(0)), iter([placed]), RATE)
+    velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
+    loss = float(metrics.loss)
+    np.savez(work.path, **velocities)
+    return lambda: {"loss": loss}

@@ -1,0 +1,137 @@
+"""The layouts of norms against NumPy, against each other, and what they hand to the compiler."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from largebatch import optim
+from largebatch.errors import ConfigError
+from largebatch.models import Model
+from largebatch.optim import norms
+from tests.optim import plain
+
+RATES = (2.0, 0.5, 1.0)
+OPTIONS = {"momentum": 0.9, "weight_decay": 0.05}
+TRUST = {"trust_coefficient": 0.02, "epsilon": 1e-3, "trust_mask": plain.only("kernel")}
+RULES = {
+    "mlperf": lambda **o: optim.lars(flavour="mlperf", **OPTIONS, **TRUST, **o),
+    "optax": lambda **o: optim.lars(flavour="optax", **OPTIONS, **TRUST, **o),
+    "nesterov": lambda **o: optim.lars(flavour="optax", nesterov=True, **OPTIONS, **TRUST, **o),
+    "sgd": lambda **o: optim.sgd(**OPTIONS, **o),
+}
+# Two large ones of a size, one by itself, one that is no whole number of the widest rows, one of no
+# rows at all; small ones of both widths, one that is padded, one element; more of a kind than one
+# reduction takes.
+SHAPES = (
+    [(512, 512), (64, 64, 64), (300, 1024), (4097, 64), (521, 509)]
+    + [(2, 1024), (3, 64), (7, 9), ()]
+    + [(64,)] * 90
+)
+
+
+def arrays(shapes, seed, dtype=np.float32):
+    draw = np.random.default_rng(seed)
+    # Of different magnitudes, so that rows of one array cannot pass for those of another.
+    return [jnp.asarray(draw.normal(0, 1.03**i, shape), dtype) for i, shape in enumerate(shapes)]
+
+
+# float32: a sum of 300,000 squares, each added at most some 600 times, in blocks; far fewer
+# roundings add up than could. float64 is compared to NumPy's own, which rounds as often.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
+@pytest.mark.parametrize("layout", ["leaf", "rows", "auto"])
+def test_equal_numpy(layout, dtype, tolerance):
+    with jax.enable_x64(dtype == np.float64):
+        lists = [arrays(SHAPES, seed, dtype) for seed in (1, 2)]
+        found = jax.jit(optim.norms_in(layout))(*lists)
+        assert found.dtype == dtype
+    np.testing.assert_allclose(found, [plain.norms(xs) for xs in lists], rtol=tolerance)
+
+
+def test_small_types_are_squared_in_float32():
+    xs = [x.astype(jnp.float16) for x in arrays([(600, 600), (7, 64)], 3)]
+    xs = [300 * x for x in xs]
+    for layout in ("leaf", "rows"):
+        (found,) = optim.norms_in(layout)(xs)
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, plain.norms(xs), rtol=1e-6)
+
+
+def steps(rule, params, grads, rates=RATES):
+    """Parameters and state after some compiled steps."""
+    compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
+    history, state = plain.run(compiled, params, grads, rates)
+    return history[-1], state
+
+
+def problem(dtype):
+    draw = np.random.default_rng(8)
+    params = plain.random_tree(draw, dtype)
+    grads = [plain.random_tree(draw, dtype, 0.1) for _ in RATES]
+    grads[1]["conv"]["kernel"][:] = 0
+    params["bn"]["scale"][:] = 0
+    return params, grads
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("rule", RULES)
+def test_updates_do_not_depend_on_the_layout(rule, dtype, monkeypatch):
+    # float32: norms differ by some 1e-7, and so do the steps; 1e-6 of the largest element.
+    # bfloat16: where a norm's last bit tips a rounding, a parameter differs by one bit of eight.
+    tolerance = {"bfloat16": 2**-8, "float32": 1e-6, "float64": 1e-13}[dtype]
+    monkeypatch.setattr(norms, "_LARGE", 256)  # of the parameters, the convolution
+    with jax.enable_x64(dtype == "float64"):
+        params, grads = problem(np.float64 if dtype == "float64" else np.float32)
+        params, *grads = jax.tree.map(lambda x: jnp.asarray(x, dtype), [params, *grads])
+        by_leaf, state = steps(RULES[rule](layout="leaf"), params, grads)
+        by_rows, other = steps(RULES[rule](layout="rows"), params, grads)
+        plain.assert_close(by_rows, by_leaf, tolerance)
+        plain.assert_close(other.momentum, state.momentum, tolerance)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=max(tolerance, 1e-13)),
+            other.report,
+            state.report,
+        )
+        assert jax.tree.structure(other) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("rule", ["mlperf", "sgd"])
+def test_two_runs_are_the_same_to_the_bit(rule):
+    params, grads = problem(np.float32)
+    one, other = (steps(RULES[rule](layout="rows"), params, grads) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def lowered(layout, platform):
+    """The norms of ResNet-50's parameters as they are handed to a platform's compiler."""
+    params, _ = jax.eval_shape(Model("resnet50", classes=1000).init, 0)
+    leaves = jax.tree.leaves(params)
+    traced = jax.jit(optim.norms_in(layout)).trace(leaves, leaves)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def reductions(layout, platform):
+    return lowered(layout, platform).count("stablehlo.reduce(")
+
+
+def test_resnet50_takes_few_reductions():
+    assert reductions("leaf", "cuda") == 2 * 161
+    text = lowered("rows", "cuda")
+    # Seven sizes of large ones; 46 small ones of wide rows and 86 of narrow ones, of which one
+    # reduction takes 40; and the sum over rows.
+    assert text.count("stablehlo.reduce(") == 7 + 2 + 3 + 1
+    # What is padded is copied: the head's bias only.
+    assert set(re.findall(r"stablehlo\.pad .*\(tensor<(\w+?)xf32>", text)) == {"1000"}
+
+
+def test_auto_is_rows_on_gpus():
+    assert reductions("auto", "cuda") == reductions("rows", "cuda")
+    assert reductions("auto", "cpu") == reductions("auto", "tpu") == reductions("leaf", "tpu")
+
+
+def test_unknown_layout():
+    with pytest.raises(ConfigError, match=r"optimizer\.layout='row' is unknown; .*'rows'\?"):
+        optim.sgd(layout="row")

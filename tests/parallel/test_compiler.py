@@ -1,0 +1,194 @@
+"""The table of XLA options, and that only what the compiler takes is used."""
+
+import json
+
+import jax
+import pytest
+
+from largebatch.errors import ConfigError
+from largebatch.parallel import compiler
+from largebatch.tracking import Console
+from largebatch.train.build import build
+from largebatch.train.programs import Programs
+from tests.train import worlds
+
+COMBINE = "xla_gpu_all_reduce_combine_threshold_bytes"
+SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
+UNKNOWN = "xla_gpu_no_such_option"
+OURS = compiler.options_for("cuda", "bucket")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def verdict(cache):
+    """Of a real compiler, in a child process."""
+    options = compiler.options_for("cuda", "bucket") | {UNKNOWN: "1", "xla_gpu_autotune_level": "x"}
+    return compiler.checked("cuda", options, cache)
+
+
+@pytest.fixture(autouse=True)
+def no_flags(monkeypatch):
+    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("a child process was started")
+
+    monkeypatch.setattr(compiler, "_child", refuse)
+
+
+def test_buckets_need_the_combiner_off_and_a_tree_does_not():
+    for platform, name in [("cuda", COMBINE), ("tpu", "xla_jf_crs_combiner_threshold_count")]:
+        assert compiler.options_for(platform, "bucket")[name] == "1"
+        assert compiler.options_for(platform, "leaf")[name] == "1"
+        assert name not in compiler.options_for(platform, "tree")
+    assert compiler.options_for("cuda", "tree")[SCHEDULER] == "True"
+    for platform in ("cpu", "rocm", "something else"):
+        assert compiler.options_for(platform, "bucket") == {}
+    assert all(len(option.why) > 20 for options in compiler.TABLE.values() for option in options)
+
+
+def test_the_compiler_accepts_our_options_and_refuses_others_with_a_reason(verdict):
+    assert verdict.accepted == compiler.options_for("cuda", "bucket")
+    assert set(verdict.rejected) == {UNKNOWN, "xla_gpu_autotune_level"}
+    assert UNKNOWN in verdict.rejected[UNKNOWN]
+    assert "not a valid" in verdict.rejected["xla_gpu_autotune_level"]
+
+
+@pytest.mark.usefixtures("no_child")
+def test_a_verdict_is_kept_for_the_same_options_and_versions(verdict, cache, monkeypatch):
+    options = dict(verdict.accepted) | {UNKNOWN: "1", "xla_gpu_autotune_level": "x"}
+    assert compiler.checked("cuda", options, cache) == verdict
+    with pytest.raises(AssertionError, match="child"):
+        compiler.checked("cuda", options | {UNKNOWN: "2"}, cache)
+    monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(AssertionError, match="child"):
+        compiler.checked("cuda", options, cache)
+
+
+def test_a_damaged_or_unwritable_cache_costs_time_and_no_more(verdict, monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "_child", lambda platform, options: ({"": "", "xla_a": ""}, ""))
+    (tmp_path / "file").write_text("")
+    assert compiler.checked("cuda", {"xla_a": "1"}, tmp_path / "file").accepted == {"xla_a": "1"}
+    compiler.checked("cuda", {"xla_a": "1"}, tmp_path)
+    (kept,) = tmp_path.glob("*.json")
+    kept.write_text("{")
+    assert compiler.checked("cuda", {"xla_a": "1"}, tmp_path).accepted == {"xla_a": "1"}
+    assert json.loads(kept.read_text())["accepted"] == {"xla_a": "1"}
+
+
+def test_an_option_that_ends_the_compiler_is_refused_and_the_others_are_tried_again(
+    monkeypatch, tmp_path
+):
+    def child(platform, options):
+        answers = {"": ""}
+        for name in options:
+            if name == "xla_fatal":
+                return answers, "exit code -6: F0101 unknown"
+            answers[name] = ""
+        return answers, "exit code 0"
+
+    monkeypatch.setattr(compiler, "_child", child)
+    found = compiler.checked("tpu", {"xla_a": "1", "xla_fatal": "1", "xla_b": "1"}, tmp_path)
+    assert found.accepted == {"xla_a": "1", "xla_b": "1"}
+    assert "exit code -6" in found.rejected["xla_fatal"]
+
+
+def test_where_nothing_can_be_tried_nothing_is_used_and_nothing_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        compiler, "_child", lambda platform, options: ({}, "exit code 1: no libtpu")
+    )
+    found = compiler.checked("tpu", {"xla_a": "1"}, tmp_path)
+    assert found.accepted == {}
+    assert "no libtpu" in found.rejected["xla_a"]
+    assert not list(tmp_path.iterdir())
+
+
+def program_options(extra=(), platform="cuda", allreduce="bucket", cache=None):
+    warnings = []
+    found = compiler.program_options(platform, allreduce, extra, warnings.append, cache)
+    return found, warnings
+
+
+@pytest.fixture
+def all_taken(monkeypatch):
+    """A compiler that takes all but one."""
+
+    def child(platform, options):
+        return {"": ""} | {n: "unknown" if n == UNKNOWN else "" for n in options}, "exit code 0"
+
+    monkeypatch.setattr(compiler, "_child", child)
+
+
+@pytest.mark.usefixtures("all_taken")
+def test_the_configurations_options_come_over_ours_and_a_refused_one_is_a_warning(tmp_path):
+    extra = (f"{COMBINE}=4096", "--xla_gpu_other=true", f"{UNKNOWN}=1")
+    found, warnings = program_options(extra, cache=tmp_path)
+    assert found == OURS | {COMBINE: "4096", "xla_gpu_other": "True"}
+    (warning,) = warnings
+    assert UNKNOWN in warning
+    assert "\n" not in warning
+
+
+@pytest.mark.usefixtures("all_taken")
+def test_what_the_environment_sets_is_left_to_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_force=1 --{SCHEDULER}=false")
+    left = {name: value for name, value in OURS.items() if name != SCHEDULER}
+    assert program_options(cache=tmp_path) == (left, [])
+    # The configuration is nearer than the environment.
+    found, _ = program_options((f"{SCHEDULER}=True",), cache=tmp_path)
+    assert found == OURS
+
+
+@pytest.mark.usefixtures("all_taken")
+def test_processes_use_what_all_of_them_can(monkeypatch, tmp_path):
+    order = sorted(OURS)
+    others = iter([1] + [0] * len(OURS))  # another process has only the first
+    monkeypatch.setattr(compiler, "agreed_minimum", lambda mine: min(mine, next(others)))
+    found, _ = program_options(cache=tmp_path)
+    assert list(found) == order[:1]
+
+
+@pytest.mark.usefixtures("no_child")
+def test_without_options_no_process_is_started():
+    assert program_options(platform="cpu") == ({}, [])
+
+
+@pytest.mark.parametrize("text", ["xla_gpu_x", "xla_gpu_x=", "gpu_x=1", "=1"])
+def test_what_is_no_option_is_refused(text):
+    with pytest.raises(ConfigError, match=r"comm\.xla_options"):
+        compiler.parse_options([text])
+
+
+def test_programs_that_compute_on_images_are_compiled_with_the_options():
+    made = Programs(worlds.steps(worlds.config(), 2, 1, "float32"), {UNKNOWN: "1"})
+    assert made.empty_carry is not None  # has none, so compiles
+    with pytest.raises(jax.errors.JaxRuntimeError, match=UNKNOWN):
+        _ = made.accumulate
+
+
+def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch):
+    asked = []
+
+    def program_options(*arguments):
+        asked.append(arguments)
+        return {UNKNOWN: "1"}
+
+    monkeypatch.setattr(compiler, "program_options", program_options)
+    console = Console(quiet=True)
+    config = worlds.config(
+        data={"source": "digits"},
+        batch={"workers": 8, "images_per_worker": 1},
+        comm={"allreduce": "leaf", "xla_options": ("xla_a=1",)},
+    )
+    run = build(config, console)
+    assert asked == [("cpu", "leaf", ("xla_a=1",), console.warn)]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=UNKNOWN):
+        run.programs.evaluate((8, 8))

@@ -1,0 +1,251 @@
+"""The benchmark of the all-reduce: what it reduces, its arithmetic and its record; no times."""
+
+import argparse
+import json
+
+import benchmark
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks import allreduce, backward, reductions, wire
+
+from largebatch import parallel
+from largebatch.cluster.backward import load_profile
+
+SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
+OVERRIDES = {"model.name": "resnet18", "model.width": "4", "model.stem": "small"}
+FLAGS = ["--image_size", "16", "--images", "2"]
+TINY = [*FLAGS, *(f"--config.{key}={text}" for key, text in OVERRIDES.items())]
+
+
+@pytest.fixture(autouse=True)
+def quick():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def mesh():
+    return parallel.make_mesh(jax.devices()[:4], 1)
+
+
+def buckets_of(shapes, scheme="bucket"):
+    sizes = [(path, int(np.prod(shape))) for path, shape in shapes.items()]
+    return parallel.plan_buckets(sizes, scheme=scheme, least_bytes=300, itemsize=4)
+
+
+@pytest.fixture
+def flags():
+    parser = argparse.ArgumentParser()
+    backward.add_arguments(parser)
+    parsed = parser.parse_args(FLAGS)
+    parsed.overrides = tuple(OVERRIDES.items())
+    return parsed
+
+
+# ---- what is reduced
+
+
+def test_ours_and_the_peers_reduce_the_same(mesh):
+    gradients = reductions.random_gradients(mesh, SHAPES)
+    exact = {path: np.asarray(x, np.float64).sum(0) for path, x in gradients.items()}
+    found = {
+        "ours": reductions.ours(mesh, buckets_of(SHAPES), "float32")(gradients),
+        "leaf": reductions.per_leaf(mesh, "float32")(gradients),
+        "tree": reductions.whole_tree(mesh, "float32")(gradients),
+        "flat": reductions.flat_sum(mesh)(gradients),
+    }
+    for name, reduced in found.items():
+        for path, expected in exact.items():
+            got = np.asarray(reduced[path]) * (mesh.size if name == "leaf" else 1)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)  # four terms of order one
+
+
+def test_devices_put_in_different_gradients(mesh):
+    gradients = reductions.random_gradients(mesh, SHAPES)
+    for path, shape in SHAPES.items():
+        assert gradients[path].shape == (4, *shape)
+        assert len(np.unique(np.asarray(gradients[path]))) == gradients[path].size
+
+
+def test_a_repeat_makes_all_its_calls_and_waits_for_each(monkeypatch):
+    made = []
+    monkeypatch.setattr(jax, "block_until_ready", lambda x: made.append(f"waited {x}"))
+    clock = iter([10.0, 16.0])
+    repeat = reductions.timed(lambda gradients: len(made), {}, calls=3)
+    assert made == ["waited 0"]
+    monkeypatch.setattr(reductions.time, "perf_counter", lambda: next(clock))
+    assert repeat() == 2.0
+    assert made == ["waited 0", "waited 1", "waited 2", "waited 3"]
+
+
+# ---- precision
+
+
+def test_errors_are_those_of_the_number_format(mesh):
+    gradients = reductions.random_gradients(mesh, SHAPES)
+    found = wire.errors(gradients, mesh, buckets_of(SHAPES), ["float32", "bfloat16"])
+    assert set(found["bfloat16"]) == {"conv", "bn", "fc", "all"}
+    # Rounding errors of relative size u at most, of four terms and their sums: ‖a−b‖/‖b‖ is of the
+    # order of u/√3, and far below 4u.
+    for name, unit in (("float32", 2.0**-24), ("bfloat16", 2.0**-9)):
+        assert all(unit / 20 < error < 4 * unit for error in found[name].values()), found
+    # `all` is that of the joined vectors, so it lies between the kinds.
+    kinds = [found["bfloat16"][kind] for kind in ("conv", "bn", "fc")]
+    assert min(kinds) < found["bfloat16"]["all"] < max(kinds)
+
+
+class Linear:
+    """As `Model`, with one layer without BatchNorm: its gradient is known by hand."""
+
+    def init(self, seed):
+        return {"head": {"kernel": jnp.ones((3,))}}, {}
+
+    def parameter_paths(self):
+        return ("head/kernel",)
+
+
+def test_device_gradients_are_each_devices_own(mesh, flags, monkeypatch):
+    plan = backward.plan_of(flags, mesh.size)
+    images, labels = np.arange(24.0, dtype=np.float32).reshape(8, 3), np.arange(8, dtype=np.int32)
+
+    def loss(params, stats, images, labels):
+        return (labels * (images @ params["head"]["kernel"]) ** 2).sum()
+
+    monkeypatch.setattr(wire, "model_of", lambda plan: Linear())
+    monkeypatch.setattr(wire, "loss_of", lambda plan, model: loss)
+    monkeypatch.setattr(wire, "examples", lambda plan: (images, labels))
+    found = wire.device_gradients(plan, mesh)["head/kernel"]
+    each = 2 * (labels * images.sum(1))[:, None] * images  # of every image
+    np.testing.assert_array_equal(found, each.reshape(4, 2, 3).sum(1))  # whole numbers: exact
+
+
+def test_losses_of_the_devices_add_up_to_the_batchs_mean(flags):
+    plan = backward.plan_of(flags, 4)
+    logits = jax.random.normal(jax.random.key(0), (8, 1000))
+
+    class Given:
+        def apply_train(self, params, stats, images, mode):
+            assert mode.spans == 1
+            return params[images], None
+
+    loss, rows = backward.loss_of(plan, Given()), np.arange(8)
+    total = sum(loss(logits, {}, part, part) for part in np.split(rows, 4))
+    smoothed = 0.9 * jax.nn.one_hot(rows, 1000) + 0.1 / 1000
+    expected = -(smoothed * jax.nn.log_softmax(logits)).sum(1).mean()
+    assert float(total) == pytest.approx(float(expected), rel=1e-5)  # float32
+
+
+# ---- the backward profile
+
+
+def test_parts_are_blocks_or_stages_in_their_order(flags):
+    paths = [path for path, _ in backward.parameters(backward.model_of(backward.plan_of(flags, 1)))]
+    for cuts, count in (("stage", 6), ("block", 10)):
+        parts = backward.parts_of(paths, cuts)
+        assert [path for part in parts for path in part] == paths
+        assert len(parts) == count
+    assert all(path.startswith("stage1/block1/") for path in parts[1])
+
+
+def test_seconds_are_differences_shared_out_by_the_estimate():
+    parts = [("a", "b"), ("c",), ("d", "e")]
+    guess = {"a": 1.0, "b": 3.0, "c": 1.0, "d": 1.0, "e": 0.0}
+    # Forward 1 s; the last part until 3 s; the middle one, by noise, 2.5 s; the first until 7 s.
+    found = backward.shared_out(parts, [1.0, 3.0, 2.5, 7.0], guess)
+    assert list(found.items()) == [("e", 0.0), ("d", 2.0), ("c", 0.0), ("b", 3.0), ("a", 1.0)]
+
+
+def test_a_measured_profile_is_one_that_training_reads(tmp_path, monkeypatch):
+    programs = []
+
+    def compiled(function, differentiated):
+        def lower(part, rest, *others):
+            programs.append(sorted(part))
+            shapes = jax.eval_shape(function, part, rest, *others)
+            assert (set(shapes) == set(part)) if part else shapes.shape == ()
+            return argparse.Namespace(compile=lambda: lambda *arguments: shapes)
+
+        return argparse.Namespace(lower=lower)
+
+    path = tmp_path / "profile.json"
+    jit = jax.jit
+    # Nothing is computed but the initial parameters: the programs' shapes are enough.
+    monkeypatch.setattr(
+        backward.jax, "jit", lambda f: jit(f) if f.__name__ == "init" else compiled(f, None)
+    )
+    monkeypatch.setattr(backward.jax, "block_until_ready", lambda x: x)
+    arguments = ["allreduce", *TINY, "--profile_out", str(path), "--profile_cuts", "stage"]
+    assert benchmark.main([*arguments, "--repeats", "2"]) == 0
+    monkeypatch.undo()
+    found = load_profile(path)
+    assert (found.source, found.images, found.image_shape) == ("measured", 2, (16, 16, 3))
+    assert [len(names) for names in programs] == [0, 2, 17, 32, 47, 59, 62]
+    assert programs[1] == ["head/bias", "head/kernel"]
+    assert list(found.seconds)[:2] == ["head/bias", "head/kernel"]
+    assert found.for_parameters(list(reversed(found.seconds))) == found
+
+
+# ---- the command
+
+
+def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
+    # The backward pass has a test of its own; here its gradients are random ones.
+    monkeypatch.setattr(
+        wire,
+        "device_gradients",
+        lambda plan, mesh: reductions.random_gradients(
+            mesh, dict(backward.parameters(backward.model_of(plan)))
+        ),
+    )
+    path = tmp_path / "allreduce.json"
+    arguments = ["allreduce", *TINY, "--devices", "2", "--wire", "bfloat16", "--repeats", "2"]
+    arguments += ["--calls", "1", "--sizes_kib", "1,64", "--bucket_mib", "0.02"]
+    assert benchmark.main([*arguments, "--json", str(path)]) == 0
+    capsys.readouterr()
+    results = {result["name"]: result for result in json.loads(path.read_text())["results"]}
+    for peer in ("pmean per leaf", "one psum of all"):
+        found = results[f"gradients, bfloat16, beside {peer}"]
+        assert (found["peer_name"], found["unit"]) == (peer, "ms")
+        pairs = zip(found["ours"]["repeats"], found["peer"]["repeats"], strict=True)
+        assert found["ratio"]["repeats"] == [theirs / ours for ours, theirs in pairs]
+        assert "2 devices of 1 process(es)" in found["note"]
+        assert "resnet18, 5 bucket(s), 0.1 MiB" in found["note"]
+    assert len(results["psum of 64 KiB"]["ours"]["repeats"]) == 2
+    assert "by the table for cpu" in results["psum of 1 KiB"]["note"]
+    assert results["fitted latency of a hop"]["ours"]["median"] >= 0
+    assert 2.0**-13 < results["error of the sum, bfloat16, all"]["ours"]["median"] < 2.0**-7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "1"], "one device reduces with nobody"),
+        (["--devices", "2", "--wire", "int8"], "--wire 'int8' is none of float32, "),
+        (["--devices", "2", "--sizes_kib", "4,x"], "--sizes_kib '4,x' must be whole numbers"),
+        (["--devices", "2", "--repeats", "0"], "--repeats 0 must be above 0"),
+        (["--devices", "2", "--bucket_mib", "few"], "--bucket_mib 'few' is neither auto nor"),
+        (["--devices", "2", "--config.model.depth=9"], "unknown option 'model.depth'"),
+        (["--devices", "2", "--images", "0"], "--images 0 and --image_size 16 must be above 0"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, arguments, message):
+    assert benchmark.main(["allreduce", *TINY, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {message}")
+    assert told.count("\n") == 1
+
+
+def test_several_processes_are_this_command_again(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(
+        allreduce.launch_local, "launch", lambda *arguments: asked.append(arguments) or []
+    )
+    monkeypatch.setattr(allreduce.sys, "argv", ["benchmark.py", "allreduce", "--processes", "2"])
+    for code in (0, 3):
+        monkeypatch.setattr(allreduce.launch_local, "wait", lambda started, code=code: code)
+        assert benchmark.main(["allreduce", "--processes", "2"]) == (2 if code else 0)
+    assert asked == [(["benchmark.py", "allreduce", "--processes", "2"], 2, 1)] * 2
+    assert "a process ended with 3" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""The benchmark of the update rule, on a network of four parameters; no figure is looked at."""
+
+import json
+import types
+
+import benchmark
+import jax
+import jax.numpy as jnp
+import pytest
+from benchmarks import optimizer
+
+SHAPES = {
+    "stem": {"conv": {"kernel": (3, 3, 2, 64)}, "bn": {"scale": (64,)}},
+    "head": {"kernel": (64, 10), "bias": (10,)},
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_network(monkeypatch):
+    def init(seed):
+        del seed
+        return jax.tree.map(jnp.zeros, SHAPES, is_leaf=lambda x: isinstance(x, tuple)), {}
+
+    monkeypatch.setattr(optimizer, "Model", lambda *_, **__: types.SimpleNamespace(init=init))
+
+
+def measure(tmp_path, *arguments):
+    path = tmp_path / "record.json"
+    quick = ("--seconds", "0.001", "--repeats", "2", "--sets", "2")
+    code = benchmark.main(["optimizer", *quick, *arguments, "--json", str(path)])
+    return code, json.loads(path.read_text())["results"] if path.exists() else None
+
+
+def test_what_it_measures(tmp_path):
+    code, found = measure(tmp_path)
+    assert code == 0
+    by_name = {(one["name"], one["unit"]): one for one in found}
+    assert len(by_name) == len(found) == 6
+    update = by_name["update vs optax.lars", "ms"]
+    assert (update["peer_name"], update["goal"], update["better"]) == ("optax", 1.0, "less")
+    ours, peer, ratio = (update[side]["repeats"] for side in ("ours", "peer", "ratio"))
+    assert len(ours) == 2
+    assert ratio == [b / a for a, b in zip(ours, peer, strict=True)]
+    # 7 passes over 1,152 + 64 + 640 + 10 float32
+    rates = by_name["update", "GB/s"]["ours"]["repeats"]
+    assert rates == pytest.approx([7 * 4 * 1866 / 1e6 / ms for ms in ours])
+    for layout in optimizer.LAYOUTS:
+        assert by_name[f"update vs layout {layout}", "ms"]["ours"]["repeats"] == ours
+    assert by_name["update vs a plain pass", "ms"]["goal"] is None  # of GPUs
+
+
+def test_without_a_peer(tmp_path):
+    code, found = measure(tmp_path, "--peer", "")
+    assert code == 0
+    assert all("optax" not in one["name"] for one in found)
+
+
+def test_a_peer_that_computes_something_else_is_not_raced(monkeypatch):
+    monkeypatch.setattr(optimizer, "_DECAY", 0.5)
+    theirs = optimizer._optax()
+    monkeypatch.undo()
+    _small = {"head": {"kernel": jnp.ones((64, 10))}}
+    gradients = [{"head": {"kernel": jnp.linspace(-1, 1, 640).reshape(64, 10)}}]
+    ours, other = (
+        optimizer.Updates(rule, _small, gradients, 0.0).params
+        for rule in (optimizer._ours("optax", "rows"), theirs)
+    )
+    optimizer._compare(ours, ours, _small)
+    with pytest.raises(RuntimeError, match="the updates differ by"):
+        optimizer._compare(ours, other, _small)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--peer", "optix"), "--peer optix is unknown; did you mean 'optax'?"),
+        (("--sets", "0"), "--sets is 0; give 1 or more"),
+    ],
+)
+def test_impossible_options(tmp_path, capsys, arguments, message):
+    code, found = measure(tmp_path, *arguments)
+    assert (code, found) == (2, None)
+    assert message in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""The planning script: one run from end to end on fake devices, its choices and its errors."""
+
+import json
+import re
+import shlex
+import types
+from pathlib import Path
+
+import jax
+import plan
+import pytest
+
+from largebatch.cluster.compile import CompileError
+from largebatch.cluster.topologies import open_topology
+from largebatch.config import Facts, load
+from largebatch.config.plan import resolve
+from largebatch.data.known import known_split
+from largebatch.errors import ConfigError, DataError
+from largebatch.train.build import model_of
+from largebatch.trees import flatten_paths
+
+DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
+TINY = (
+    "--config.model.width=4",
+    "--config.batch.workers=4",
+    "--config.batch.images_per_worker=2",
+    "--config.comm.bucket_mib=0.05",
+)
+
+
+def arguments(*more, topology="cpu:4"):
+    return [f"--config={DIGITS}", f"--topology={topology}", *TINY, *more]
+
+
+def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    out = tmp_path / "plans" / "report.json"
+    given = arguments("--variants=default,ours", f"--json={out}")
+    assert plan.main(given) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("compiling ") == 1  # CPUs have no options: both are the same program
+    assert "k = 1 microbatch(es) of m = 1 worker(s), 2 images at a time" in printed
+    assert re.search(r"^gradient bytes under backward compute: \d+\.\d %$", printed, re.MULTILINE)
+
+    kept = json.loads(out.read_text())
+    assert kept["command"] == shlex.join(["python", "scripts/plan.py", *given])
+    assert kept["topology"] == {"name": "cpu:4", "devices": 4, "device_kind": "cpu", "hosts": 1}
+    assert kept["plan"]["samples_per_step"] == 8
+    assert kept["environment"]["versions"]["jaxlib"]
+    assert [each["name"] for each in kept["variants"]] == ["default", "ours"]
+    config = load(DIGITS, [(a.removeprefix("--config.").partition("=")[::2]) for a in TINY])
+    facts = Facts(1437, 360, 10, (8, 8, 1), devices=4)
+    params, _ = jax.eval_shape(model_of(resolve(config, facts)).init, 0)
+    elements = sum(leaf.size for leaf in flatten_paths(params).values())
+    for variant in kept["variants"]:
+        assert len(variant["buckets"]) > 1
+        assert sum(variant["buckets"]) == elements
+        assert variant["gradient_bytes"] == 4 * elements
+        reduced = variant["collectives"]
+        assert sum(each["gradient_elements"] for each in reduced) == elements
+        assert not any(each["is_async"] for each in reduced)
+        assert variant["gradient_bytes_under_backward_share"] == 0
+        # Of ResNet-18, with gradients of all kernels and of all images but the first.
+        assert variant["convolutions"] == 3 * 20 - 1
+        assert variant["peak_bytes"] > 3 * 4 * elements  # parameters, momentum, gradients
+
+
+@pytest.mark.parametrize(
+    ("more", "topology", "says"),
+    [
+        (["--variants=our"], "cpu:4", "did you mean 'ours'"),
+        (["--variants=,"], "cpu:4", "--variants names none"),
+        ([], "v101:4", "did you mean 'v100'"),
+        (["--config.comm.bucket=1"], "cpu:4", "unknown option"),
+        ([], "cpu:3", "cannot be shared evenly by 3 devices"),
+        (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
+        (["--limit_s=0.1"], "cpu:4", "no result in 0 s; give it more with --limit_s"),
+        (["--limit_gib=0.001"], "cpu:4", "more than --limit_gib=0.001"),
+    ],
+)
+def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert plan.main(arguments(*more, topology=topology)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_known_set_that_is_not_at_hand_is_planned_with_its_facts(tmp_path):
+    config = load(DIGITS, [("data.source", "tfds:imagenet2012"), ("data.data_dir", str(tmp_path))])
+    train, validation = plan.sources(config)
+    assert (len(train), len(validation), len(train.classes)) == (1_281_167, 50_000, 1_000)
+    assert train.image_shape == (224, 224, 3)
+    assert known_split("tfds:imagenet2012", "train", 160).image_shape == (160, 160, 3)
+    missing = load(DIGITS, [("data.source", "folder:nowhere")])
+    with pytest.raises(DataError, match="nowhere"):
+        plan.sources(missing)
+
+
+def planning(monkeypatch, bytes_of, **options):
+    """A planner whose programs need ``bytes_of(workers at a time)``, and what it has compiled."""
+    compiled = []
+
+    def study(request, name, **limits):
+        compiled.append(request.microbatch)
+        fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
+        return plan.Study(name, {}, fake, None, None)
+
+    monkeypatch.setattr(plan, "study", study)
+    overrides = [("batch.workers", "16"), *options.items()]
+    return plan.Planning(load(DIGITS, overrides), open_topology("cpu:2")), compiled
+
+
+def test_the_most_workers_that_fit_the_devices_memory_are_planned(monkeypatch):
+    made, compiled = planning(
+        monkeypatch,
+        lambda m: m * 100 * 2**20,
+        **{"batch.memory_gib": "0.5", "batch.memory_margin": "0.1"},
+    )
+    assert made.microbatch() == 4  # 400 of 460 MiB; 8 workers would need 800
+    assert len(compiled) == len(set(compiled))
+    before = len(compiled)
+    made.study("ours", 4)
+    assert len(compiled) == before
+
+
+def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
+    def bytes_of(microbatch):
+        if microbatch > 1:
+            raise CompileError("compiling for cpu:2: XlaRuntimeError: RESOURCE_EXHAUSTED: memory")
+        return 0
+
+    made, compiled = planning(monkeypatch, bytes_of, **{"batch.workers": "4"})
+    assert made.microbatch() == 1
+    assert 2 in compiled
+
+    def broken(microbatch):
+        raise CompileError("compiling for cpu:2: the compiler ended with code -6")
+
+    made, _ = planning(monkeypatch, broken)
+    with pytest.raises(CompileError, match="code -6"):
+        made.microbatch()
+
+
+def test_a_given_number_of_workers_is_taken_as_it_is(monkeypatch):
+    made, compiled = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "2"})
+    assert made.microbatch() == 2
+    assert not compiled
+    made, _ = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "3"})
+    with pytest.raises(ConfigError, match="microbatch=3"):
+        made.microbatch()
