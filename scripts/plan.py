@@ -192,6 +192,13 @@ def plan_rows(plan: Plan, topology: Topology, shown: Study) -> list[tuple[str, s
             "workspace",
         ),
         (
+            "traffic of a device",
+            f"{shown.traffic.nbytes / plan.local_images / 1e6:.0f} MB an image in "
+            f"{shown.traffic.kernels:,} kernels, "
+            f"{shown.traffic.products / plan.local_images / 1e6:.0f} of it in convolutions and "
+            "matrix products",
+        ),
+        (
             "options of XLA",
             ", ".join(f"{n}={v}" for n, v in shown.options.items()) or "its own",
         ),

@@ -58,6 +58,8 @@ class Compiled:
     """Arguments, results, temporaries and code; bytes."""
     buckets: tuple[int, ...]
     """Elements of each group of gradients as it is sent, in the order of backward."""
+    totals: int
+    """Elements of the statistics and metrics that are summed beside them."""
     head_flops: float
     """Of the head's matrix product."""
     compile_s: float

@@ -12,6 +12,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from largebatch import parallel
 from largebatch.cluster.topologies import open_topology
 from largebatch.config import Facts, Plan, freeze, resolve
@@ -64,6 +66,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             "code": analysis.generated_code_size_in_bytes,
         },
         "buckets": [_sent(bucket, plan) for bucket in steps.buckets],
+        "totals": jax.eval_shape(steps.empty_carry).totals.shape[1],
         "head_flops": _head_flops(steps),
         "compile_s": programs.compile_s,
         "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
@@ -81,8 +84,6 @@ def _sent(bucket: Bucket, plan: Plan) -> int:
 
 def _head_flops(steps: Steps) -> float:
     """Two for each multiply-add of the images of a microbatch with the head's kernel."""
-    import jax
-
     params, _ = jax.eval_shape(steps.model.init, 0)
     (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
     return 2.0 * steps.plan.local_images * kernel.size

@@ -9,7 +9,7 @@ reduce-scatters take the place of all-reduces, and all-gathers bring the paramet
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from largebatch.cluster import costs
 from largebatch.cluster.hlo import Array, Instruction, Module
@@ -83,12 +83,15 @@ class Schedule:
         return under / self.gradient_bytes if self.gradient_bytes else 0.0
 
 
-def read(module: Module, gradients: Collection[int], head_flops: float = 0.0) -> Schedule:
+def read(
+    module: Module, gradients: Collection[int], totals: int = 0, head_flops: float = 0.0
+) -> Schedule:
     """Find the collectives and convolutions of a scheduled module.
 
     Args:
       module: the compiled step.
       gradients: elements of each array of gradients that is reduced (of the buckets).
+      totals: elements of the array of statistics and metrics that is reduced beside them.
       head_flops: of the head's matrix product. The three of its size are the head's and are not
         counted; any other matrix product is a convolution that became one.
     """
@@ -107,6 +110,7 @@ def read(module: Module, gradients: Collection[int], head_flops: float = 0.0) ->
                 unknown = product.is_backward is None
                 backward += backward > 0 if unknown else product.is_backward
     ends = _ends(module, order)
+    contained = _contained(gradients, totals)
     arrays = [each.arrays(module) for each in found]
     sizes = [sum(array.nbytes for array in of) for of in arrays]
     # Gradients cross all devices, as the largest collective does; BatchNorm's only those of a span.
@@ -115,7 +119,9 @@ def read(module: Module, gradients: Collection[int], head_flops: float = 0.0) ->
     for each, of, nbytes in zip(found, arrays, sizes, strict=True):
         done = ends.get(each.instruction.name, each.place)
         reduces = each.opcode != "all-gather" and each.groups == everywhere
-        carried = [array for array in of if reduces and array.size in gradients]
+        carried = [
+            dataclasses.replace(array, shape=(contained(array.size),)) for array in of if reduces
+        ]
         made.append(
             Collective(
                 name=each.instruction.name,
@@ -132,6 +138,24 @@ def read(module: Module, gradients: Collection[int], head_flops: float = 0.0) ->
             )
         )
     return Schedule(tuple(made), convolutions=before, backward_convolutions=backward)
+
+
+def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
+    """From the elements of a reduced array to those that are gradients.
+
+    Compilers merge arrays as operands of one collective, or by joining some of them into one: then
+    its size is a sum of theirs.
+    """
+    sums = 1  # bit n is set where some of the sizes add up to n
+    for size in gradients:
+        sums |= sums << size
+
+    def elements(size: int) -> int:
+        if size == totals:
+            return 0
+        return next((n for n in (size, size - totals) if n > 0 and sums >> n & 1), 0)
+
+    return elements
 
 
 @dataclasses.dataclass(frozen=True)

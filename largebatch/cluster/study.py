@@ -7,6 +7,7 @@ from typing import Any
 from largebatch.cluster import hlo, schedule
 from largebatch.cluster.compile import Compiled, CompileError, Request, compile_step
 from largebatch.cluster.schedule import Estimate, Schedule
+from largebatch.cluster.traffic import Traffic, traffic
 from largebatch.config import Config, override
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.parallel import compiler
@@ -28,6 +29,7 @@ class Study:
     compiled: Compiled
     schedule: Schedule
     estimate: Estimate
+    traffic: Traffic
 
     def as_json(self) -> dict[str, Any]:
         """What is kept of it: not the module."""
@@ -42,6 +44,7 @@ class Study:
             "gradient_bytes": self.schedule.gradient_bytes,
             "gradient_bytes_under_backward_share": self.schedule.overlapped_share,
             "estimate": dataclasses.asdict(self.estimate),
+            "traffic": dataclasses.asdict(self.traffic),
             "peak_bytes": of.peak_bytes,
             "memory": of.memory,
             "compile_s": of.compile_s,
@@ -96,12 +99,14 @@ def study(request: Request, name: str, **limits: float) -> Study:
     """
     compiled = compile_step(request, **limits)
     module = hlo.parse(compiled.hlo)
-    found = schedule.read(module, compiled.buckets, compiled.head_flops)
-    if found.gradient_elements != sum(compiled.buckets):
+    found = schedule.read(module, compiled.buckets, compiled.totals, compiled.head_flops)
+    # Equal gradients (of the biases of two BatchNorms that meet at a shortcut) may be sent once.
+    share = found.gradient_elements / sum(compiled.buckets)
+    if request.topology.devices > 1 and not 0.99 <= share <= 1:
         raise CompileError(
             f"the schedule for {request.topology.text} shows reductions of "
             f"{found.gradient_elements:,} gradients of {sum(compiled.buckets):,}; this compiler "
             "writes them in a form that is not known here"
         )
     estimate = schedule.estimate(module, found, request.topology.cluster)
-    return Study(name, dict(request.options), compiled, found, estimate)
+    return Study(name, dict(request.options), compiled, found, estimate, traffic(module))

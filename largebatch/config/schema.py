@@ -294,7 +294,7 @@ class Comm:
     bucket_mib: float | Literal["auto"] = option(
         "auto",
         "least size of a bucket on the wire, in MiB; auto: what a model of this network and of the "
-        "backward pass finds best, a parameter each on one device or CPUs, 4 on unknown hardware",
+        "backward pass finds best, a parameter each on CPUs, 4 on one GPU or unknown hardware",
         within="above 0",
         mathematics=False,
     )

@@ -2,27 +2,46 @@
 
     correctness --batch 16 --image_size 96 --dtype float32,bfloat16
 
-Same parameters, same images; ‖g − reference‖ / ‖reference‖ over all parameters and over the worst.
-A value that is not finite fails.
+Same parameters, same images, several batches; ‖g − reference‖ / ‖reference‖ over all parameters and
+over the worst. A value that is not finite fails.
 """
 
 import argparse
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import step
 from benchmarks.competitor import Competitor
-from benchmarks.gradients import PLAIN, GradientWork
+from benchmarks.gradients import PLAIN, GradientWork, file
 from benchmarks.measure import Result
 
 # Rounding flips rectifiers near zero: the error is about the root of the format's own.
 GOALS = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.25}
 OVERRIDES = True
+
+
+class Step(NamedTuple):
+    """What one step computed."""
+
+    loss: float
+    gradients: dict[str, np.ndarray]
+    """By parameter, float64."""
+
+
+class Error(NamedTuple):
+    """Relative errors of one step."""
+
+    gradients: float
+    worst: float
+    of: str
+    """The parameter with the worst."""
+    loss: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,70 +52,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
-    """Computes the reference and each format's step, side by side: nothing is timed."""
+    """Computes the reference and each format's steps, side by side: nothing is timed."""
     formats = flags.dtype.split(",")
     (batch, *_) = step.numbers(flags.batch, "--batch")
     flags.dtype = "float32"
     work = step.work_of(flags, batch)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        reference = pool.submit(gradients, work, Path(folder, "reference.npz"), is_reference=True)
+        reference = pool.submit(steps, work, Path(folder, "reference"), is_reference=True)
         found = {
-            dtype: pool.submit(
-                gradients, dataclasses.replace(work, dtype=dtype), Path(folder, f"{dtype}.npz")
-            )
+            dtype: pool.submit(steps, dataclasses.replace(work, dtype=dtype), Path(folder, dtype))
             for dtype in formats
         }
         return [
             result
             for dtype, task in found.items()
-            for result in compared(dtype, *reference.result(), *task.result())
+            for result in compared(dtype, reference.result(), task.result())
         ]
 
 
-def gradients(
-    work: step.StepWork, path: Path, *, is_reference: bool = False
-) -> tuple[float, dict[str, np.ndarray]]:
-    """The loss, and the gradients by parameter, of a process of their own."""
+def steps(work: step.StepWork, folder: Path, *, is_reference: bool = False) -> list[Step]:
+    """The first steps on several batches, of a process of their own."""
+    folder.mkdir()
     given = dataclasses.asdict(work)
     given["overrides"] = (*PLAIN, *work.overrides)
-    task = GradientWork(**given, path=str(path), is_reference=is_reference)
+    task = GradientWork(**given, folder=str(folder), is_reference=is_reference)
     with Competitor("benchmarks.gradients", task) as competitor:
-        loss = competitor.repeat()["loss"]
-    with np.load(path) as found:
-        return loss, {name: found[name].astype(np.float64) for name in found.files}
+        losses = competitor.repeat().values()
+    found = []
+    for index, loss in enumerate(losses):
+        with np.load(file(folder, index)) as read:
+            gradients = {name: read[name].astype(np.float64) for name in read.files}
+        found.append(Step(loss, gradients))
+    return found
 
 
-def compared(
-    dtype: str,
-    reference_loss: float,
-    reference: Mapping[str, np.ndarray],
-    loss: float,
-    found: Mapping[str, np.ndarray],
-) -> list[Result]:
-    """Relative errors of loss and gradients."""
-    errors = {name: np.linalg.norm(found[name] - reference[name]) for name in reference}
-    norms = {name: np.linalg.norm(reference[name]) for name in reference}
+def compared(dtype: str, reference: Sequence[Step], found: Sequence[Step]) -> list[Result]:
+    """Relative errors of losses and gradients, a repeat for each batch."""
+    errors = [error(*pair) for pair in zip(reference, found, strict=True)]
+    unit, goal = "relative error", GOALS.get(dtype)
+
+    def result(what: str, values: Iterable[float], **more: Any) -> Result:
+        return Result(f"{dtype}: {what}", unit, tuple(values), better="less", **more)
+
+    return [
+        result("gradients", (each.gradients for each in errors), goal=goal),
+        result(
+            "gradients of the worst parameter",
+            (each.worst for each in errors),
+            note=", ".join(each.of for each in errors),
+        ),
+        result("loss", (each.loss for each in errors), goal=goal),
+    ]
+
+
+def error(reference: Step, found: Step) -> Error:
+    """Of one step."""
+    norms = {name: np.linalg.norm(g) for name, g in reference.gradients.items()}
+    errors = {
+        name: np.linalg.norm(found.gradients[name] - g) for name, g in reference.gradients.items()
+    }
     total = np.linalg.norm(list(errors.values())) / np.linalg.norm(list(norms.values()))
     # Some are zero but for rounding: such as a bias before the mean is taken off.
     floor = 1e-6 * max(norms.values())
-    each = {name: errors[name] / max(norms[name], floor) for name in reference}
-    # A NaN is the worst of all.
-    worst = max(each, key=lambda name: (np.isnan(each[name]), each[name]))
-    unit = "relative error"
-    return [
-        Result(f"{dtype}: gradients", unit, (float(total),), better="less", goal=GOALS.get(dtype)),
-        Result(
-            f"{dtype}: gradients of the worst parameter",
-            unit,
-            (float(each[worst]),),
-            better="less",
-            note=worst,
-        ),
-        Result(
-            f"{dtype}: loss",
-            unit,
-            (abs(loss - reference_loss) / abs(reference_loss),),
-            better="less",
-            goal=GOALS.get(dtype),
-        ),
-    ]
+    each = {name: errors[name] / max(norms[name], floor) for name in errors}
+    worst = max(each, key=lambda name: (np.isnan(each[name]), each[name]))  # NaN before all
+    loss = abs(found.loss - reference.loss) / abs(reference.loss)
+    return Error(float(total), float(each[worst]), worst, loss)

@@ -1,7 +1,8 @@
-"""The gradients of one of our steps, written to a file, to be compared with those of another."""
+"""The gradients of our first step on several batches, written to files, to be compared."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -26,14 +27,14 @@ PLAIN = (
 
 @dataclasses.dataclass(frozen=True)
 class GradientWork(StepWork):
-    """One step from the first state.
+    """One step from the first state, for each of BATCHES batches.
 
     Attributes:
-        path: File for the gradients, by parameter, and `loss`.
+        folder: For the files of the gradients, by parameter.
         is_reference: Everything in float64, on the CPU.
     """
 
-    path: str = ""
+    folder: str = ""
     is_reference: bool = False
 
     @property
@@ -49,9 +50,16 @@ def prepare(work: GradientWork) -> Callable[[], Figures]:
     programs = run.programs
     if work.is_reference:
         programs = Programs(dataclasses.replace(programs.steps, dtype="float64"))
-    placed = OnDevices(*(from_local(run.mesh, array) for array in batches(work)[0]))
-    state, metrics = run_step(programs, programs.init(np.int32(0)), iter([placed]), RATE)
-    velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
-    loss = float(metrics.loss)
-    np.savez(work.path, **velocities)
-    return lambda: {"loss": loss}
+    losses = {}
+    for index, batch in enumerate(batches(work)):
+        placed = OnDevices(*(from_local(run.mesh, array) for array in batch))
+        state, metrics = run_step(programs, programs.init(np.int32(0)), iter([placed]), RATE)
+        velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
+        np.savez(file(work.folder, index), **velocities)
+        losses[f"loss {index}"] = float(metrics.loss)
+    return lambda: losses
+
+
+def file(folder: str | Path, index: int) -> Path:
+    """Of the gradients of one batch."""
+    return Path(folder, f"{index}.npz")

@@ -240,10 +240,10 @@ def paths(buckets):
 @pytest.mark.parametrize(
     ("given", "scheme", "count"),
     [
-        # Nothing to gain from joining.
-        (devices("NVIDIA H200", 1, 1), "leaf", 161),
+        # Joining costs, and gains nothing.
         (devices("cpu", 8, 8), "leaf", 161),
-        # Nothing to plan with.
+        # Nothing to plan for, or with.
+        (devices("NVIDIA H200", 1, 1), "bucket", 19),
         (devices("Radeon", 64, 8), "bucket", 19),
     ],
 )

@@ -69,6 +69,22 @@ def test_merged_ones_are_told_apart_by_operand():
     assert found.overlapped_share == 1
 
 
+@pytest.mark.parametrize(
+    ("elements", "gradients"), [(400, 400), (407, 400), (307, 300), (7, 0), (8, 0), (401, 0)]
+)
+def test_arrays_joined_into_one_are_told_apart_by_their_sum(elements, gradients):
+    text = module(reduce_("joined", "j"), arrays=[("j", f"f32[{elements}]{{0}}")])
+    found = schedule.read(hlo.parse(text), SIZES, totals=7)
+    assert found.gradient_elements == gradients
+    assert found.gradient_bytes == 4 * gradients
+    assert found.collectives[0].nbytes == 4 * elements
+
+
+def test_an_array_of_the_statistics_size_is_theirs_though_gradients_might_add_up_to_it():
+    text = module(reduce_("s", "j"), arrays=[("j", "f32[400]{0}")])
+    assert schedule.read(hlo.parse(text), SIZES, totals=400).gradient_bytes == 0
+
+
 def test_statistics_are_no_gradients():
     found = read(start("a", "g1"), conv("b"), done("a"), reduce_("s", "statistics"))
     assert [each.name for each in found.gradients] == ["a"]

@@ -105,7 +105,7 @@ def planning(monkeypatch, bytes_of, **options):
     def study(request, name, **limits):
         compiled.append(request.microbatch)
         fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
-        return plan.Study(name, {}, fake, None, None)
+        return plan.Study(name, {}, fake, None, None, None)
 
     monkeypatch.setattr(plan, "study", study)
     overrides = [("batch.workers", "16"), *options.items()]

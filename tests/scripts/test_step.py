@@ -174,15 +174,16 @@ def test_what_auto_chose_is_near_the_most_or_all_there_is(needed, following, fit
 def test_errors_of_gradients_and_what_is_not_finite():
     reference = {"a": np.array([3.0, 4.0]), "b": np.array([0.0, 12.0]), "zero": np.zeros(2)}
     found = {"a": np.array([3.0, 4.5]), "b": np.array([0.0, 12.0]), "zero": np.array([0, 1e-7])}
-    total, worst, loss = correctness.compared("float32", 2.0, reference, 2.001, found)
-    assert total.ours == pytest.approx((np.hypot(0.5, 1e-7) / 13,), rel=1e-12)
-    assert worst.note == "a"
-    assert worst.ours == pytest.approx((0.1,), rel=1e-12)
-    assert loss.ours == pytest.approx((5e-4,), rel=1e-9)
+    exact, near = correctness.Step(2.0, reference), correctness.Step(2.01, found)
+    total, worst, loss = correctness.compared("float32", [exact] * 3, [near, near, exact])
+    assert total.ours == pytest.approx((np.hypot(0.5, 1e-7) / 13,) * 2 + (0,), rel=1e-12)
+    assert worst.note == "a, a, a"
+    assert worst.ours == pytest.approx((0.1, 0.1, 0), rel=1e-12)
+    assert loss.ours == pytest.approx((5e-3, 5e-3, 0), rel=1e-9)
     assert (total.reached, loss.reached) == (False, False)
-    found["b"] = np.array([0.0, np.nan])
-    total, worst, _ = correctness.compared("bfloat16", 2.0, reference, 2.0, found)
-    assert total.reached is False
+    broken = correctness.Step(2.0, found | {"b": np.array([0.0, np.nan])})
+    total, worst, loss = correctness.compared("bfloat16", [exact], [broken])
+    assert (total.reached, loss.reached) == (False, True)
     assert worst.note == "b"
 
 
