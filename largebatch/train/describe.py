@@ -1,5 +1,6 @@
 """A run in words: what it is about to do, and how it ended."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
@@ -133,6 +134,11 @@ def resolved(plan: Plan) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """Devices and versions that numbers depend on."""
     packages = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
+    versions = {}
+    for name in packages:
+        # A benchmark of the step alone may run where input and checkpoints cannot.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
@@ -140,5 +146,5 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": versions,
     }
