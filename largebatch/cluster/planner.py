@@ -21,7 +21,7 @@ from largebatch import parallel
 from largebatch.cluster.backward import BackwardProfile, Shapes, estimate, load_profile
 from largebatch.cluster.network import all_reduce_s, cluster_of
 from largebatch.cluster.timeline import Compute, Done, Start, Timeline, replay
-from largebatch.config.schema import Comm
+from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
 from largebatch.parallel import Bucket
 from largebatch.parallel.processes import agree

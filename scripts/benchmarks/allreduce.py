@@ -31,7 +31,7 @@ from largebatch.cluster.backward import BackwardProfile
 from largebatch.cluster.network import Cluster, all_reduce_s, cluster_of, fit_link, ring_s
 from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
-from largebatch.config.schema import Comm
+from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
 from largebatch.train.build import model_of

@@ -17,7 +17,7 @@ from largebatch.cluster.backward import BackwardProfile, estimate
 from largebatch.cluster.hardware import HARDWARE, hardware_of
 from largebatch.config import Config, Facts, Plan, load, resolve
 from largebatch.config.load import override
-from largebatch.config.schema import Batch, Norm, Schedule
+from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model

@@ -21,7 +21,7 @@ from largebatch.cluster.planner import (
     plan,
     predict,
 )
-from largebatch.config.schema import Comm
+from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
 from largebatch.parallel import plan_buckets
 from tests.cluster.networks import parameters

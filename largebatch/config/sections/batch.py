@@ -1,0 +1,68 @@
+"""Options of the global batch and of the network that its gradients cross."""
+
+import dataclasses
+from typing import Literal
+
+from largebatch.config.declaration import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The global batch as workers, and how many of them a device computes at a time."""
+
+    workers: int = option(
+        8, "workers of a step (W); the global batch is W × images_per_worker", within="above 0"
+    )
+    images_per_worker: int = option(32, "images of one worker (n)", within="above 0")
+    microbatch: int | Literal["auto"] = option(
+        "auto",
+        "workers that one device computes at a time (m); auto: the most that fit its memory",
+        within="above 0",
+        mathematics=False,
+    )
+    memory_gib: float = option(
+        0.0,
+        "device memory that `auto` plans for; 0: what the device reports",
+        within="at least 0",
+        mathematics=False,
+    )
+    memory_margin: float = option(
+        0.1,
+        "share of that memory which `auto` leaves free",
+        within="at least 0 and below 1",
+        mathematics=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comm:
+    """How gradients cross the network."""
+
+    allreduce: Literal["bucket", "leaf", "tree"] = option(
+        "bucket",
+        "bucket: one psum for each static group of consecutive layers, issued inside backward; "
+        "leaf: one for each parameter, inside backward; tree: one for all of them, after backward",
+        mathematics=False,
+    )
+    bucket_mib: float | Literal["auto"] = option(
+        "auto",
+        "least size of a bucket on the wire, in MiB; auto: what a model of this network and of the "
+        "backward pass finds best, a parameter each on CPUs, 4 on one GPU or unknown hardware",
+        within="above 0",
+        mathematics=False,
+    )
+    backward_profile: str = option(
+        "",
+        "auto only: file of measured seconds of the backward pass, written by "
+        "scripts/benchmark.py allreduce --profile_out; empty: estimated",
+        mathematics=False,
+    )
+    wire: Literal["float32", "bfloat16", "float16"] = option(
+        "float32", "number format of gradients on the wire"
+    )
+    xla_options: tuple[str, ...] = option(
+        (),
+        "options of the compiler as name=value, added to ours or in their place; one that it does "
+        "not take is left out with a warning",
+        mathematics=False,
+    )

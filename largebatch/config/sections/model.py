@@ -1,0 +1,77 @@
+"""Options of the network and of BatchNorm."""
+
+import dataclasses
+from typing import Literal
+
+from largebatch.config.declaration import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution)."""
+
+    name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = option(
+        "resnet50", "depth and block type"
+    )
+    width: int = option(
+        64, "channels of the first stage; the later ones double it", within="above 0"
+    )
+    stem: Literal["conv7", "space_to_depth", "small"] = option(
+        "conv7",
+        "conv7: 7×7 stride 2 and max-pool; space_to_depth: the same function of the same "
+        "parameters, computed as a 4×4 convolution on 2×2 blocks; small: 3×3 "
+        "stride 1, no pool (images below 64)",
+    )
+    zero_init_last_gamma: bool = option(
+        False, "start each residual branch at zero (Goyal et al. 2017, section 5.1)"
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = option(
+        "float32", "arithmetic of convolutions; parameters, statistics and loss stay float32"
+    )
+    pointwise: Literal["auto", "matmul", "convolution"] = option(
+        "auto",
+        "1×1 convolutions as matrix products or as convolutions; auto: products on CPUs",
+        mathematics=False,
+    )
+    remat: Literal["none", "norms", "blocks"] = option(
+        "none",
+        "what backward computes again to save memory: nothing; the normalised activations inside a "
+        "block; whole blocks",
+        mathematics=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """BatchNorm: whose images share statistics, and what evaluation uses."""
+
+    span: int | Literal["all"] = option(
+        1, "workers that share batch statistics: 1, a number, or all", within="above 0"
+    )
+    epsilon: float = option(1e-5, "added to the variance", within="above 0")
+    momentum: float = option(
+        0.9, "share of the running statistics kept at each update", within="at least 0 and below 1"
+    )
+    momentum_samples: int = option(
+        0,
+        "samples to which `momentum` refers: a step of B samples keeps momentum ** (B / this); "
+        "0: it refers to one step, whatever its size",
+        within="at least 0",
+    )
+    running_variance: Literal["unbiased", "biased"] = option(
+        "unbiased",
+        "variance that enters the running statistics: N/(N-1) corrected, as cuDNN and PyTorch, or "
+        "not, as TensorFlow and Flax (normalisation itself always uses the biased one)",
+    )
+    statistics: Literal["ema", "precise"] = option(
+        "ema",
+        "evaluate with the moving average, or with statistics recomputed from training batches "
+        "(Wu & Johnson 2021, section 3)",
+        mathematics=False,
+    )
+    precise_batches: int = option(
+        8,
+        "global batches that precise statistics are recomputed from",
+        within="above 0",
+        mathematics=False,
+    )
