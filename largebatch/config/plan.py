@@ -10,6 +10,7 @@ from largebatch.config import durations, geometry
 from largebatch.config.load import options
 from largebatch.config.schema import Config
 from largebatch.errors import ConfigError
+from largebatch.optim.rates import Rates
 from largebatch.optim.schedules import Schedule, peak_rate
 
 _MAX_SAMPLES = 2**31  # so that a sample position fits any integer on a device
@@ -103,6 +104,16 @@ class Plan:
         # The loss is a mean over the global batch; so scaled, an image weighs about 1.
         half = self.config.model.dtype == "float16"
         return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
+
+    def rates(self, step: int) -> Rates:
+        """What the update of step number ``step``, from 1, is given."""
+        rule = self.config.optimizer
+        return Rates(
+            learning_rate=self.schedule((step - 1) * self.samples_per_step),
+            weight_decay=rule.weight_decay,
+            momentum=rule.momentum,
+            step=step,
+        )
 
     @property
     def norm_momentum(self) -> float:

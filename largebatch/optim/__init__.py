@@ -8,6 +8,7 @@ clock of a run is its sample position, which the host owns, so every `update` is
 from largebatch.optim.lars import Flavour, LarsState, lars
 from largebatch.optim.norms import Layout, norms_in
 from largebatch.optim.parameters import KINDS, kinds, mask, path_names
+from largebatch.optim.rates import Rates
 from largebatch.optim.report import LayerReport, by_path, global_norm
 from largebatch.optim.schedules import Decay, Schedule, peak_rate
 from largebatch.optim.sgd import SgdState, sgd
@@ -19,6 +20,7 @@ __all__ = [
     "LarsState",
     "LayerReport",
     "Layout",
+    "Rates",
     "Schedule",
     "SgdState",
     "by_path",

@@ -38,6 +38,7 @@ from largebatch.optim.momentum import (
     zero_velocity,
 )
 from largebatch.optim.norms import Layout, Norms, Total, norms_in
+from largebatch.optim.rates import Rates
 from largebatch.optim.report import LayerReport, empty_report, measure
 
 PyTree = Any
@@ -106,7 +107,7 @@ def lars(
 ) -> optax.GradientTransformationExtraArgs:
     """LARS; the formulas are at the top of this module.
 
-    `update(grads, state, params, *, learning_rate)` takes the learning rate of the step, a scalar.
+    `update(grads, state, params, *, rates)` takes the `Rates` of the step.
 
     Args:
         flavour: Whose denominator.
@@ -148,7 +149,7 @@ def lars(
         state: LarsState,
         params: PyTree,
         *,
-        learning_rate: jax.typing.ArrayLike,
+        rates: Rates,
         **_: Any,
     ) -> tuple[PyTree, LarsState]:
         trusted, decayed = resolve_mask(trust_mask, params), resolve_mask(decay_mask, params)
@@ -164,8 +165,8 @@ def lars(
             )
         )
         report = report._replace(trust_ratio=ratios)
-        rates = spread((learning_rate * ratios).astype(ratios.dtype), params, after=report)
-        inputs = jax.tree.map(lambda rate, u: rate * u, rates, directions)
+        scaled = spread((rates.learning_rate * ratios).astype(ratios.dtype), params, after=report)
+        inputs = jax.tree.map(lambda rate, u: rate * u, scaled, directions)
         steps, velocity = accumulate(inputs, state.momentum, momentum, nesterov=nesterov)
         return descend(steps, params), LarsState(velocity, report)
 

@@ -24,6 +24,7 @@ from largebatch.optim.momentum import (
     zero_velocity,
 )
 from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.rates import Rates
 from largebatch.optim.report import LayerReport, empty_report, measure
 
 PyTree = Any
@@ -49,7 +50,7 @@ def sgd(
 ) -> optax.GradientTransformationExtraArgs:
     """SGD; the formulas are at the top of this module.
 
-    `update(grads, state, params, *, learning_rate)` takes the learning rate of the step, a scalar.
+    `update(grads, state, params, *, rates)` takes the `Rates` of the step.
 
     Args:
         momentum: m.
@@ -75,14 +76,16 @@ def sgd(
         state: SgdState,
         params: PyTree,
         *,
-        learning_rate: jax.typing.ArrayLike,
+        rates: Rates,
         **_: Any,
     ) -> tuple[PyTree, SgdState]:
         directions = add_decay(grads, params, weight_decay, resolve_mask(decay_mask, params))
         steps, velocity = accumulate(directions, state.momentum, momentum, nesterov=nesterov)
         report = measure(grads, params, norms)
-        rates = spread(jnp.full_like(report.trust_ratio, learning_rate), params, after=report)
-        steps = jax.tree.map(lambda rate, step: rate * step, rates, steps)
+        scaled = spread(
+            jnp.full_like(report.trust_ratio, rates.learning_rate), params, after=report
+        )
+        steps = jax.tree.map(lambda rate, step: rate * step, scaled, steps)
         return descend(steps, params), SgdState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)

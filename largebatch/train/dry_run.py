@@ -49,8 +49,7 @@ def _rehearse(run: Run, place: Path) -> None:
     with contextlib.closing(run.train_microbatches(0, stop)) as feed:
         for step in range(STEPS):
             start = time.perf_counter()
-            rate = plan.schedule(step * plan.samples_per_step)
-            state, metrics = run_step(programs, state, feed, rate)
+            state, metrics = run_step(programs, state, feed, plan.rates(step + 1))
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")

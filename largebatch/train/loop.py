@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from largebatch import data
-from largebatch.optim import by_path
+from largebatch.optim import Rates, by_path
 from largebatch.tracking import Summary, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
@@ -29,6 +29,8 @@ class Clock:
 
     train_s: float = 0.0
     wait_s: float = 0.0
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
     _since: float | None = None
 
     def start(self) -> None:
@@ -56,7 +58,7 @@ class Clock:
 
 
 def run_step(
-    programs: Programs, state: TrainState, feed: Iterator[OnDevices], rate: float
+    programs: Programs, state: TrainState, feed: Iterator[OnDevices], rates: Rates
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; returns before the last of them is computed."""
     steps = programs.steps
@@ -67,7 +69,8 @@ def run_step(
         jax.block_until_ready(carry)
         if left:
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
-    return programs.finish(state, carry, images, labels, np.asarray(rate, steps.dtype))
+    rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
+    return programs.finish(state, carry, images, labels, rates)
 
 
 class Loop:
@@ -99,6 +102,8 @@ class Loop:
         first, batch = self.before.step, plan.samples_per_step
         last = max(first, plan.stop_after_step)
         pending: tuple[int, Metrics] | None = None
+        if last > first:
+            self._event("train_start", first)
         with (
             contextlib.closing(self.run.train_microbatches(first * batch, last * batch)) as batches,
             self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar,
@@ -106,9 +111,9 @@ class Loop:
             self.clock.start()
             feed = self.clock.timed(batches)
             for step in range(first + 1, last + 1):
-                # The host computes the rate from the one clock of the run, the sample position.
-                rate = plan.schedule((step - 1) * batch)
-                state, metrics = run_step(self.run.programs, state, feed, rate)
+                # The host computes rates from the one clock of the run, the sample position.
+                rates = plan.rates(step)
+                state, metrics = run_step(self.run.programs, state, feed, rates)
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
                     self._finished(*pending)
@@ -119,6 +124,8 @@ class Loop:
                     pending = None
                     self._stop_at(step, state, metrics)
             self.clock.pause()
+        if last > first:
+            self._event("train_stop", last)
         if self.result is None:
             self.result = evaluate(self.run, state, last * batch)
         return state
@@ -151,6 +158,10 @@ class Loop:
             wall_s=progress.wall_s,
             compile_s=progress.compile_s,
             images_per_s=self.images_per_s(progress.step),
+            train_s=self.clock.now() - self.before.train_s,
+            wait_s=self.clock.wait_s,
+            evaluation_s=self.clock.evaluation_s,
+            checkpoint_s=self.clock.checkpoint_s,
         )
 
     def _stops_at(self, step: int) -> bool:
@@ -169,7 +180,10 @@ class Loop:
         last = step == plan.stop_after_step
         extra = {}
         if last or step % plan.evaluate_every_steps == 0:
+            self._event("eval_start", step)
             self.result = evaluate(self.run, state, step * plan.samples_per_step)
+            self._event("eval_stop", step, top1=self.result.top1)
+            self.clock.evaluation_s += self.result.seconds
             extra = {
                 f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")
             }
@@ -183,8 +197,11 @@ class Loop:
             )
         self._finished(step, metrics, extra)
         if last or step % plan.checkpoint_every_steps == 0:
+            since = time.perf_counter()
             self.tracker.flush()  # a checkpoint never knows more than the log
             self.checkpoints.save(self.run.programs.steps.stored(state), self.progress(step), plan)
+            self.clock.checkpoint_s += time.perf_counter() - since
+        self._event("step", step)
         self.clock.start()
 
     def _finished(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
@@ -202,7 +219,7 @@ class Loop:
                     "loss": float(metrics.loss),
                     "top1": float(metrics.top1),
                     "top5": float(metrics.top5),
-                    "learning_rate": plan.schedule((step - 1) * plan.samples_per_step),
+                    "learning_rate": plan.rates(step).learning_rate,
                     "gradient_norm": float(metrics.gradient_norm),
                     "images_per_s": (step - logged) * plan.samples_per_step / max(seconds, 1e-9),
                     "fingerprint": self._fingerprint(step),
@@ -217,6 +234,11 @@ class Loop:
             images_per_s=self.images_per_s(step),
             epoch=self._epoch(step),
         )
+        if extra is None:  # otherwise there is more to do before the next step
+            self._event("step", step)
+
+    def _event(self, name: str, step: int, **values: float) -> None:
+        self.tracker.event(name, step, step * self.run.plan.samples_per_step, **values)
 
     def _log_layers(self, step: int, state: TrainState) -> None:
         """Trust ratio and norms of every parameter; waits, for the next step takes the state."""

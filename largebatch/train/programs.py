@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from largebatch import parallel
+from largebatch.optim import Rates
 from largebatch.train.memory import program_bytes
 from largebatch.train.steps import Steps
 
@@ -75,9 +76,10 @@ class Programs:
         rate = jax.ShapeDtypeStruct(
             (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
         )
+        rates = Rates(*[rate] * len(Rates._fields))
         carry = self._carry if self.steps.plan.microbatches > 1 else None
         return self._compile(
-            "train step", self.steps.finish, self.state, carry, *self._images, rate
+            "train step", self.steps.finish, self.state, carry, *self._images, rates
         )
 
     def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:

@@ -11,7 +11,7 @@ import numpy as np
 
 from largebatch import tracking
 from largebatch.config import Config, changed, microbatch_candidates
-from largebatch.errors import CheckpointError, UserError
+from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
@@ -23,6 +23,7 @@ from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.loop import Loop
 from largebatch.train.memory import is_exhausted
 from largebatch.train.steps import TrainState
+from largebatch.train.warm_up import warm_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +114,18 @@ class _Session:
     def train(self) -> tracking.Summary:
         """Train from the newest checkpoint or from the start."""
         made, plan, request = self.made, self.made.plan, self.request
+        clocked = plan.config.run.mlperf_log
+        if clocked and self.step is not None:
+            raise ConfigError(
+                f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds one "
+                f"at step {self.step}; use --resume=never, or --config.run.mlperf_log= to go on "
+                "without the log"
+            )
         progress = self._stored_progress()
         with self.console.compiling("initialisation, train step and evaluation"):
             made.prepare()
+            if clocked:
+                warm_up(made)
             state = self._state()
         status: Status = "failed"
         tracker = processes.first_process_does(lambda: self._trackers(progress))
@@ -123,7 +133,9 @@ class _Session:
             loop = Loop(made, tracker, self.checkpoints, progress, self.began)
             try:
                 loop.train(state)
+                since = time.perf_counter()
                 self.checkpoints.wait()
+                loop.clock.checkpoint_s += time.perf_counter() - since
                 status = "complete" if loop.step == plan.steps else "stopped"
             finally:
                 summary = loop.summary(status)
@@ -181,9 +193,21 @@ class _Session:
         resolved = describe.resolved(self.made.plan)
         write_json(self.request.workdir / "config.json", resolved)
         where = {"workdir": self.request.workdir, "resume_step": progress.step}
-        return tracking.Composite(
-            (tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where))
-        )
+        trackers = [tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where)]
+        options = self.made.plan.config.run
+        if options.mlperf_log:
+            facts, kind = self.made.plan.facts, self.made.mesh.devices.flat[0].device_kind
+            log = tracking.MlperfTracker(
+                self.request.workdir / f"result_{options.seed}.txt",
+                self.made.plan,
+                division=options.mlperf_log,
+                platform=f"{facts.devices} × {kind}",
+                target=options.mlperf_target,
+                organisation=options.mlperf_organisation,
+                began=time.time() - (time.perf_counter() - self.began),
+            )
+            trackers.append(log)
+        return tracking.Composite(trackers)
 
     def _close(self, summary: tracking.Summary, result: Result) -> None:
         request, again = self.request, (self.request.recipe, self.request.workdir)

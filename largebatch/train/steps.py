@@ -22,7 +22,7 @@ from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.models import BatchMode, Model
-from largebatch.optim import global_norm
+from largebatch.optim import Rates, global_norm
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train import statistics
 from largebatch.train.loss import Sums, classification_sums
@@ -171,7 +171,7 @@ class Steps:
 
     @functools.cached_property
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
-        """(state, carry, images, labels, learning rate) → (state, metrics): the last microbatch.
+        """(state, carry, images, labels, rates) → (state, metrics): the last microbatch.
 
         ``carry`` is None where a step is one microbatch.
         """
@@ -181,7 +181,7 @@ class Steps:
             carry: Carry | None,
             images: Images,
             labels: jax.Array,
-            learning_rate: jax.Array,
+            rates: Rates,
         ) -> tuple[TrainState, Metrics]:
             held = None if carry is None else [g[0] for g in carry.gradients]
 
@@ -196,9 +196,7 @@ class Steps:
             flat, unravel = ravel_pytree(totals)
             flat = flat if carry is None else flat + carry.totals[0]
             batch, sums = unravel(parallel.sum_over_devices(flat))
-            params, optimizer = self.update.apply(
-                gradients, state.optimizer, state.params, learning_rate
-            )
+            params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
             spans = self.mesh.size * self.plan.microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
                 state.stats, jax.tree.map(lambda x: x / spans, batch), self.plan.norm_momentum

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from largebatch import parallel
+from largebatch.optim import Rates
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.trees import flatten_paths
 
@@ -52,7 +53,7 @@ class Update(Protocol):
         """
 
     def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
         """New parameters and the new state of the optimizer, from gradients of the handles."""
 
@@ -97,10 +98,10 @@ class Replicated:
         )
 
     def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
         """As of `Update.apply`."""
-        updates, state = self.optimizer.update(gradients, state, params, learning_rate=rate)
+        updates, state = self.optimizer.update(gradients, state, params, rates=rates)
         return optax.apply_updates(params, updates), state
 
 
@@ -147,11 +148,11 @@ class Sharded:
         )
 
     def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rate: jax.Array
+        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
         """As of `Update.apply`."""
         parts = parallel.own_parts(params)
-        updates, state = self.optimizer.update(gradients, state, parts, learning_rate=rate)
+        updates, state = self.optimizer.update(gradients, state, parts, rates=rates)
         return parallel.gather_parts(optax.apply_updates(parts, updates), params), state
 
     def _cut(self, tree: PyTree) -> PyTree:

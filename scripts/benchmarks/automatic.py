@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from benchmarks.runner import Figures
-from benchmarks.step_work import RATE, StepWork
+from benchmarks.step_work import StepWork
 from benchmarks.training import config
 from benchmarks.xla import Stepper, cost
 from largebatch.config import Config, microbatch_candidates
@@ -42,7 +42,9 @@ def prepare(work: StepWork) -> Callable[[], Figures]:
     def repeat() -> Figures:
         batches = run.train_microbatches(0, plan.samples_per_step)
         state = run.programs.init(np.int32(0))
-        stepper = Stepper(lambda state: run_step(run.programs, state, batches, RATE), state)
+        stepper = Stepper(
+            lambda state: run_step(run.programs, state, batches, run.plan.rates(1)), state
+        )
         stepper()
         return facts | {"loss": stepper.wait()} | cost(run.programs.compile_s, needed(run))
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from benchmarks.runner import Figures
-from benchmarks.step_work import RATE, StepWork, batches
+from benchmarks.step_work import StepWork, batches
 from benchmarks.training import one_device
 from largebatch.parallel import from_local
 from largebatch.train.loop import run_step
@@ -53,7 +53,9 @@ def prepare(work: GradientWork) -> Callable[[], Figures]:
     losses = {}
     for index, batch in enumerate(batches(work)):
         placed = OnDevices(*(from_local(run.mesh, array) for array in batch))
-        state, metrics = run_step(programs, programs.init(np.int32(0)), iter([placed]), RATE)
+        state, metrics = run_step(
+            programs, programs.init(np.int32(0)), iter([placed]), programs.steps.plan.rates(1)
+        )
         velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
         np.savez(file(work.folder, index), **velocities)
         losses[f"loss {index}"] = float(metrics.loss)

@@ -234,7 +234,7 @@ def _ours(flavour: optim.Flavour, layout: optim.Layout) -> tuple[Callable, Updat
     )
 
     def update(params: PyTree, state: PyTree, gradients: PyTree) -> tuple[PyTree, PyTree]:
-        updates, state = rule.update(gradients, state, params, learning_rate=_RATE)
+        updates, state = rule.update(gradients, state, params, rates=optim.Rates(_RATE))
         return optax.apply_updates(params, updates), state
 
     return rule.init, update

@@ -32,7 +32,8 @@ def prepare(work: StepWork) -> Callable[[], Figures]:
     )
 
     stepper = Stepper(
-        lambda state: run_step(programs, state, feed, RATE), programs.init(np.int32(0))
+        lambda state: run_step(programs, state, feed, programs.steps.plan.rates(1)),
+        programs.init(np.int32(0)),
     )
     if work.trace:
         record(work.trace, "ours", stepper, programs.finish)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.runner import Figures
-from benchmarks.step_work import RATE, StepWork
+from benchmarks.step_work import StepWork
 from benchmarks.training import about, one_device
 from benchmarks.xla import Stepper, cost
 from largebatch.train.loop import Clock, run_step
@@ -24,7 +24,8 @@ def prepare(work: StepWork) -> Callable[[], Figures]:
     batches = run.train_microbatches(0, min(_STEPS, 2**31 // batch - 1) * batch)
     feed = clock.timed(batches)
     stepper = Stepper(
-        lambda state: run_step(programs, state, feed, RATE), programs.init(np.int32(0))
+        lambda state: run_step(programs, state, feed, programs.steps.plan.rates(1)),
+        programs.init(np.int32(0)),
     )
 
     def repeat() -> Figures:

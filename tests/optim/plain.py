@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from largebatch.optim import Rates
+
 SHAPES = {
     "conv": {"kernel": (3, 3, 4, 8)},
     "bn": {"scale": (8,), "bias": (8,)},
@@ -40,7 +42,7 @@ def run(rule, params, grads, rates):
     """Parameters after each step of `rule`, given the learning rate as an extra argument."""
     params, state, history = device(params), rule.init(device(params)), []
     for g, rate in zip(grads, rates, strict=True):
-        updates, state = rule.update(device(g), state, params, learning_rate=jnp.asarray(rate))
+        updates, state = rule.update(device(g), state, params, rates=Rates(jnp.asarray(rate)))
         params = optax.apply_updates(params, updates)
         history.append(params)
     return history, state

@@ -22,7 +22,7 @@ kernels = lambda params: optim.mask(params, ("bn", "bias"))
 rule = optim.lars(flavour="mlperf", weight_decay=5e-5, trust_mask=kernels, decay_mask=kernels)
 
 def update(params, state, gradients, rate):
-    updates, state = rule.update(gradients, state, params, learning_rate=rate)
+    updates, state = rule.update(gradients, state, params, rates=optim.Rates(rate))
     return optax.apply_updates(params, updates), state
 
 params, _ = jax.eval_shape(Model("resnet50", classes=1000).init, 0)

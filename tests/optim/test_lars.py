@@ -138,7 +138,7 @@ def test_composes_in_a_chain():
     state_by_hand, params = lars.init(plain.device(params)), plain.device(params)
     for g, rate, after in zip(grads, RATES, history, strict=False):
         halved = jax.tree.map(lambda x: jnp.asarray(x) * 0.5, g)
-        updates, state_by_hand = lars.update(halved, state_by_hand, params, learning_rate=rate)
+        updates, state_by_hand = lars.update(halved, state_by_hand, params, rates=optim.Rates(rate))
         params = jax.tree.map(lambda w, u: w + 2 * u, params, updates)
         plain.assert_close(after, params, 1e-6)
     norm = optim.global_norm(state[1].report)
@@ -176,7 +176,7 @@ def test_dtypes_are_kept_from_step_to_step(rule, dtype):
         params = {"w": jnp.ones(4, dtype)}
         first = rule.init(params)
         rate = jnp.asarray(0.1, jnp.float64)  # must not widen anything
-        updates, second = rule.update({"w": params["w"]}, first, params, learning_rate=rate)
+        updates, second = rule.update({"w": params["w"]}, first, params, rates=optim.Rates(rate))
         assert updates["w"].dtype == dtype
         assert [x.dtype for x in jax.tree.leaves(first)] == [
             x.dtype for x in jax.tree.leaves(second)
@@ -188,7 +188,7 @@ def test_dtypes_are_kept_from_step_to_step(rule, dtype):
 def test_float16_norms_do_not_overflow():
     params, grads = ({"w": jnp.full(9, value, jnp.float16)} for value in (2.0, 300.0))
     rule = optim.lars(flavour="mlperf", trust_coefficient=1.0)  # 300² is beyond float16's 65504
-    updates, state = rule.update(grads, rule.init(params), params, learning_rate=0.5)
+    updates, state = rule.update(grads, rule.init(params), params, rates=optim.Rates(0.5))
     assert float(state.report.gradient_norm[0]) == 900.0
     # trust 6 / 900, so the step is 0.5 · 6 / 900 · 300 = 1; float16 has 11 bits
     np.testing.assert_allclose(updates["w"], -1.0, rtol=1e-3)

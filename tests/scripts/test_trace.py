@@ -230,7 +230,7 @@ def test_the_real_trace_of_a_small_program(tmp_path):
     def step(state, images):
         params, optimizer = state
         gradients = jax.grad(forward)(params, images)
-        updates, optimizer = rule.update(gradients, optimizer, params, learning_rate=0.1)
+        updates, optimizer = rule.update(gradients, optimizer, params, rates=optim.Rates(0.1))
         return jax.tree.map(jnp.add, params, updates), optimizer
 
     draw = jax.random.normal

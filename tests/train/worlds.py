@@ -59,7 +59,8 @@ def run_step(
     count = programs.steps.plan.microbatches
     parts = zip(np.split(images, count), np.split(labels, count), strict=True)
     feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
-    return loop.run_step(programs, state, feed, rate)
+    rates = programs.steps.plan.rates(1)._replace(learning_rate=rate)
+    return loop.run_step(programs, state, feed, rates)
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:
