@@ -38,8 +38,8 @@ from largebatch.config import (
 from largebatch.data.known import known_split
 from largebatch.errors import DataError, UserError
 from largebatch.tracking import Console
-from largebatch.train.build import facts_of, open_source
 from largebatch.train.memory import GIB, is_exhausted, largest_that_fits
+from largebatch.train.opening import facts_of, open_source
 
 MIB = 2**20
 _TABLE_CELLS = 120

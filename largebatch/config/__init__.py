@@ -1,9 +1,12 @@
 """Options, their validation, and the resolved plan of a run."""
 
 from largebatch.config.difference import Difference, differences, table
+from largebatch.config.facts import Facts
 from largebatch.config.load import changed, default_config, freeze, load, options, override
-from largebatch.config.plan import Facts, Plan, microbatch_candidates, resolve
+from largebatch.config.plan import Plan
+from largebatch.config.resolution import microbatch_candidates, resolve
 from largebatch.config.schema import Config
+from largebatch.config.stages import stages_of
 
 __all__ = [
     "Config",
@@ -19,5 +22,6 @@ __all__ = [
     "options",
     "override",
     "resolve",
+    "stages_of",
     "table",
 ]

@@ -73,6 +73,7 @@ def train_microbatches(
     rows: tuple[int, int],
     reading: Reading,
     crops: Where = "host",
+    centre: bool = False,
 ) -> Generator[Microbatch]:
     """The microbatches at sample positions [start, stop), in order.
 
@@ -89,6 +90,7 @@ def train_microbatches(
         rows: [first, last) of the G rows that this process loads.
         reading: Threads, processes and memory.
         crops: Who cuts out the random crops of a `StoredSource`.
+        centre: Whether training sees what evaluation does instead of random crops.
 
     Returns:
         Iterator of (stop - start) / G microbatches. An error of the source is raised by the `next`
@@ -113,7 +115,7 @@ def train_microbatches(
             f"sample positions {start} to {stop} are not a whole number of microbatches of "
             f"{microbatch}; stop at start + k·{microbatch}"
         )
-    drawn = _TrainRows(source, stored, order, augment, start, microbatch, rows)
+    drawn = _TrainRows(source, stored, order, augment, start, microbatch, rows, centre)
     count = (stop - start) // microbatch
     wholes = assembled(drawn, count, rows[1] - rows[0], math.prod(drawn.shape(0)), reading)
 
@@ -192,6 +194,7 @@ class _TrainRows:
     start: int
     microbatch: int
     rows: tuple[int, int]
+    centre: bool
 
     def shape(self, batch: int) -> tuple[int, int, int]:
         """As of `Rows`; the same for every microbatch."""
@@ -204,10 +207,14 @@ class _TrainRows:
         ids, epochs = self.order.ids(positions), self.order.epochs(positions)
         drawn = {"seed": self.order.seed, "epochs": epochs}
         if self.stored is not None:
-            images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
+            if self.centre:
+                shape = self.source.image_shape[:2]
+                images, labels, boxes = self.stored.read_stored_centres(ids, shape, out=out)
+            else:
+                images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
             flips = self.augment.flips(**drawn, ids=ids)
             return images, labels, ids, np.column_stack([boxes, flips]).astype(np.int32)
-        if isinstance(self.source, CroppingSource):
+        if isinstance(self.source, CroppingSource) and not self.centre:
             images, labels = self.source.read_crops(ids, **drawn, out=out)
         else:
             images, labels = self.source.read(ids)

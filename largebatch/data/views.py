@@ -26,12 +26,26 @@ class View:
     ids: np.ndarray
 
 
-def square_views(source: Source) -> tuple[View, ...]:
-    """All examples in index order, at the source's own shape."""
-    return (View(source.image_shape[:2], np.arange(len(source), dtype=np.int64)),)
+def square_views(source: Source, side: int = 0) -> tuple[View, ...]:
+    """All examples in index order, in squares.
+
+    Args:
+        source: The validation split.
+        side: Pixels a side; 0 is the source's own.
+
+    Raises:
+        ConfigError: The source has pictures of its own shape only.
+    """
+    shape = (side, side) if side else source.image_shape[:2]
+    if shape != source.image_shape[:2] and not isinstance(source, RectangularSource):
+        raise ConfigError(
+            f"data.evaluation_size={side} needs pictures that can be seen at any size, and "
+            f"{source.name} has {source.image_shape[0]} pixels a side; set it to 0"
+        )
+    return (View(shape, np.arange(len(source), dtype=np.int64)),)
 
 
-def rectangular_views(source: Source, reading: Reading) -> tuple[View, ...]:
+def rectangular_views(source: Source, reading: Reading, side: int = 0) -> tuple[View, ...]:
     """The examples grouped by aspect, so that evaluation sees most of every picture.
 
     The rectangular validation of fast.ai's DAWNBench entry (2018): the shorter side stays that of
@@ -41,6 +55,7 @@ def rectangular_views(source: Source, reading: Reading) -> tuple[View, ...]:
     Args:
         source: The validation split.
         reading: Threads and memory.
+        side: Pixels of the shorter side; 0 is the source's own.
 
     Returns:
         Views of all examples, portraits first; at most nine for sides of 224.
@@ -56,7 +71,7 @@ def rectangular_views(source: Source, reading: Reading) -> tuple[View, ...]:
         )
     parts = read_ahead(_Sizes(source), -(-len(source) // _FILES), _FILES * _FILE_BYTES, reading)
     sizes = np.concatenate(list(parts))
-    shapes = nearest_shapes(sizes, source.image_shape[0])
+    shapes = nearest_shapes(sizes, side or source.image_shape[0])
     distinct, group = np.unique(shapes, axis=0, return_inverse=True)
     by_aspect = np.argsort(distinct[:, 1] / distinct[:, 0])
     return tuple(

@@ -49,6 +49,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
             f"{plan.local_images} images at a time",
         ),
+        *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
         (
             "optimizer",
@@ -76,9 +77,21 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     return rows
 
 
+def _stage_rows(run: Run) -> Rows:
+    """What changes at the later stages."""
+    return [
+        (
+            f"from step {stage.plan.first_step + 1:,}",
+            f"{text.partition(':')[2].strip()} (global batch {stage.plan.samples_per_step:,}, "
+            f"{stage.plan.microbatch} worker(s) of a device at a time)",
+        )
+        for stage, text in zip(run.later, run.plan.config.batch.stages, strict=True)
+    ]
+
+
 def memory(run: Run) -> str:
     """What the programs need on a device, and the most that this process has had in use."""
-    on_device = max(run.programs.bytes.values()) / GIB
+    on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
     return f"{on_device:.3g} GiB on each device, {in_process:.2f} GiB peak of this process"
 
@@ -122,6 +135,16 @@ def resolved(plan: Plan) -> dict[str, Any]:
             "epochs": plan.epochs,
             "microbatch": plan.microbatch,
             "microbatches": plan.microbatches,
+            "stages": [
+                {
+                    "first_step": stage.first_step,
+                    "first_sample": stage.first_sample,
+                    "samples_per_step": stage.samples_per_step,
+                    "image_shape": list(stage.facts.image_shape),
+                    "rate": stage.rate,
+                }
+                for stage in plan.stages
+            ],
             "span": plan.span,
             "members": plan.members,
             "peak_learning_rate": plan.schedule.peak,

@@ -40,25 +40,56 @@ def dry_run(run: Run, workdir: Path) -> None:
 
 
 def _rehearse(run: Run, place: Path) -> None:
-    plan, programs, console = run.plan, run.programs, run.console
+    plan, console = run.plan, run.console
     with console.compiling("initialisation, train step and evaluation"):
         run.prepare()
-        state = programs.init(np.int32(plan.config.run.seed))
+        state = run.programs.init(np.int32(plan.config.run.seed))
+    eta, evaluations = run.compile_s, 0
+    for stage in run.stages:
+        state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state))
+        steps = range(stage.plan.first_step + 1, stage.plan.first_step + stage.plan.stage_steps + 1)
+        count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
+        eta += len(steps) * step_s + count * evaluation_s
+        evaluations += count
+
+    saved_s = _save_and_restore(run, state, place)
+    console.closing(
+        [
+            ("compile", f"{run.compile_s:.1f} s"),
+            ("memory", describe.memory(run)),
+            ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
+            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
+        ],
+        "dry run: all well, nothing kept",
+    )
+
+
+def _rehearse_stage(run: Run, stage: Run, state: TrainState) -> tuple[TrainState, float, float]:
+    """The first steps of a stage and a batch of its evaluation.
+
+    Returns:
+      The state; seconds of a step, and of an evaluation.
+    """
+    plan, programs, console = stage.plan, stage.programs, run.console
     seconds = []
-    stop = STEPS * plan.samples_per_step + plan.microbatch_samples
-    with contextlib.closing(run.train_microbatches(0, stop)) as feed:
-        for step in range(STEPS):
+    begin = plan.first_sample
+    stop = begin + STEPS * plan.samples_per_step + plan.microbatch_samples
+    with contextlib.closing(stage.train_microbatches(begin, stop)) as feed:
+        for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start = time.perf_counter()
-            state, metrics = run_step(programs, state, feed, plan.rates(step + 1))
+            state, metrics = run_step(programs, state, feed, run.plan.rates(step))
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
-            console.note(f"step {step + 1}  loss {loss:.4f}  {seconds[-1]:.2f} s")
+            console.note(
+                f"step {step}  loss {loss:.4f}  {seconds[-1]:.2f} s, "
+                f"{plan.samples_per_step / seconds[-1]:,.0f} images/s"
+            )
         if plan.config.norm.statistics == "precise":
             images = next(feed).images
             jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
 
     start = time.perf_counter()
-    with contextlib.closing(run.validation_batches()) as batches:
+    with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)
     program = programs.evaluate(batch.shape)
     sums = jax.device_get(
@@ -69,21 +100,8 @@ def _rehearse(run: Run, place: Path) -> None:
         f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
         f"{evaluation_s:.2f} s"
     )
-
-    saved_s = _save_and_restore(run, state, place)
-    evaluations = -(-plan.steps // plan.evaluate_every_steps)
     count = -(-plan.facts.validation_examples // plan.microbatch_samples)
-    eta = programs.compile_s + plan.steps * seconds[-1] + evaluations * count * evaluation_s
-    console.closing(
-        [
-            ("compile", f"{programs.compile_s:.1f} s"),
-            ("memory", describe.memory(run)),
-            ("step", f"{seconds[-1]:.3f} s, {plan.samples_per_step / seconds[-1]:,.0f} images/s"),
-            ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
-            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
-        ],
-        "dry run: all well, nothing kept",
-    )
+    return state, seconds[-1], count * evaluation_s
 
 
 def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
@@ -93,7 +111,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
       CheckpointError: what comes back is not, to the bit, what was saved.
     """
     start = time.perf_counter()
-    progress = Progress(step=STEPS, samples=STEPS * run.plan.samples_per_step)
+    progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
     with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
         state = run.programs.steps.stored(state)
         checkpoints.save(state, progress, run.plan)

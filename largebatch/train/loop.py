@@ -99,51 +99,64 @@ class Loop:
     def train(self, state: TrainState) -> TrainState:
         """Train; returns the state after the last step, which has been evaluated and saved."""
         plan = self.run.plan
-        first, batch = self.before.step, plan.samples_per_step
+        first = self.before.step
         last = max(first, plan.stop_after_step)
-        pending: tuple[int, Metrics] | None = None
         if last > first:
             self._event("train_start", first)
-        with (
-            contextlib.closing(self.run.train_microbatches(first * batch, last * batch)) as batches,
-            self.run.console.progress(plan.steps, first, samples_per_step=batch) as self._bar,
-        ):
+        with self.run.console.progress(
+            plan.steps, first, samples_per_step=plan.samples_per_step
+        ) as self._bar:
+            for stage in self.run.stages:
+                begin = max(first, stage.plan.first_step)
+                end = min(last, stage.plan.first_step + stage.plan.stage_steps)
+                if begin < end:
+                    state = self._train_stage(stage, stage.placed(state), begin, end)
+        if last > first:
+            self._event("train_stop", last)
+        if self.result is None:
+            self.result = evaluate(self.run.stage_at(last), state, plan.position(last))
+        return state
+
+    def _train_stage(self, stage: Run, state: TrainState, first: int, last: int) -> TrainState:
+        """The steps after ``first`` up to ``last``, all of one stage."""
+        plan = self.run.plan
+        pending: tuple[int, Metrics] | None = None
+        batches = stage.train_microbatches(plan.position(first), plan.position(last))
+        with contextlib.closing(batches):
             self.clock.start()
             feed = self.clock.timed(batches)
             for step in range(first + 1, last + 1):
                 # The host computes rates from the one clock of the run, the sample position.
                 rates = plan.rates(step)
-                state, metrics = run_step(self.run.programs, state, feed, rates)
+                state, metrics = run_step(stage.programs, state, feed, rates)
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
                     self._finished(*pending)
                 pending = (step, metrics)
-                if step % plan.layers_every_steps == 0:
+                if plan.is_due(step, stage.plan.layers_every_steps):
                     self._log_layers(step, state)
                 if self._stops_at(step):
                     pending = None
                     self._stop_at(step, state, metrics)
+            if pending is not None:
+                self._finished(*pending)
             self.clock.pause()
-        if last > first:
-            self._event("train_stop", last)
-        if self.result is None:
-            self.result = evaluate(self.run, state, last * batch)
         return state
 
     def progress(self, step: int) -> Progress:
         """Where the run is after ``step``, for a checkpoint or the summary."""
         return Progress(
             step=step,
-            samples=step * self.run.plan.samples_per_step,
+            samples=self.run.plan.position(step),
             wall_s=self.before.wall_s + time.perf_counter() - self._began,
-            compile_s=self.before.compile_s + self.run.programs.compile_s,
+            compile_s=self.before.compile_s + self.run.compile_s,
             train_s=self.clock.now(),
         )
 
     def images_per_s(self, step: int) -> float | None:
         """Training throughput of all turns, without compilation, evaluation and checkpoints."""
         seconds = self.clock.now()
-        return step * self.run.plan.samples_per_step / seconds if seconds > 0 else None
+        return self.run.plan.position(step) / seconds if seconds > 0 else None
 
     def summary(self, status: Status) -> Summary:
         """How the run stands."""
@@ -166,11 +179,11 @@ class Loop:
 
     def _stops_at(self, step: int) -> bool:
         plan = self.run.plan
-        return (
-            step == plan.stop_after_step
-            or step % plan.evaluate_every_steps == 0
-            or step % plan.checkpoint_every_steps == 0
-        )
+        return step == plan.stop_after_step or plan.evaluates_at(step) or self._saves_at(step)
+
+    def _saves_at(self, step: int) -> bool:
+        plan = self.run.plan
+        return plan.is_due(step, plan.stage_at(step).checkpoint_every_steps)
 
     def _stop_at(self, step: int, state: TrainState, metrics: Metrics) -> None:
         """At the end of a step that is evaluated or saved: nothing is in flight meanwhile."""
@@ -179,9 +192,9 @@ class Loop:
         self.clock.pause()
         last = step == plan.stop_after_step
         extra = {}
-        if last or step % plan.evaluate_every_steps == 0:
+        if last or plan.evaluates_at(step):
             self._event("eval_start", step)
-            self.result = evaluate(self.run, state, step * plan.samples_per_step)
+            self.result = evaluate(self.run.stage_at(step), state, plan.position(step))
             self._event("eval_stop", step, top1=self.result.top1)
             self.clock.evaluation_s += self.result.seconds
             extra = {
@@ -196,7 +209,7 @@ class Loop:
                 seconds=self.result.seconds,
             )
         self._finished(step, metrics, extra)
-        if last or step % plan.checkpoint_every_steps == 0:
+        if last or self._saves_at(step):
             since = time.perf_counter()
             self.tracker.flush()  # a checkpoint never knows more than the log
             self.checkpoints.save(self.run.programs.steps.stored(state), self.progress(step), plan)
@@ -208,20 +221,21 @@ class Loop:
         """Report a step that has been computed."""
         metrics = jax.device_get(metrics)
         plan, self.step = self.run.plan, step
-        if step % plan.log_every_steps == 0 or extra is not None:
+        if plan.is_due(step, plan.stage_at(step).log_every_steps) or extra is not None:
             then, waited, logged = self._logged
             seconds = self.clock.now() - then
             self.tracker.scalars(
                 step,
                 {
-                    "samples": step * plan.samples_per_step,
+                    "samples": plan.position(step),
                     "epoch": self._epoch(step),
                     "loss": float(metrics.loss),
                     "top1": float(metrics.top1),
                     "top5": float(metrics.top5),
                     "learning_rate": plan.rates(step).learning_rate,
                     "gradient_norm": float(metrics.gradient_norm),
-                    "images_per_s": (step - logged) * plan.samples_per_step / max(seconds, 1e-9),
+                    "images_per_s": (plan.position(step) - plan.position(logged))
+                    / max(seconds, 1e-9),
                     "fingerprint": self._fingerprint(step),
                     "input_wait": (self.clock.wait_s - waited) / max(seconds, 1e-9),
                     **(extra or {}),
@@ -238,18 +252,18 @@ class Loop:
             self._event("step", step)
 
     def _event(self, name: str, step: int, **values: float) -> None:
-        self.tracker.event(name, step, step * self.run.plan.samples_per_step, **values)
+        self.tracker.event(name, step, self.run.plan.position(step), **values)
 
     def _log_layers(self, step: int, state: TrainState) -> None:
         """Trust ratio and norms of every parameter; waits, for the next step takes the state."""
         values = by_path(state.optimizer.report, state.params)
-        self.tracker.layers(step, step * self.run.plan.samples_per_step, values)
+        self.tracker.layers(step, self.run.plan.position(step), values)
 
     def _fingerprint(self, step: int) -> str:
         """Hash of the examples of a step, by which two sites find where their runs part."""
-        batch = self.run.plan.samples_per_step
-        positions = np.arange((step - 1) * batch, step * batch)
-        return data.fingerprint(self.run.order.ids(positions))
+        plan = self.run.plan
+        positions = np.arange(plan.position(step - 1), plan.position(step))
+        return data.fingerprint(self.run.stage_at(step).order.ids(positions))
 
     def _epoch(self, step: int) -> float:
-        return step * self.run.plan.samples_per_step / self.run.plan.epoch_samples
+        return self.run.plan.position(step) / self.run.plan.epoch_samples

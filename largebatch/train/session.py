@@ -117,9 +117,9 @@ class _Session:
         clocked = plan.config.run.mlperf_log
         if clocked and self.step is not None:
             raise ConfigError(
-                f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds one "
-                f"at step {self.step}; use --resume=never, or --config.run.mlperf_log= to go on "
-                "without the log"
+                f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
+                f"one at step {self.step}; use --resume=never, or --config.run.mlperf_log= to go "
+                "on without the log"
             )
         progress = self._stored_progress()
         with self.console.compiling("initialisation, train step and evaluation"):
@@ -148,10 +148,11 @@ class _Session:
         """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
         progress = self._stored_progress()
         with self.console.compiling("evaluation"):
-            for view in self.made.validation_views:
-                self.made.programs.evaluate(view.shape)
-            state = self._state()
-        result = evaluate(self.made, state, progress.samples)
+            stage = self.made.stage_at(progress.step)
+            for view in stage.validation_views:
+                stage.programs.evaluate(view.shape)
+            state = stage.placed(self._state())
+        result = evaluate(stage, state, progress.samples)
         summary = tracking.Summary(
             status="evaluated",
             top1=result.top1,
@@ -160,7 +161,7 @@ class _Session:
             steps=progress.step,
             samples=progress.samples,
             wall_s=time.perf_counter() - self.began,
-            compile_s=self.made.programs.compile_s,
+            compile_s=self.made.compile_s,
             images_per_s=result.images / result.seconds,
         )
         if jax.process_index() == 0:

@@ -229,7 +229,11 @@ class Steps:
         def evaluate(
             params: PyTree, stats: PyTree, images: Images, labels: jax.Array, weights: jax.Array
         ) -> Sums:
-            logits = self.model.apply(params, stats, self._pixels(images, shape))
+            pixels = self._pixels(images, shape)
+            logits = self.model.apply(params, stats, pixels)
+            if self.plan.config.data.evaluation_flip:
+                mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
+                logits = (logits + mirrored) / 2
             return parallel.sum_over_devices(
                 classification_sums(logits, labels, weights, smoothing)
             )

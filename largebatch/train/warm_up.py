@@ -1,27 +1,34 @@
 """Everything once on made-up images, so that a clocked run meets nothing for the first time."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import jax
 import numpy as np
 
 from largebatch import data, parallel
+from largebatch.optim import Rates
 from largebatch.train.build import Run
 from largebatch.train.loop import run_step
+from largebatch.train.steps import TrainState
 from largebatch.train.transfer import on_devices
 
 
 def warm_up(run: Run) -> None:
-    """Execute what training will call: initialisation, a step, and a batch of each evaluation.
+    """Execute what training will call: initialisation; of each stage, a step and evaluation batches.
 
     The first execution of a compiled program loads it, opens the connections of its collectives
     and takes memory; no example of the data set is read for it, and nothing of it is kept.
     """
+    state = run.programs.init(np.int32(run.plan.config.run.seed))
+    for stage in run.stages:
+        state = _stage_once(stage, stage.placed(state), run.plan.rates(1))
+
+
+def _stage_once(run: Run, state: TrainState, rates: Rates) -> TrainState:
     programs, plan = run.programs, run.plan
-    state = programs.init(np.int32(plan.config.run.seed))
     with contextlib.closing(on_devices(run.mesh, _microbatches(run))) as feed:
-        state, _ = run_step(programs, state, feed, plan.rates(1))
+        state, _ = run_step(programs, state, feed, rates)
     with contextlib.closing(on_devices(run.mesh, _evaluation_batches(run))) as batches:
         for batch in batches:
             program = programs.evaluate(batch.shape)
@@ -32,16 +39,17 @@ def warm_up(run: Run) -> None:
         with contextlib.closing(on_devices(run.mesh, _microbatches(run))) as feed:
             images = next(feed).images
         jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
+    return state
 
 
-def _microbatches(run: Run) -> Iterator[data.Microbatch]:
+def _microbatches(run: Run) -> Generator[data.Microbatch]:
     """Those of one step."""
     for _ in range(run.plan.microbatches):
         images, labels, crops = _made_up(run, run.plan.facts.image_shape[:2])
         yield data.Microbatch(images, labels, 0, np.zeros(len(labels), np.int64), crops)
 
 
-def _evaluation_batches(run: Run) -> Iterator[data.EvaluationBatch]:
+def _evaluation_batches(run: Run) -> Generator[data.EvaluationBatch]:
     """One of each shape."""
     for view in run.validation_views:
         images, labels, crops = _made_up(run, view.shape)
@@ -50,9 +58,7 @@ def _evaluation_batches(run: Run) -> Iterator[data.EvaluationBatch]:
         )
 
 
-def _made_up(
-    run: Run, shape: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def _made_up(run: Run, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Grey noise for this process's rows, class 0, and crops where devices cut them."""
     facts = run.plan.facts
     start, stop = parallel.local_rows(run.mesh, run.plan.microbatch_samples)

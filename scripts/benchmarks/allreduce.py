@@ -28,13 +28,15 @@ from benchmarks import backward, reductions, wire
 from benchmarks.measure import Result, interleave
 from largebatch import parallel
 from largebatch.cluster.backward import BackwardProfile
-from largebatch.cluster.network import Cluster, all_reduce_s, cluster_of, fit_link, ring_s
+from largebatch.cluster.clusters import Cluster, cluster_of
+from largebatch.cluster.collectives import fit_link, ring_s
+from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
-from largebatch.train.build import model_of
+from largebatch.train.making import model_of
 
 OVERRIDES = True
 WIRES = typing.get_args(typing.get_type_hints(Comm)["wire"])

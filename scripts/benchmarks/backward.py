@@ -21,8 +21,8 @@ from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model
-from largebatch.train.build import model_of
 from largebatch.train.loss import classification_sums
+from largebatch.train.making import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
 _CLASSES = 1000

@@ -11,7 +11,7 @@ from benchmarks.backward import examples, loss_of, parameters
 from largebatch import optim, parallel
 from largebatch.config import Plan
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
-from largebatch.train.build import model_of
+from largebatch.train.making import model_of
 from largebatch.trees import flatten_paths
 
 

@@ -7,7 +7,7 @@ import pytest
 from largebatch.config import microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.tracking import Console
-from largebatch.train import build as building
+from largebatch.train import making
 from largebatch.train.build import build
 from largebatch.train.memory import GIB, device_bytes, largest_that_fits
 from largebatch.train.programs import Programs
@@ -81,7 +81,7 @@ def test_auto_is_the_most_that_fits_by_the_compilers_own_account(few_optimizatio
     def programs(steps, *options):
         return compiled.setdefault(steps.plan.microbatch, Programs(steps, *options))
 
-    monkeypatch.setattr(building, "Programs", programs)
+    monkeypatch.setattr(making, "Programs", programs)
 
     def run(**batch):
         changed = dataclasses.replace(made, batch=dataclasses.replace(made.batch, **batch))

@@ -14,6 +14,12 @@ class Batch:
         8, "workers of a step (W); the global batch is W × images_per_worker", within="above 0"
     )
     images_per_worker: int = option(32, "images of one worker (n)", within="above 0")
+    stages: tuple[str, ...] = option(
+        (),
+        "what changes during the training, each as '30 epochs: batch.images_per_worker=32 "
+        "data.image_size=224 rate=1.7': from when on, and options of batch and data, or a factor "
+        "of the learning rate",
+    )
     microbatch: int | Literal["auto"] = option(
         "auto",
         "workers that one device computes at a time (m); auto: the most that fit its memory",

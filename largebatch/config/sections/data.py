@@ -43,6 +43,21 @@ class Data:
     crop_ratio: tuple[float, ...] = option(
         (3 / 4, 4 / 3), "photographs: least and greatest width / height of a training crop"
     )
+    train_crop: Literal["random", "centre"] = option(
+        "random",
+        "photographs: what training sees, a random crop or what evaluation would see",
+    )
+    evaluation_size: int = option(
+        0,
+        "pixels a side that evaluation sees; 0: as training",
+        within="at least 0",
+        mathematics=False,
+    )
+    evaluation_flip: bool = option(
+        False,
+        "evaluate the mean of the logits of each image and of its mirror image",
+        mathematics=False,
+    )
     evaluation_crop: float = option(
         0.875,
         "photographs: share of the shorter side that evaluation sees, in the middle",

@@ -1,6 +1,7 @@
 """Options of a run that are none of its parts."""
 
 import dataclasses
+from typing import Literal
 
 from largebatch.config.declaration import option
 
@@ -15,6 +16,9 @@ class Run:
         "100 steps", "interval of rows in layers.jsonl: trust ratio and norms", mathematics=False
     )
     evaluate_every: str = option("4 epochs", "interval of evaluations", mathematics=False)
+    evaluate_first: str = option(
+        "", "when the first evaluation is; empty: after the interval", mathematics=False
+    )
     checkpoint_every: str = option("4 epochs", "interval of checkpoints", mathematics=False)
     keep_checkpoints: int = option(
         3, "newest checkpoints kept", within="above 0", mathematics=False
@@ -24,3 +28,17 @@ class Run:
         "stop here, with a checkpoint, as if interrupted; empty: at the end of training",
         mathematics=False,
     )
+    mlperf_log: Literal["", "open", "closed"] = option(
+        "",
+        "write WORKDIR/result_SEED.txt, MLPerf's log in this division, after a warm-up on made-up "
+        "images; such a run cannot be resumed; empty: none",
+        mathematics=False,
+    )
+    mlperf_target: float = option(
+        0.0,
+        "top-1 of the validation set, a fraction, at which that log's clock stops, while training "
+        "goes on; 0: 0.759 in the closed division, the end of training in the open one",
+        within="at least 0 and below 1",
+        mathematics=False,
+    )
+    mlperf_organisation: str = option("unsubmitted", "who would submit that log", mathematics=False)

@@ -1,0 +1,218 @@
+"""From a configuration and the facts to the plan of a run. Pure and without devices."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from largebatch.config import durations, geometry
+from largebatch.config.checks import check_batch, check_model, check_ranges, check_stages
+from largebatch.config.facts import Facts
+from largebatch.config.plan import Plan
+from largebatch.config.schema import Config
+from largebatch.config.stages import KEY, Stage, stages_of
+from largebatch.errors import ConfigError
+from largebatch.optim.schedules import Schedule, peak_rate
+
+_MAX_SAMPLES = 2**31  # so that a sample position fits any integer on a device
+
+
+def resolve(
+    config: Config, facts: Facts, *, microbatch: int | Sequence[int | None] | None = None
+) -> Plan:
+    """Validate everything together and return the plan.
+
+    Args:
+      config: the configuration.
+      facts: what is known of data and devices.
+      microbatch: the choice made for ``batch.microbatch='auto'``, for all stages or for each; None
+        takes the largest possible.
+
+    Raises:
+      ConfigError: an impossible value or combination, with the numbers and the nearest that work.
+    """
+    stages = stages_of(config)
+    for stage in stages:
+        check_ranges(stage.config)
+        check_model(stage.config, facts_at(stage.config, facts))
+        check_batch(stage.config, facts)
+    check_stages(stages)
+    batch = _batch(config)
+    epoch = durations.epoch_samples(facts.train_examples, batch, config.data.epoch_end)
+    per = {"per_step": batch, "per_epoch": epoch}
+    asked = _length(config, **per)
+    places = _places(stages, asked, **per)
+    length = places[-1].start + places[-1].steps * _batch(stages[-1].config)
+    choices = [microbatch] * len(stages) if not isinstance(microbatch, Sequence) else microbatch
+    schedule = _schedule(config, length, **per)
+    first, *later = (
+        _stage(stage, place, facts, schedule, chosen, length=length, per_epoch=epoch)
+        for stage, place, chosen in zip(stages, places, choices, strict=True)
+    )
+    steps = places[-1].first_step + places[-1].steps
+    whole = dataclasses.replace(first, steps=steps, stop_after_step=steps, later=tuple(later))
+    return _stopping(whole, length=length, **per)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a stage lies."""
+
+    start: int
+    """In samples."""
+    first_step: int
+    steps: int
+    counted_from: int
+
+
+def _places(
+    stages: Sequence[Stage], length: int, *, per_step: int, per_epoch: int
+) -> tuple[_Place, ...]:
+    """Each stage's place; each begins at the whole step that is nearest to where it should.
+
+    Raises:
+      ConfigError: a stage is left without a step.
+    """
+    begins = [
+        durations.samples(s.begin, KEY, per_step=per_step, per_epoch=per_epoch, length=length)
+        for s in stages[1:]
+    ]
+    places: list[_Place] = []
+    start, done, counted, before = 0, 0, 0, None
+    for stage, following in zip(stages, [*begins, None], strict=True):
+        batch = _batch(stage.config)
+        left = (length if following is None else following) - start
+        steps = math.ceil(left / batch) if following is None else round(left / batch)
+        if steps < 1:
+            raise ConfigError(
+                f"{KEY}: the stage at {stage.begin or '0'} is left without a step before "
+                f"{following if following is not None else length} samples; move it or train longer"
+            )
+        if batch != before:
+            counted, before = done, batch
+        places.append(_Place(start, done, steps, counted))
+        start, done = start + steps * batch, done + steps
+    return tuple(places)
+
+
+def _stage(
+    stage: Stage,
+    place: _Place,
+    facts: Facts,
+    schedule: Schedule,
+    microbatch: int | None,
+    *,
+    length: int,
+    per_epoch: int,
+) -> Plan:
+    """The plan of one stage, whose ``steps`` are those up to its end."""
+    config = stage.config
+    workers, images, batch = config.batch.workers, config.batch.images_per_worker, _batch(config)
+    span = _span(config)
+    fitting = microbatch_candidates(config, facts)
+    chosen = config.batch.microbatch
+    if chosen == "auto":
+        chosen = microbatch if microbatch is not None else fitting[-1]
+    geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
+
+    def every(key: str) -> int:
+        text = getattr(config.run, key)
+        wanted = durations.samples(
+            text, f"run.{key}", per_step=batch, per_epoch=per_epoch, length=length
+        )
+        return max(1, round(wanted / batch))
+
+    first = every("evaluate_first") if config.run.evaluate_first and not place.counted_from else 0
+    return Plan(
+        config=config,
+        facts=facts_at(config, facts),
+        workers=workers,
+        images_per_worker=images,
+        microbatch=chosen,
+        microbatches=workers // (facts.devices * chosen),
+        span=span,
+        members=max(1, span // chosen),
+        steps=place.first_step + place.steps,
+        schedule=schedule,
+        log_every_steps=every("log_every"),
+        layers_every_steps=every("layers_every"),
+        evaluate_every_steps=every("evaluate_every"),
+        checkpoint_every_steps=every("checkpoint_every"),
+        stop_after_step=place.first_step + place.steps,
+        evaluate_first_step=first,
+        stage_steps=place.steps,
+        first_step=place.first_step,
+        first_sample=place.start,
+        counted_from=place.counted_from,
+        rate=stage.rate,
+    )
+
+
+def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan:
+    """The plan with the step that ``run.stop_after`` asks for."""
+    text = plan.config.run.stop_after
+    if not text:
+        return plan
+    per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
+    wanted = durations.samples(text, "run.stop_after", **per)
+    stage = next((s for s in reversed(plan.stages) if wanted > s.first_sample), plan)
+    done = round((wanted - stage.first_sample) / stage.samples_per_step)
+    return dataclasses.replace(
+        plan, stop_after_step=min(plan.steps, stage.first_step + max(1, done))
+    )
+
+
+def facts_at(config: Config, facts: Facts) -> Facts:
+    """The facts with the image size of a stage's configuration."""
+    size = config.data.image_size
+    if not size:
+        return facts
+    return dataclasses.replace(facts, image_shape=(size, size, facts.image_shape[2]))
+
+
+def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
+    """The values of ``batch.microbatch`` that fit workers, devices and span, ascending."""
+    return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+
+
+def _batch(config: Config) -> int:
+    return config.batch.workers * config.batch.images_per_worker
+
+
+def _span(config: Config) -> int:
+    return config.batch.workers if config.norm.span == "all" else config.norm.span
+
+
+def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
+    """Samples that the training was asked for, before rounding up to whole steps."""
+    text = config.schedule.length
+    length = durations.samples(text, "schedule.length", per_step=per_step, per_epoch=per_epoch)
+    if length <= 0:
+        raise ConfigError(f"schedule.length={text!r} is no training; give at least a step")
+    if length + per_step >= _MAX_SAMPLES:
+        raise ConfigError(
+            f"schedule.length={text!r} is {length} samples; at most {_MAX_SAMPLES} can be counted"
+        )
+    return length
+
+
+def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> Schedule:
+    chosen = config.schedule
+
+    def at(key: str, text: str) -> int:
+        return durations.samples(
+            text, f"schedule.{key}", per_step=per_step, per_epoch=per_epoch, length=length
+        )
+
+    return Schedule(
+        peak=peak_rate(
+            peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
+        ),
+        start=chosen.warmup_start,
+        warmup=at("warmup", chosen.warmup),
+        decay_end=at("decay_end", chosen.decay_end),
+        decay=chosen.decay,
+        power=chosen.power,
+        end=chosen.end,
+        steps=tuple(at("steps", text) for text in chosen.steps),
+        factor=chosen.factor,
+    )

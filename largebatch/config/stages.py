@@ -1,0 +1,86 @@
+"""Stages of a training: from some sample on, another batch, image size or augmentation.
+
+A stage is written '30 epochs: batch.images_per_worker=32 rate=1.7': where it begins, and the
+options that have other values from there on, whatever the stages before it changed. ``rate``
+multiplies the learning rate.
+"""
+
+import dataclasses
+import re
+
+from largebatch.config.load import override
+from largebatch.config.schema import Config
+from largebatch.errors import ConfigError, did_you_mean
+
+KEY = "batch.stages"
+RATE = "rate"
+MAY_CHANGE = (
+    "batch.workers",
+    "batch.images_per_worker",
+    "batch.microbatch",
+    "norm.span",
+    "data.image_size",
+    "data.shuffle",
+    "data.train_crop",
+    "data.crop_area",
+    "data.crop_ratio",
+    "data.flip",
+    "data.evaluation_size",
+    "data.evaluation_crop",
+    "data.rectangular",
+)
+_FORM = re.compile(r"(?P<begin>[^:]+):\s*(?P<changes>\S.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One stage as written."""
+
+    begin: str
+    """Duration from the start of the training; empty for the first stage."""
+    config: Config
+    """With the stage's values in place."""
+    rate: float = 1.0
+    """Factor of the learning rate."""
+
+
+def stages_of(config: Config) -> tuple[Stage, ...]:
+    """The stages of a configuration, the first of which is the configuration itself.
+
+    Raises:
+      ConfigError: a text is no stage, or changes what no stage may change.
+    """
+    return (Stage("", config), *(_read(config, text) for text in config.batch.stages))
+
+
+def _read(config: Config, text: str) -> Stage:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"{KEY}: {text!r} is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"
+        )
+    rate = 1.0
+    for change in match["changes"].split():
+        key, equals, value = change.partition("=")
+        if key not in (RATE, *MAY_CHANGE):
+            raise ConfigError(
+                f"{KEY}: {key!r} in {text!r} is nothing that a stage may change; "
+                f"{did_you_mean(key, (RATE, *MAY_CHANGE))}"
+            )
+        if not equals:
+            raise ConfigError(f"{KEY}: {change!r} in {text!r} has no value; write {key}=VALUE")
+        if key == RATE:
+            rate = _factor(value, text)
+        else:
+            config = override(config, key, value)
+    return Stage(match["begin"].strip(), config, rate)
+
+
+def _factor(value: str, text: str) -> float:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ConfigError(f"{KEY}: rate={value} in {text!r} must be a number above 0")
+    return rate

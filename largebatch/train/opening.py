@@ -1,0 +1,58 @@
+"""The data that a configuration names, and what a plan needs to know of them."""
+
+from largebatch import data
+from largebatch.config import Config, Facts
+from largebatch.errors import DataError
+
+
+def open_source(config: Config, split: str) -> data.Source:
+    """The training or validation split of the configured data."""
+    options = config.data
+    return data.open_source(
+        options.source,
+        split,
+        data.SourceOptions(
+            image_size=options.image_size,
+            examples=options.examples,
+            classes=options.classes,
+            data_dir=options.data_dir,
+            crop_area=options.crop_area,
+            crop_ratio=options.crop_ratio,
+            evaluation_crop=options.evaluation_crop,
+            resampling=options.resampling,
+        ),
+    )
+
+
+def facts_of(
+    train: data.Source,
+    validation: data.Source,
+    devices: int,
+    processes: int,
+    *,
+    crops_on_device: bool = False,
+) -> Facts:
+    """What the plan needs to know.
+
+    Raises:
+      DataError: the two splits do not belong together.
+      ConfigError: devices are to cut crops from what is no store of decoded pictures.
+    """
+    if train.classes != validation.classes:
+        raise DataError(
+            f"{train.name} has {len(train.classes)} classes for training and "
+            f"{len(validation.classes)} for validation, not the same ones; prepare both alike"
+        )
+    stored = 0
+    if crops_on_device:
+        stored = data.stored_source(train).stored_size
+        data.stored_source(validation)
+    return Facts(
+        stored_size=stored,
+        train_examples=len(train),
+        validation_examples=len(validation),
+        classes=len(train.classes),
+        image_shape=train.image_shape,
+        devices=devices,
+        processes=processes,
+    )
