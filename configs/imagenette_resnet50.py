@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
     config = default_config()
     config.model.name = "resnet50"
     config.model.dtype = "bfloat16"
-    config.model.zero_init_last_gamma = True
+    config.norm.last_gamma = 0.0
     config.batch.workers = 8
     config.batch.images_per_worker = 32
     config.data.source = "folder:imagenette2-320"

@@ -9,7 +9,7 @@ import math
 from largebatch.config import durations
 from largebatch.config.facts import Facts
 from largebatch.config.schema import Config
-from largebatch.optim.rates import Rates
+from largebatch.optim.rates import Rates, RateSchedule
 from largebatch.optim.schedules import Schedule
 
 
@@ -36,7 +36,7 @@ class Plan:
     members: int
     """Devices that share one span: the size of the mesh's ``member`` axis."""
     steps: int
-    schedule: Schedule
+    rate_schedule: RateSchedule
     log_every_steps: int
     layers_every_steps: int
     evaluate_every_steps: int
@@ -129,20 +129,27 @@ class Plan:
         half = self.config.model.dtype == "float16"
         return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
 
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate by sample position, without the factors of stages."""
+        return self.rate_schedule.learning_rate
+
     def rates(self, step: int) -> Rates:
         """What the update of step number ``step``, from 1, is given."""
-        rule = self.config.optimizer
-        return Rates(
-            learning_rate=self.schedule(self.position(step - 1)) * self.stage_at(step).rate,
-            weight_decay=rule.weight_decay,
-            momentum=rule.momentum,
-            step=step,
+        return self.rate_schedule.at(
+            self.position(step - 1),
+            self.position(step - 2) if step > 1 else None,
+            step,
+            scale=self.stage_at(step).rate,
+            scale_before=self.stage_at(step - 1).rate,
         )
 
     @property
     def norm_momentum(self) -> float:
         """Share of the running statistics kept at each step."""
         norm = self.config.norm
+        if norm.statistics == "last":
+            return 0.0
         if norm.momentum_samples:
             return norm.momentum ** (self.samples_per_step / norm.momentum_samples)
         return norm.momentum

@@ -8,10 +8,11 @@ from largebatch.config import durations, geometry
 from largebatch.config.checks import check_batch, check_model, check_ranges, check_stages
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan
+from largebatch.config.rates import rates_of
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
-from largebatch.optim.schedules import Schedule, peak_rate
+from largebatch.optim.rates import RateSchedule
 
 _MAX_SAMPLES = 2**31  # so that a sample position fits any integer on a device
 
@@ -43,9 +44,9 @@ def resolve(
     places = _places(stages, asked, **per)
     length = places[-1].start + places[-1].steps * _batch(stages[-1].config)
     choices = [microbatch] * len(stages) if not isinstance(microbatch, Sequence) else microbatch
-    schedule = _schedule(config, length, **per)
+    rates = rates_of(config, length=length, **per)
     first, *later = (
-        _stage(stage, place, facts, schedule, chosen, length=length, per_epoch=epoch)
+        _stage(stage, place, facts, rates, chosen, length=length, per_epoch=epoch)
         for stage, place, chosen in zip(stages, places, choices, strict=True)
     )
     steps = places[-1].first_step + places[-1].steps
@@ -98,7 +99,7 @@ def _stage(
     stage: Stage,
     place: _Place,
     facts: Facts,
-    schedule: Schedule,
+    rates: RateSchedule,
     microbatch: int | None,
     *,
     length: int,
@@ -132,7 +133,7 @@ def _stage(
         span=span,
         members=max(1, span // chosen),
         steps=place.first_step + place.steps,
-        schedule=schedule,
+        rate_schedule=rates,
         log_every_steps=every("log_every"),
         layers_every_steps=every("layers_every"),
         evaluate_every_steps=every("evaluate_every"),
@@ -193,26 +194,3 @@ def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
             f"schedule.length={text!r} is {length} samples; at most {_MAX_SAMPLES} can be counted"
         )
     return length
-
-
-def _schedule(config: Config, length: int, *, per_step: int, per_epoch: int) -> Schedule:
-    chosen = config.schedule
-
-    def at(key: str, text: str) -> int:
-        return durations.samples(
-            text, f"schedule.{key}", per_step=per_step, per_epoch=per_epoch, length=length
-        )
-
-    return Schedule(
-        peak=peak_rate(
-            peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
-        ),
-        start=chosen.warmup_start,
-        warmup=at("warmup", chosen.warmup),
-        decay_end=at("decay_end", chosen.decay_end),
-        decay=chosen.decay,
-        power=chosen.power,
-        end=chosen.end,
-        steps=tuple(at("steps", text) for text in chosen.steps),
-        factor=chosen.factor,
-    )

@@ -55,11 +55,13 @@ def read(kind: Any, text: str, key: str) -> Any:
         return check(kind, text, key)
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         plain, words = typing.get_args(kind)
+        if text in typing.get_args(words):
+            return text
         try:
             return read(plain, text, key)
         except ConfigError:
-            if text in typing.get_args(words):
-                return text
+            if typing.get_origin(plain) is tuple:  # its message says which element is wrong
+                raise
             raise ConfigError(
                 f"{key}={text!r} is not {describe(kind)}; give one of these"
             ) from None

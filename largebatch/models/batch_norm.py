@@ -48,9 +48,9 @@ class BatchNorm(nnx.Module):
     the caller to average. All statistics are at least float32; the output has the input's dtype.
     """
 
-    def __init__(self, features: int, *, epsilon: float, zero_init: bool = False) -> None:
+    def __init__(self, features: int, *, epsilon: float, gamma: float = 1.0) -> None:
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.zeros(features) if zero_init else jnp.ones(features))
+        self.scale = nnx.Param(jnp.full(features, gamma))
         self.bias = nnx.Param(jnp.zeros(features))
         self.mean = nnx.BatchStat(jnp.zeros(features))
         self.var = nnx.BatchStat(jnp.ones(features))

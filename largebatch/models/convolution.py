@@ -7,6 +7,7 @@ every form.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 from jax.ad_checkpoint import checkpoint_name
@@ -14,7 +15,9 @@ from jax.ad_checkpoint import checkpoint_name
 OUTPUT = "convolution"
 """Name of the outputs, for policies of what to keep between forward and backward."""
 
-_he_normal = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+# Outer product of (1, 2, 1) with itself, of sum 1 (Zhang 2019, arXiv 1904.11486, "Triangle-3").
+_BLUR = np.outer([1, 2, 1], [1, 2, 1]) / 16
+_BLURRED_FROM = 16  # channels; so the images themselves are not
 
 
 def precision(dtype: Dtype | None) -> jax.lax.Precision:
@@ -23,7 +26,7 @@ def precision(dtype: Dtype | None) -> jax.lax.Precision:
 
 
 class Conv(nnx.Module):
-    """A square kernel (size, size, features in, features); He-normal by fan-out."""
+    """A square kernel (size, size, features in, features); He-normal by fan-in or fan-out."""
 
     def __init__(
         self,
@@ -35,12 +38,16 @@ class Conv(nnx.Module):
         dtype: Dtype | None,
         pointwise: str,
         rngs: nnx.Rngs,
+        fan: str = "fan_out",
+        blur: bool = False,
     ) -> None:
         self.stride = stride
+        self.blurs = blur and stride > 1 and features_in >= _BLURRED_FROM
         self.dtype = dtype
         self.pointwise = pointwise
         shape = (size, size, features_in, features)
-        self.kernel = nnx.Param(_he_normal(rngs.params(), shape, jnp.float32))
+        he_normal = nnx.initializers.variance_scaling(2.0, fan, "normal")
+        self.kernel = nnx.Param(he_normal(rngs.params(), shape, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``x`` (images, height, width, features in) convolved, in the arithmetic's dtype."""
@@ -58,9 +65,18 @@ class Conv(nnx.Module):
 
     def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         size, stride = kernel.shape[0], self.stride
+        if self.blurs:
+            x = blurred(x, precision(self.dtype))
         if size == 1 and self.pointwise == "matmul":
             return jnp.dot(x[:, ::stride, ::stride], kernel[0, 0], precision=precision(self.dtype))
         return _convolution(x, kernel, stride, (size // 2, size // 2), precision(self.dtype))
+
+
+def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:
+    """``x`` (images, height, width, features), each channel smoothed over 3×3 pixels."""
+    features = x.shape[-1]
+    kernel = jnp.asarray(np.tile(_BLUR[:, :, None, None], features), x.dtype)
+    return _convolution(x, kernel, 1, (1, 1), precision, groups=features)
 
 
 def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precision) -> jax.Array:
@@ -86,6 +102,7 @@ def _convolution(
     stride: int,
     padding: tuple[int, int],
     precision: jax.lax.Precision,
+    groups: int = 1,
 ) -> jax.Array:
     return jax.lax.conv_general_dilated(
         x,
@@ -93,5 +110,6 @@ def _convolution(
         (stride, stride),
         (padding, padding),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
         precision=precision,
     )

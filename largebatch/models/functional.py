@@ -28,7 +28,13 @@ class Model:
     width: int = 64
     stem: str = "conv7"
     epsilon: float = 1e-5
-    zero_init_last_gamma: bool = False
+    gamma: float = 1.0
+    last_gamma: float | None = None
+    """None: as ``gamma``."""
+    init_fan: str = "fan_out"
+    head_deviation: float | None = None
+    """None: the head is uniform in ±1/√fan-in."""
+    blur_pool: bool = False
     dtype: str = "float32"
     pointwise: str = "matmul"
     remat: str = "none"
@@ -78,7 +84,11 @@ class Model:
             width=self.width,
             stem=self.stem,
             epsilon=self.epsilon,
-            zero_init_last_gamma=self.zero_init_last_gamma,
+            gamma=self.gamma,
+            last_gamma=self.gamma if self.last_gamma is None else self.last_gamma,
+            init_fan=self.init_fan,
+            head_deviation=self.head_deviation,
+            blur_pool=self.blur_pool,
             dtype=dtype,
             pointwise=self.pointwise,
             remat=self.remat,

@@ -1,7 +1,8 @@
 """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution as in torchvision).
 
 NHWC throughout. Padding and initial values are torchvision's: explicit symmetric padding,
-convolutions He-normal by fan-out, the head uniform in ±1/√fan-in. Parameters are float32;
+convolutions He-normal by fan-out, the head uniform in ±1/√fan-in, unless other ones are asked
+for. Parameters are float32;
 ``dtype`` is that of the convolutions' arithmetic, None for the parameters' own. The global average
 and the head are computed in at least float32.
 """
@@ -77,7 +78,7 @@ class Block(nnx.Module):
         stride: int,
         kind: str,
         *,
-        zero_init_last_gamma: bool,
+        last_gamma: float,
         conv: MakeConv,
         norm: MakeNorm,
     ) -> None:
@@ -90,8 +91,8 @@ class Block(nnx.Module):
         features = features_in
         for i, (out, size, step) in enumerate(layers, start=1):
             setattr(self, f"conv{i}", conv(features, out, size, step))
-            zero = zero_init_last_gamma and i == self.depth
-            setattr(self, f"bn{i}", norm(out, zero_init=zero))
+            last = {"gamma": last_gamma} if i == self.depth else {}
+            setattr(self, f"bn{i}", norm(out, **last))
             features = out
         self.features = features
         self.projects = stride != 1 or features_in != features
@@ -154,15 +155,21 @@ class ResNet(nnx.Module):
         width: int,
         stem: str,
         epsilon: float,
-        zero_init_last_gamma: bool,
+        gamma: float,
+        last_gamma: float,
+        init_fan: str,
+        head_deviation: float | None,
+        blur_pool: bool,
         dtype: Dtype | None,
         pointwise: str,
         remat: str,
         rngs: nnx.Rngs,
     ) -> None:
         kind, depths = DEPTHS[name]
-        conv = partial(Conv, dtype=dtype, pointwise=pointwise, rngs=rngs)
-        norm = partial(BatchNorm, epsilon=epsilon)
+        conv = partial(
+            Conv, dtype=dtype, pointwise=pointwise, fan=init_fan, blur=blur_pool, rngs=rngs
+        )
+        norm = partial(BatchNorm, epsilon=epsilon, gamma=gamma)
         self.stem = Stem(channels, width, stem, conv=conv, norm=norm)
         features = width
         for i, depth in enumerate(depths, start=1):
@@ -173,19 +180,22 @@ class ResNet(nnx.Module):
                 1 if i == 1 else 2,
                 kind,
                 remat=remat,
-                zero_init_last_gamma=zero_init_last_gamma,
+                last_gamma=last_gamma,
                 conv=conv,
                 norm=norm,
             )
             setattr(self, f"stage{i}", stage)
             features = stage.features
-        init = _uniform_by_fan_in(features)
+        kernel_init = bias_init = _uniform_by_fan_in(features)
+        if head_deviation is not None:
+            kernel_init = nnx.initializers.normal(head_deviation)
+            bias_init = nnx.initializers.zeros_init()
         self.head = nnx.Linear(
             features,
             classes,
             precision=precision(None),
-            kernel_init=init,
-            bias_init=init,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
             rngs=rngs,
         )
 

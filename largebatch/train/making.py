@@ -5,15 +5,15 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import jax
-import optax
 from jax.sharding import Mesh
 
-from largebatch import data, optim, parallel
+from largebatch import data, parallel
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
 from largebatch.train.programs import Programs
+from largebatch.train.rules import optimizer_of
 from largebatch.train.steps import Steps
 from largebatch.train.transfer import WAITING
 
@@ -24,7 +24,7 @@ _ACTIVATIONS = 10_000
 
 def model_of(plan: Plan, platform: str | None = None) -> Model:
     """The network of a plan, in the form for ``platform``; None is that of this process."""
-    model, pointwise = plan.config.model, plan.config.model.pointwise
+    model, norm, pointwise = plan.config.model, plan.config.norm, plan.config.model.pointwise
     if pointwise == "auto":
         on_cpu = (platform or jax.default_backend()) == "cpu"
         pointwise = "matmul" if on_cpu else "convolution"
@@ -34,33 +34,15 @@ def model_of(plan: Plan, platform: str | None = None) -> Model:
         channels=plan.facts.image_shape[-1],
         width=model.width,
         stem=model.stem,
-        epsilon=plan.config.norm.epsilon,
-        zero_init_last_gamma=model.zero_init_last_gamma,
+        epsilon=norm.epsilon,
+        gamma=norm.gamma,
+        last_gamma=None if norm.last_gamma == "auto" else norm.last_gamma,
+        init_fan=model.init,
+        head_deviation=None if model.head_deviation == "auto" else model.head_deviation,
+        blur_pool=model.blur_pool,
         dtype=model.dtype,
         pointwise=pointwise,
         remat=model.remat,
-    )
-
-
-def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
-    """The update rule of a configuration."""
-    options = config.optimizer
-    shared = {
-        "momentum": options.momentum,
-        "nesterov": options.nesterov,
-        "weight_decay": options.weight_decay,
-        "decay_mask": lambda params: optim.mask(params, options.decay_skip),
-        "layout": options.layout,
-        "total": parallel.sum_over_devices if options.update == "sharded" else None,
-    }
-    if options.name == "sgd":
-        return optim.sgd(**shared)
-    return optim.lars(
-        flavour=options.flavour,
-        trust_coefficient=options.trust_coefficient,
-        epsilon=options.epsilon,
-        trust_mask=lambda params: optim.mask(params, options.trust_skip),
-        **shared,
     )
 
 

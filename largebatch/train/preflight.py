@@ -15,8 +15,9 @@ from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
-from largebatch.train.build import facts_of, model_of, open_source
+from largebatch.train.making import model_of
 from largebatch.train.memory import GIB
+from largebatch.train.opening import facts_of, open_source
 
 _LOGS = 2**28  # bytes of metrics, layers and TensorBoard events, generously
 
@@ -56,7 +57,7 @@ def preflight(
     on_device = config.data.crops == "device"
     facts = facts_of(*splits, len(devices), jax.process_count(), crops_on_device=on_device)
     plan = resolve(config, facts)
-    needed, free = _checkpoint_bytes(plan) + _LOGS, free_bytes(out)
+    needed, free = _checkpoint_bytes(plan) + _LOGS, _free_bytes(out)
     if needed > free:
         raise UserError(
             f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f}; "
@@ -65,7 +66,10 @@ def preflight(
     rows = [
         ("training data", splits[0].describe()),
         ("validation data", splits[1].describe()),
-        ("devices", f"{len(devices)} × {devices[0].device_kind}, {jax.process_count()} process(es)"),
+        (
+            "devices",
+            f"{len(devices)} × {devices[0].device_kind} in {jax.process_count()} process(es)",
+        ),
         ("disk", f"{free / GIB:,.1f} GiB free, {needed / GIB:.2f} GiB needed"),
     ]
     if config.run.mlperf_log:
@@ -102,7 +106,7 @@ def check_rules(plan: Plan) -> None:
         )
 
 
-def free_bytes(path: Path) -> int:
+def _free_bytes(path: Path) -> int:
     """Bytes free where a directory is, or will be."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     return shutil.disk_usage(existing).free

@@ -22,6 +22,7 @@ from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.loop import Loop
 from largebatch.train.memory import is_exhausted
+from largebatch.train.preflight import check_rules
 from largebatch.train.steps import TrainState
 from largebatch.train.warm_up import warm_up
 
@@ -121,6 +122,8 @@ class _Session:
                 f"one at step {self.step}; use --resume=never, or --config.run.mlperf_log= to go "
                 "on without the log"
             )
+        if clocked:
+            processes.first_process_does(lambda: check_rules(plan))
         progress = self._stored_progress()
         with self.console.compiling("initialisation, train step and evaluation"):
             made.prepare()

@@ -2,13 +2,13 @@
 
 Sharded (Xu et al. 2020, arXiv 2004.13336), a device gets the sums of its parts of the gradients
 only, updates these parts of the parameters with velocities that nobody else holds, and sends them
-to all. That crosses the network with as many bytes, but divides the work and the velocities by the
-number of devices. Every array is cut by itself, so that the rule sees a tree like the parameters;
-only its norms take a sum over devices.
+to all. That crosses the network with as many bytes, but divides the work and the velocities, and
+second moments where a rule has them, by the number of devices. Every array is cut by itself, so
+that the rule sees a tree like the parameters; only its norms take a sum over devices.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -121,16 +121,18 @@ class Sharded:
 
     def specs(self, state: PyTree) -> PyTree:
         """As of `Update.specs`."""
-        return type(state)(**dict.fromkeys(state._fields, REPLICATED))._replace(momentum=SPLIT)
+        return type(state)(*(REPLICATED if name == "report" else SPLIT for name in state._fields))
 
     def stored(self, state: PyTree, params: PyTree) -> PyTree:
         """As of `Update.stored`."""
-        whole = jax.tree.map(lambda v, w: parallel.shards.join(v, w.shape), state.momentum, params)
-        return state._replace(momentum=whole)
+        return self._each_moment(
+            state,
+            lambda tree: jax.tree.map(lambda v, w: parallel.shards.join(v, w.shape), tree, params),
+        )
 
     def restored(self, state: PyTree) -> PyTree:
         """As of `Update.restored`."""
-        return state._replace(momentum=self._cut(state.momentum))
+        return self._each_moment(state, self._cut)
 
     def handles(self, params: PyTree) -> PyTree:
         """As of `Update.handles`."""
@@ -157,3 +159,9 @@ class Sharded:
 
     def _cut(self, tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: parallel.shards.cut(x, self.devices), tree)
+
+    @staticmethod
+    def _each_moment(state: PyTree, change: Callable[[PyTree], PyTree]) -> PyTree:
+        """The state with its trees like the parameters, all but the report, changed."""
+        fields = state._asdict().items()
+        return type(state)(*(tree if name == "report" else change(tree) for name, tree in fields))

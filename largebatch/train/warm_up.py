@@ -15,7 +15,7 @@ from largebatch.train.transfer import on_devices
 
 
 def warm_up(run: Run) -> None:
-    """Execute what training will call: initialisation; of each stage, a step and evaluation batches.
+    """Execute what training will call: initialisation and, of each stage, a step and evaluation.
 
     The first execution of a compiled program loads it, opens the connections of its collectives
     and takes memory; no example of the data set is read for it, and nothing of it is kept.

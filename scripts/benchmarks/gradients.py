@@ -21,7 +21,7 @@ PLAIN = (
     *("optimizer.name=sgd", "optimizer.nesterov=false", "optimizer.weight_decay=0"),
     # Without it, the first gradients of fifty layers depend on every rounding: they differ by 2 %
     # between float32 and float64, and in bfloat16 have nothing in common with either.
-    "model.zero_init_last_gamma=true",
+    "norm.last_gamma=0",
 )
 
 

@@ -226,15 +226,15 @@ def _ours(flavour: optim.Flavour, layout: optim.Layout) -> tuple[Callable, Updat
     rule = optim.lars(
         flavour=flavour,
         trust_coefficient=_TRUST,
-        momentum=_MOMENTUM,
-        weight_decay=_DECAY,
         trust_mask=_kernels,
         decay_mask=_kernels,
         layout=layout,
     )
 
+    rates = optim.Rates(_RATE, weight_decay=_DECAY, momentum=_MOMENTUM)
+
     def update(params: PyTree, state: PyTree, gradients: PyTree) -> tuple[PyTree, PyTree]:
-        updates, state = rule.update(gradients, state, params, rates=optim.Rates(_RATE))
+        updates, state = rule.update(gradients, state, params, rates=rates)
         return optax.apply_updates(params, updates), state
 
     return rule.init, update

@@ -51,7 +51,7 @@ def test_defaults_survive_the_round_trip():
         ("batch.microbatch", "auto", "auto"),
         ("schedule.peak", "1e-1", 0.1),
         ("schedule.peak", "3", 3.0),
-        ("model.zero_init_last_gamma", "true", True),
+        ("data.flip", "true", True),
         ("data.shuffle", "False", False),
         ("schedule.length", "540 steps", "540 steps"),
         ("schedule.steps", "30 epochs,60 epochs", ("30 epochs", "60 epochs")),

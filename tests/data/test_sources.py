@@ -65,10 +65,23 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
     assert everything(train)[0].max() == 240
 
 
+def test_digits_at_another_size():
+    usual = open_source("digits", "validation")
+    larger = open_source("digits", "validation", SourceOptions(image_size=12))
+    assert larger.image_shape == (12, 12, 1)
+    ids = np.arange(5)
+    images, labels = larger.read(ids)
+    assert images.shape == (5, 12, 12, 1)
+    assert images.dtype == np.uint8
+    np.testing.assert_array_equal(labels, usual.read(ids)[1])
+    # Interpolation keeps the mean grey of an image up to its rim; eight levels of 240.
+    assert abs(images.mean((1, 2)) - usual.read(ids)[0].mean((1, 2))).max() < 8
+    np.testing.assert_array_equal(usual.read_centres(ids, (12, 12))[0], images)
+
+
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        ({"image_size": 32}, r"data\.image_size is 32 but digits has 8"),
         ({"examples": 100}, r"data\.examples is 100 but digits has 1437"),
         ({"classes": 5}, r"data\.classes is 5 but digits has 10"),
     ],

@@ -24,7 +24,7 @@ def stage(*, pointwise, remat):
         2,
         "bottleneck",
         remat=remat,
-        zero_init_last_gamma=False,
+        last_gamma=1.0,
         conv=partial(Conv, dtype=None, pointwise=pointwise, rngs=rngs),
         norm=partial(BatchNorm, epsilon=1e-5),
     )

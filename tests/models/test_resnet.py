@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from largebatch.models import DEPTHS, BatchMode, Model
+from largebatch.models.convolution import blurred
 from largebatch.trees import flatten_paths
 
 # Parameters of torchvision's models with 1,000 classes.
@@ -60,12 +61,52 @@ def test_initial_values_are_torchvisions():
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_zero_init_last_gamma(name):
-    params, _ = Model(name, classes=3, width=4, zero_init_last_gamma=True).init(0)
+def test_the_last_gamma_may_start_at_zero(name):
+    params, _ = Model(name, classes=3, width=4, last_gamma=0.0).init(0)
     last = {"resnet18": "bn2", "resnet50": "bn3"}[name]
     for path, leaf in flatten_paths(params).items():
         if path.endswith("scale"):
             assert (leaf == (0 if path.split("/")[-2] == last else 1)).all(), path
+
+
+def test_other_initial_values():
+    model = Model(
+        "resnet50", classes=1000, gamma=1.4, last_gamma=0.4, init_fan="fan_in", head_deviation=0.01
+    )
+    flat = flatten_paths(model.init(0)[0])
+    kernel = flat["stage2/block1/conv1/kernel"]
+    expected = (2 / kernel.shape[2]) ** 0.5
+    assert abs(kernel.std() - expected) < 5 * expected / (2 * kernel.size) ** 0.5
+    head = flat["head/kernel"]
+    assert abs(head.std() - 0.01) < 5 * 0.01 / (2 * head.size) ** 0.5
+    assert (flat["head/bias"] == 0).all()
+    for path, leaf in flat.items():
+        if path.endswith("scale"):
+            assert (leaf == np.float32(0.4 if "bn3" in path else 1.4)).all(), path
+
+
+def test_blurred_is_each_channel_convolved_with_the_triangle():
+    x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
+    row = np.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0))) / 4
+    row = row[:, :-2] + 2 * row[:, 1:-1] + row[:, 2:]
+    both = np.pad(row, ((0, 0), (0, 0), (1, 1), (0, 0))) / 4
+    expected = both[:, :, :-2] + 2 * both[:, :, 1:-1] + both[:, :, 2:]
+    got = blurred(x, jax.lax.Precision.HIGHEST)
+    np.testing.assert_allclose(got, expected, atol=1e-6)  # sums of nine float32 near 1
+
+
+def test_strided_convolutions_of_enough_channels_are_blurred_first():
+    plain, soft = (Model("resnet18", classes=3, width=16, blur_pool=b) for b in (False, True))
+    assert jax.tree.structure(plain.init(0)) == jax.tree.structure(soft.init(0))
+    texts = [
+        str(jax.make_jaxpr(m.apply)(*m.init(0), np.zeros((1, 32, 32, 3), np.float32)))
+        for m in (plain, soft)
+    ]
+    # Three stages begin with stride 2, each in its branch and in its projection; the stem's
+    # convolution sees three channels and stays.
+    grouped = [text.count("feature_group_count=") for text in texts]
+    single = [text.count("feature_group_count=1\n") for text in texts]
+    assert [a - b for a, b in zip(grouped, single, strict=True)] == [0, 6]
 
 
 def test_the_seed_alone_decides_the_parameters():

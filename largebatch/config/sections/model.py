@@ -22,8 +22,19 @@ class Model:
         "parameters, computed as a 4×4 convolution on 2×2 blocks; small: 3×3 "
         "stride 1, no pool (images below 64)",
     )
-    zero_init_last_gamma: bool = option(
-        False, "start each residual branch at zero (Goyal et al. 2017, section 5.1)"
+    blur_pool: bool = option(
+        False,
+        "blur before every convolution of stride 2 and of 16 channels or more (Zhang 2019, arXiv "
+        "1904.11486, as FFCV and Composer place it)",
+    )
+    init: Literal["fan_out", "fan_in"] = option(
+        "fan_out", "He-normal convolutions by fan-out, as torchvision, or by fan-in"
+    )
+    head_deviation: float | Literal["auto"] = option(
+        "auto",
+        "normal initial values of the head's kernel, its bias 0; auto: uniform in ±1/√fan-in, the "
+        "bias too, as torchvision",
+        within="at least 0",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "arithmetic of convolutions; parameters, statistics and loss stay float32"
@@ -49,6 +60,13 @@ class Norm:
         1, "workers that share batch statistics: 1, a number, or all", within="above 0"
     )
     epsilon: float = option(1e-5, "added to the variance", within="above 0")
+    gamma: float = option(1.0, "initial scale", within="at least 0")
+    last_gamma: float | Literal["auto"] = option(
+        "auto",
+        "initial scale of the last one of each residual branch, 0 starts it at zero (Goyal et al. "
+        "2017, section 5.1); auto: as the others",
+        within="at least 0",
+    )
     momentum: float = option(
         0.9, "share of the running statistics kept at each update", within="at least 0 and below 1"
     )
@@ -63,10 +81,11 @@ class Norm:
         "variance that enters the running statistics: N/(N-1) corrected, as cuDNN and PyTorch, or "
         "not, as TensorFlow and Flax (normalisation itself always uses the biased one)",
     )
-    statistics: Literal["ema", "precise"] = option(
+    statistics: Literal["ema", "last", "precise"] = option(
         "ema",
-        "evaluate with the moving average, or with statistics recomputed from training batches "
-        "(Wu & Johnson 2021, section 3)",
+        "evaluate with the moving average over all workers (averaging workers' own moving averages "
+        "before evaluation gives the same numbers), with those of the last step (Akiba et al. "
+        "2017), or with statistics recomputed from training batches (Wu & Johnson 2021, section 3)",
         mathematics=False,
     )
     precise_batches: int = option(

@@ -1,0 +1,146 @@
+"""From a configuration to the schedules of its rates."""
+
+import re
+from collections.abc import Callable
+
+from largebatch.config import durations
+from largebatch.config.schema import Config
+from largebatch.config.sections import Optimizer
+from largebatch.errors import ConfigError
+from largebatch.optim.flavours import LarsSettings, lars_settings
+from largebatch.optim.rates import Blend, RateSchedule
+from largebatch.optim.schedules import Points, Schedule, peak_rate
+
+_POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
+_CUBIC_EPOCHS = 10  # Fujitsu's arctangent has (x in epochs)³ / 1,000
+
+
+def lars_of(options: Optimizer) -> LarsSettings:
+    """LARS as the flavour has it, with what the options choose otherwise.
+
+    Raises:
+      ConfigError: choices that contradict each other.
+    """
+    return lars_settings(
+        options.flavour,
+        denominator=options.denominator,
+        denominator_decay=options.denominator_decay,
+        epsilon=options.epsilon,
+        trust_coefficient=options.trust_coefficient,
+        rate=options.rate,
+        zero_norm=options.zero_norm,
+        rate_clip=options.rate_clip,
+        trust_clip=options.trust_clip,
+        trust_skip=options.trust_skip,
+        decay_skip=options.decay_skip,
+    )
+
+
+def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> RateSchedule:
+    """The schedule of all rates of a training.
+
+    Args:
+      config: the configuration.
+      per_step: samples of a step; of the first stage, where there are several.
+      per_epoch: samples of an epoch.
+      length: samples of the whole training.
+
+    Raises:
+      ConfigError: an option that is impossible, or contradicts another.
+    """
+    rule, chosen = config.optimizer, config.schedule
+    _check(config)
+
+    def at(key: str, text: str) -> int:
+        return durations.samples(
+            text, f"schedule.{key}", per_step=per_step, per_epoch=per_epoch, length=length
+        )
+
+    placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
+    decay = "decoupled" if rule.decay == "decoupled" else chosen.weight_decay
+    return RateSchedule(
+        learning_rate=_schedule(config, at, per_step=per_step, per_epoch=per_epoch),
+        weight_decay=rule.weight_decay,
+        decay=decay,
+        decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
+        momentum=rule.momentum,
+        momentum_at_peak=rule.momentum_at_peak or None,
+        corrected=placement == "inside_corrected",
+        blend=_blend(config, at),
+    )
+
+
+def _schedule(
+    config: Config, at: Callable[[str, str], int], *, per_step: int, per_epoch: int
+) -> Schedule:
+    chosen = config.schedule
+    return Schedule(
+        peak=peak_rate(
+            peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
+        ),
+        start=chosen.warmup_start,
+        warmup=at("warmup", chosen.warmup),
+        warmup_shape=chosen.warmup_shape,
+        warmup_power=chosen.warmup_power,
+        decay_end=at("decay_end", chosen.decay_end),
+        decay=chosen.decay,
+        power=chosen.power,
+        end=chosen.end,
+        steps=tuple(at("steps", text) for text in chosen.steps),
+        factor=chosen.factor,
+        points=_points(chosen.points, at),
+        turn=at("turn", chosen.turn) if chosen.turn else 0,
+        width=at("width", chosen.width) if chosen.width else 0,
+        cubic=_CUBIC_EPOCHS * per_epoch,
+        rescaled=chosen.rescale,
+    )
+
+
+def _points(texts: tuple[str, ...], at: Callable[[str, str], int]) -> Points:
+    made = []
+    for text in texts:
+        match = _POINT.fullmatch(text.strip())
+        try:
+            made.append((at("points", match["where"]), float(match["multiple"])))
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"schedule.points: {text!r} is no point; write '16 epochs: 0.5', the place and the "
+                "multiple of the peak"
+            ) from None
+    return tuple(made)
+
+
+def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
+    if config.optimizer.name != "rmsprop_sgd":
+        return None
+    chosen = config.schedule
+    return Blend(
+        centre=at("blend_centre", chosen.blend_centre),
+        period=at("blend_period", chosen.blend_period),
+    )
+
+
+def _check(config: Config) -> None:
+    rule, chosen = config.optimizer, config.schedule
+    if rule.name in ("lamb", "rmsprop_sgd") and rule.rate != "auto":
+        raise ConfigError(
+            f"optimizer.rate={rule.rate} does not fit optimizer.name={rule.name}; set it to auto"
+        )
+    if rule.name == "lamb" and rule.nesterov:
+        raise ConfigError(
+            "optimizer.nesterov=true does not fit optimizer.name=lamb; set it to false"
+        )
+    if rule.decay == "decoupled" and rule.name != "sgd":
+        raise ConfigError(
+            f"optimizer.decay=decoupled does not fit optimizer.name={rule.name}; use sgd or coupled"
+        )
+    if rule.decay == "decoupled" and chosen.weight_decay != "constant":
+        raise ConfigError(
+            "optimizer.decay=decoupled follows the learning rate already; set "
+            "schedule.weight_decay=constant"
+        )
+    if chosen.weight_decay_warmup and chosen.weight_decay == "constant":
+        raise ConfigError(
+            f"schedule.weight_decay_warmup={chosen.weight_decay_warmup!r} has no meaning for "
+            "schedule.weight_decay=constant; empty it or set that to follow"
+        )

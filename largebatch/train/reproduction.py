@@ -1,0 +1,216 @@
+"""A published run, repeated: several seeds on the clock, and the record that is kept of them."""
+
+import contextlib
+import dataclasses
+import datetime
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+
+from largebatch import tracking
+from largebatch.config import load
+from largebatch.errors import UserError
+from largebatch.files import replacing, write_json
+from largebatch.parallel import compiler, processes
+from largebatch.tracking.compliance import check_log
+from largebatch.tracking.mlperf import interval, read_log
+from largebatch.train import record, session
+from largebatch.train.figures import SeedResult
+from largebatch.train.preflight import preflight
+
+if TYPE_CHECKING:
+    from largebatch.recipes import Published
+
+Scale = Literal["laptop", "node", "full"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be repeated, how often, and where the record goes.
+
+    Attributes:
+        recipe: the file.
+        out: directory of records; with several processes all of them must share it.
+        runs_in: directory of working directories, RUNS_IN/RECORD/seed_N; shared likewise.
+        runs: seeds, from `run.seed` on.
+        scale: `run.scale_to`; `full` takes the recipe as it is.
+        overrides: options over those of the recipe.
+        command: what was typed, for the record.
+    """
+
+    recipe: Path
+    out: Path
+    runs_in: Path = Path("runs")
+    runs: int = 5
+    scale: Scale = "full"
+    overrides: tuple[tuple[str, str], ...] = ()
+    command: str = ""
+
+
+def reproduce(
+    request: Request,
+    environment: Mapping[str, Any],
+    published: "Published | None" = None,
+    *,
+    hosts: str = "one process",
+    devices: Sequence[jax.Device] | None = None,
+) -> Path:
+    """Run all seeds and write the record.
+
+    Args:
+        request: what to run.
+        environment: what the figures depend on: versions, devices, commit, flags.
+        published: the row that is repeated; None for a recipe of our own.
+        hosts: how the processes found each other, for people.
+        devices: None for all devices of all processes.
+
+    Returns:
+        The record's folder.
+
+    Raises:
+        UserError: anything that the user can mend.
+    """
+    if request.runs < 1:
+        raise UserError(f"--runs={request.runs} is no run; give 1 or more")
+    devices = jax.devices() if devices is None else devices
+    console = tracking.Console(quiet=jax.process_index() != 0)
+    overrides = _overrides(request, published)
+    config = load(request.recipe, overrides)
+    ready = preflight(config, request.runs_in, devices=devices)
+    console.plan(f"preflight of {request.recipe.stem}", ready.rows)
+    options = compiler.program_options(
+        compiler.platform_of(devices[0]),
+        config.comm.allreduce,
+        config.comm.xla_options,
+        console.warn,
+    )
+    folder = _folder(request, devices)
+    seeds = range(config.run.seed, config.run.seed + request.runs)
+    with _compiling_once():
+        results = [_run(request, overrides, seed, folder, hosts, devices) for seed in seeds]
+    if jax.process_index() == 0:
+        about = {
+            "recipe": request.recipe.stem,
+            "scale": request.scale,
+            "command": request.command,
+            "overrides": dict(request.overrides),
+            "environment": dict(environment),
+            "xla_options": options,
+        }
+        forecast = published and record.prediction(request.recipe, published)
+        kept = record.record(about, ready.plan, results, published, forecast)
+        write_json(folder / "record.json", kept)
+        with replacing(folder / "README.md") as stream:
+            stream.write(record.page(kept).encode())
+        rows = [
+            (row.name, f"{row.measured}; published {row.published}") for row in record.rows(kept)
+        ]
+        console.closing(rows, str(folder))
+    processes.wait_for_all("record written")
+    return folder
+
+
+def _overrides(request: Request, published: "Published | None") -> list[tuple[str, str]]:
+    """Clocked, without checkpoints on the clock, to the published target; the user's come last."""
+    ours = [
+        ("run.mlperf_log", "open"),
+        ("run.checkpoint_every", "100 %"),
+        ("run.keep_checkpoints", "1"),
+    ]
+    if request.scale != "full":
+        ours.append(("run.scale_to", request.scale))
+    elif published and published.target_percent:
+        ours.append(("run.mlperf_target", f"{published.target_percent / 100:.6g}"))
+    return [*ours, *request.overrides]
+
+
+def _folder(request: Request, devices: Sequence[jax.Device]) -> Path:
+    """`<date>_<recipe>_<device>`, the same for all processes; a number follows if it is taken."""
+    today = datetime.date.fromordinal(processes.agreed_minimum(datetime.date.today().toordinal()))
+    recipe = request.recipe.stem + ("" if request.scale == "full" else f"-{request.scale}")
+    kind = re.sub(r"[^a-z0-9]+", "-", devices[0].device_kind.lower()).strip("-")
+    device = kind if len(devices) == 1 else f"{kind}-{len(devices)}"
+    name = f"{today.isoformat()}_{recipe}_{device}"
+    number = 1
+    while (request.out / _numbered(name, number)).exists():
+        number += 1
+    folder = request.out / _numbered(name, processes.agreed_minimum(number))
+    processes.first_process_does(lambda: _make(folder))
+    return folder
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}_{number}"
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(
+            f"--out: {folder} cannot be made ({error.strerror}); choose another directory"
+        ) from error
+
+
+@contextlib.contextmanager
+def _compiling_once() -> Iterator[None]:
+    """Lets later seeds take the programs of the first, unless a cache is set already."""
+    if jax.config.jax_compilation_cache_dir:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        jax.config.update("jax_compilation_cache_dir", directory)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_compilation_cache_dir", None)
+
+
+def _run(
+    request: Request,
+    overrides: Sequence[tuple[str, str]],
+    seed: int,
+    folder: Path,
+    hosts: str,
+    devices: Sequence[jax.Device],
+) -> SeedResult | None:
+    """One seed, in a working directory of its own; None on processes other than 0."""
+    workdir = request.runs_in / folder.name / f"seed_{seed}"
+    chosen = (*overrides, ("run.seed", str(seed)))
+    asked = session.Request(request.recipe, workdir, chosen, resume="never")
+    summary = session.run(load(request.recipe, chosen), asked, hosts=hosts, devices=devices)
+    return processes.first_process_does(lambda: _kept(workdir, folder, seed, summary))
+
+
+def _kept(workdir: Path, folder: Path, seed: int, summary: tracking.Summary) -> SeedResult:
+    """What the run was; its logs go to the record too, its checkpoints do not."""
+    log = folder / f"result_{seed}.txt"
+    shutil.copyfile(workdir / log.name, log)
+    shutil.copyfile(workdir / "config.json", folder / f"config_{seed}.json")
+    for name in ("metrics", "layers"):
+        shutil.copyfile(workdir / f"{name}.jsonl", folder / f"{name}_{seed}.jsonl")
+    events = read_log(log)
+    stop = events[-1]
+    return SeedResult(
+        seed=seed,
+        status=summary.status,
+        reached=stop.metadata["status"] == "success",
+        top1=summary.top1,
+        top5=summary.top5,
+        loss=summary.loss,
+        clock_s=interval(events, "run"),
+        epochs=stop.metadata.get("epoch_num"),
+        initialisation_s=interval(events, "init"),
+        compile_s=summary.compile_s,
+        train_s=summary.train_s,
+        wait_s=summary.wait_s,
+        evaluation_s=summary.evaluation_s,
+        checkpoint_s=summary.checkpoint_s,
+        images_per_s=summary.images_per_s,
+        accepted=check_log(log).accepted,
+    )
