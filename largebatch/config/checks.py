@@ -2,7 +2,7 @@
 
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
-from largebatch.config.load import options
+from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage
 from largebatch.errors import ConfigError

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from largebatch.config.load import options
+from largebatch.config.options import options
 from largebatch.config.schema import Config
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from largebatch.config.load import options
+from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.config.values import describe
 

@@ -8,8 +8,8 @@ multiplies the learning rate.
 import dataclasses
 import re
 
-from largebatch.config.load import override
 from largebatch.config.schema import Config
+from largebatch.config.typed import override
 from largebatch.errors import ConfigError, did_you_mean
 
 KEY = "batch.stages"

@@ -2,14 +2,9 @@
 
 import dataclasses
 
+from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD
 from largebatch.data.sources import Split
-
-# Training and validation examples, classes; as TFDS counts them.
-_SETS = {
-    "tfds:imagenet2012": (1_281_167, 50_000, 1_000),
-    "tfds:imagenette/320px-v2": (9_469, 3_925, 10),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +30,9 @@ def known_split(spec: str, split: Split, image_size: int = 0) -> KnownSplit | No
         split: `train` or `validation`.
         image_size: Pixels a side; 0 is the photographs' default.
     """
-    if spec not in _SETS:
+    if not spec.startswith("tfds:") or spec not in KNOWN_SETS:
         return None
-    train, validation, classes = _SETS[spec]
+    train, validation, classes = KNOWN_SETS[spec]
     side = image_size or DEFAULT_SIZE
     examples = train if split == "train" else validation
     return KnownSplit(spec, examples, tuple(map(str, range(classes))), (side, side, 3))

@@ -25,6 +25,7 @@ MakeNorm = Callable[..., BatchNorm]
 """(features) → layer."""
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
+    "resnet10": ("basic", (1, 1, 1, 1)),
     "resnet18": ("basic", (2, 2, 2, 2)),
     "resnet34": ("basic", (3, 4, 6, 3)),
     "resnet50": ("bottleneck", (3, 4, 6, 3)),

@@ -15,8 +15,7 @@ import numpy as np
 from benchmarks.measure import environment, interleave
 from largebatch.cluster.backward import BackwardProfile, estimate
 from largebatch.cluster.hardware import HARDWARE, hardware_of
-from largebatch.config import Config, Facts, Plan, load, resolve
-from largebatch.config.load import override
+from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError

@@ -11,8 +11,7 @@ from benchmarks.recorder import record
 from benchmarks.runner import Figures
 from benchmarks.step_work import BATCHES, DECAY, MOMENTUM, RATE, SMOOTHING, StepWork, batches
 from benchmarks.xla import Stepper
-from largebatch.config import Config, freeze
-from largebatch.config.load import override
+from largebatch.config import Config, freeze, override
 from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.tracking import Console

@@ -7,7 +7,7 @@ import pytest
 from largebatch.config import changed, default_config, differences, freeze, load, override, table
 from largebatch.config.command_line import overrides
 from largebatch.config.durations import samples
-from largebatch.config.load import options
+from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.errors import ConfigError
 

@@ -7,8 +7,10 @@ from largebatch.models import DEPTHS, BatchMode, Model
 from largebatch.models.convolution import blurred
 from largebatch.trees import flatten_paths
 
-# Parameters of torchvision's models with 1,000 classes.
+# Parameters of torchvision's models with 1,000 classes; it has no ResNet-10, which lacks four
+# blocks of ResNet-18: 2·9·w² + 2·2·w for w = 64, 128, 256, 512.
 TORCHVISION = {
+    "resnet10": 11_689_512 - sum(18 * w * w + 4 * w for w in (64, 128, 256, 512)),
     "resnet18": 11_689_512,
     "resnet34": 21_797_672,
     "resnet50": 25_557_032,

@@ -10,8 +10,8 @@ from largebatch.config.declaration import option
 class Model:
     """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution)."""
 
-    name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = option(
-        "resnet50", "depth and block type"
+    name: Literal["resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = (
+        option("resnet50", "depth and block type")
     )
     width: int = option(
         64, "channels of the first stage; the later ones double it", within="above 0"

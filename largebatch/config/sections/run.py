@@ -11,6 +11,15 @@ class Run:
     """Seed, intervals and what is kept."""
 
     seed: int = option(0, "seed of parameters, data order and augmentation", within="at least 0")
+    scale_to: Literal["full", "node", "laptop"] = option(
+        "full",
+        "shrink a recipe for ImageNet, with the same ratio of batch to data set and the same shape "
+        "of schedule: node, to Imagenette; laptop, to the digits and a tiny network",
+        mathematics=False,
+    )
+    scale_length: float = option(
+        1.0, "factor of all durations of the recipe", within="above 0", mathematics=False
+    )
     log_every: str = option("10 steps", "interval of rows in metrics.jsonl", mathematics=False)
     layers_every: str = option(
         "100 steps", "interval of rows in layers.jsonl: trust ratio and norms", mathematics=False

@@ -1,0 +1,62 @@
+"""A recipe is a Python file with a ``get_config()``."""
+
+import importlib.util
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from largebatch.errors import ConfigError, did_you_mean
+
+
+def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
+    """Run the recipe at ``path``; what its ``get_config()`` returns, and the module.
+
+    Raises:
+      ConfigError: no such file, or it raises, with the line; or it has no configuration.
+    """
+    if path.suffix != ".py" or not path.is_file():
+        where = path.parent if path.parent.is_dir() else Path("configs")
+        recipes = sorted(str(p) for p in where.glob("*.py"))
+        raise ConfigError(
+            f"no recipe file {path}; {did_you_mean(str(path), recipes)}"
+            if recipes
+            else f"no recipe file {path}; give a Python file with get_config()"
+        )
+    spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    written, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # a recipe leaves no cache behind
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise ConfigError(
+                f"{path} has no get_config(); add one that returns default_config() changed"
+            )
+        result = module.get_config()
+    except ConfigError:
+        raise
+    except SyntaxError as error:
+        raise ConfigError(f"{path} line {error.lineno}: {error.msg}; mend the file") from error
+    except (Exception, SystemExit) as error:
+        lines = [
+            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
+        ]
+        first = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"{path} line {lines[-1] if lines else '?'} raised {type(error).__name__}: {first}; "
+            "mend the file"
+        ) from error
+    finally:
+        sys.dont_write_bytecode = written
+    if not isinstance(result, Mapping | ConfigDict):
+        raise ConfigError(
+            f"{path}: get_config() returned {type(result).__name__}, not a configuration"
+        )
+    return result, module

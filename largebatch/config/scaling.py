@@ -1,0 +1,163 @@
+"""A recipe for ImageNet, shrunk to a data set that a laptop or one node trains in minutes.
+
+The ratio of the batch to the data set is kept, so that an epoch has as many steps and the schedule
+its shape; so are workers' spans, stages and every option of the update rule. What that shows is
+that a recipe runs and how it behaves, not its published accuracy.
+"""
+
+import dataclasses
+import re
+from typing import Literal
+
+from largebatch.config.durations import epoch_samples
+from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.options import options, replaced
+from largebatch.config.schema import Config
+from largebatch.config.stages import KEY
+from largebatch.errors import ConfigError
+from largebatch.optim.schedules import peak_rate
+
+Scale = Literal["full", "node", "laptop"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Target:
+    """What a recipe is shrunk to."""
+
+    source: str
+    examples: int
+    images_per_worker: int | None
+    """None keeps the recipe's."""
+    side: float
+    """Factor of image sizes."""
+    least_batch: int
+    """Fewer images leave BatchNorm nothing to average."""
+    changes: dict[str, object]
+
+
+_TARGETS = {
+    "laptop": _Target(
+        source="digits",
+        examples=1_437,
+        images_per_worker=4,
+        side=8 / 224,
+        least_batch=16,
+        changes={
+            "model.name": "resnet10",
+            "model.width": 8,
+            "model.stem": "small",
+            "model.dtype": "float32",
+            "comm.wire": "float32",
+            "comm.bucket_mib": 0.05,
+            "data.flip": False,
+        },
+    ),
+    "node": _Target(
+        source="tfds:imagenette/320px-v2",
+        examples=9_469,
+        images_per_worker=None,
+        side=1.0,
+        least_batch=32,
+        changes={},
+    ),
+}
+_SIZES = ("data.image_size", "data.evaluation_size")
+_LEAST_SIDE = 4
+_DURATION = re.compile(r"([0-9_.]+)\s*(samples?|steps?|epochs?)")
+
+
+def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
+    """The configuration shrunk to ``to``.
+
+    Args:
+      config: of a recipe for a data set of `KNOWN_SETS`.
+      to: ``laptop``: the digits and a ResNet-10 of width 8; ``node``: Imagenette and the recipe's
+        own network; ``full``: the configuration as it is.
+      length: factor of all durations.
+
+    Raises:
+      ConfigError: the recipe is for another data set.
+    """
+    if to == "full" and length == 1:
+        return config
+    if config.data.source not in KNOWN_SETS:
+        raise ConfigError(
+            f"run.scale_to={to} shrinks recipes for {', '.join(KNOWN_SETS)}, and data.source is "
+            f"{config.data.source}; use run.scale_to=full"
+        )
+    examples = KNOWN_SETS[config.data.source][0]
+    shrunk = {} if to == "full" else _shrunk(config, _TARGETS[to], examples)
+    batch = config.batch.workers * config.batch.images_per_worker
+    epoch = epoch_samples(examples, batch, config.data.epoch_end)
+
+    def shorter(text: str) -> str:
+        def one(match: re.Match) -> str:
+            amount, unit = float(match[1].replace("_", "")), match[2].rstrip("s")
+            epochs = amount * {"sample": 1 / epoch, "step": batch / epoch, "epoch": 1}[unit]
+            return f"{epochs * length:.6g} epochs"
+
+        return _DURATION.sub(one, text)
+
+    durations = {}
+    for key, value, _ in options(replaced(config, shrunk)):
+        if key != KEY and key.partition(".")[0] not in ("schedule", "run"):
+            continue
+        if isinstance(value, str):
+            durations[key] = shorter(value)
+        elif isinstance(value, tuple):
+            durations[key] = tuple(shorter(text) for text in value)
+    return replaced(config, shrunk | durations)
+
+
+def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
+    """What changes but durations."""
+    if config.data.source == target.source:
+        return {}
+    batch = config.batch.workers * config.batch.images_per_worker
+    images = target.images_per_worker or config.batch.images_per_worker
+    wanted = max(target.least_batch, batch * target.examples / examples)
+    span = config.norm.span
+    workers = max(1, round(wanted / images))
+    if isinstance(span, int) and span > 1:
+        span = min(span, workers)
+        workers = max(1, round(workers / span)) * span
+    changes: dict[str, object] = {
+        "data.source": target.source,
+        "batch.workers": workers,
+        "batch.images_per_worker": images,
+        "norm.span": span,
+        **target.changes,
+    }
+    for key, value, _ in options(config):
+        if key in _SIZES:
+            changes[key] = _side(value, target)
+        elif key == KEY:
+            changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
+    schedule = config.schedule
+    if schedule.per_256:  # the rate of the batch that it was for
+        scaling = {"per_256": schedule.per_256, "scaling": schedule.scaling}
+        changes["schedule.peak"] = peak_rate(peak=0.0, batch=batch, **scaling)
+        changes["schedule.per_256"] = 0.0
+    return changes
+
+
+def _side(size: int, target: _Target) -> int:
+    return max(_LEAST_SIDE, round(size * target.side)) if size else 0
+
+
+def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
+    """The text of a stage with its own sizes shrunk as the first stage's were."""
+    begin, _, changes = text.partition(":")
+    parts = []
+    for change in changes.split():
+        key, _, value = change.partition("=")
+        if key == "batch.images_per_worker":
+            value = max(1, round(int(value) * images / config.batch.images_per_worker))
+        elif key == "batch.workers":
+            value = max(1, round(int(value) * workers / config.batch.workers))
+        elif key in _SIZES:
+            value = _side(int(value), target)
+        elif key == "data.flip" and "data.flip" in target.changes:
+            value = target.changes["data.flip"]
+        parts.append(f"{key}={value}")
+    return f"{begin}: {' '.join(parts)}"
