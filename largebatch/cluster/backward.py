@@ -13,15 +13,27 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
+
 from largebatch.cluster.hardware import Hardware
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
+from largebatch.models import Model
+from largebatch.trees import flatten_paths
 
 _ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FIRST = re.compile(r"(?P<block>stage(?P<stage>\d+)/block(?P<number>\d+))/conv1/kernel")
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 """(path, shape) of every parameter, in the order of the forward pass."""
+
+
+def shapes_of(model: Model) -> Shapes:
+    """(path, shape) of a model's parameters, in the order of the forward pass."""
+    shapes = {
+        path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
+    }
+    return tuple((path, shapes[path]) for path in model.parameter_paths())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from largebatch.config import Facts, Plan, freeze, resolve
 from largebatch.errors import UserError
 from largebatch.parallel import Bucket
 from largebatch.parallel.shards import part_size
-from largebatch.train.build import steps_of
 from largebatch.train.describe import peak_bytes
+from largebatch.train.making import steps_of
 from largebatch.train.memory import GIB, program_bytes
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Steps

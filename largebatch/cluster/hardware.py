@@ -1,31 +1,20 @@
 """What devices and the networks between them can do, as their makers state it.
 
-Rates are those of the line, without protocol: what a machine really gives is lower and is fitted by
-``scripts/benchmark.py allreduce``. Sources:
-
-- V100, A100, H100, H200: NVIDIA's data sheets of the SXM boards (dense, no sparsity). ``float32``
-  is what XLA uses for it by default: TF32 on tensor cores from the A100 on, plain FP32 on the V100,
-  which has no bfloat16 units either.
-- ABCI, the record's cluster: 4 V100 a node, NVLink2 of 6 × 25 GB/s a device and direction, and two
-  EDR adapters (100 Gb/s each) a node: 6.25 GB/s a device. Its racks share a third of the bisection
-  with each other, which is left out. Nodes of the later ones: an adapter a device, HDR 200 Gb/s
-  for the A100 and NDR 400 Gb/s for the H100 and H200, as in NVIDIA's DGX of that generation.
-- Latencies of GPUs: NCCL's own tuning model (src/graph/tuning.cc, LL128 protocol): 1.9 µs a hop of
-  a ring over NVLink, 8.5 µs a hop of a tree over the network, 14 µs for a call.
-- TPU: Google's pages on Cloud TPU and "How to scale your model" (jax-ml.github.io/scaling-book,
-  chapter on TPUs): ICI of a link and direction, network of the data centre for each chip, where an
-  axis of a slice closes to a ring. 1 µs a hop is that book's figure; a call's 5 µs is assumed.
-- ``sustained``: from published images/s of ResNet-50 training, at 386 MB of traffic an image
-  (docs/performance.md) over the memory's bandwidth; 0.5 is assumed where nothing is published.
+The numbers and their sources lie in ``clusters.toml``. Rates are those of the line, without
+protocol: what a machine really gives is lower, and is fitted by ``scripts/benchmark.py allreduce``.
 """
 
 import dataclasses
+import math
+import tomllib
 import types
 from collections.abc import Mapping
+from importlib import resources
+from typing import Any
 
-_GB = 1e9
-_GIB = 2**30
-_US = 1e-6
+from largebatch.errors import ConfigError, did_you_mean
+
+_FORMATS = ("float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,170 +56,117 @@ class Hardware:
     wrap: int = 1
     """An axis closes to a ring if its length is a multiple of this."""
     devices_per_chip: int = 1
+    source: str = ""
 
 
-def _flops(float32: float, float16: float, bfloat16: float) -> Mapping[str, float]:
-    return types.MappingProxyType(
-        {"float32": float32 * 1e12, "float16": float16 * 1e12, "bfloat16": bfloat16 * 1e12}
-    )
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A named cluster: devices of one kind, and how many share what."""
+
+    name: str
+    hardware: Hardware
+    source: str
+    devices_per_node: int = 0
+    """0: what is usual for the hardware."""
+    rack_nodes: int = 0
+    """Nodes with full bandwidth between them; 0: all."""
+    uplink_share: float = 1.0
+    """Bandwidth that leaves a rack, of what its nodes have together."""
+    most_devices: int = 0
+    """Devices of the whole machine; 0: not limited."""
 
 
-def _gpu(name: str, **facts: object) -> Hardware:
-    return Hardware(name=name, kinds=(name,), launch_s=14 * _US, **facts)
+def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]:
+    """The hardware and clusters that a TOML text describes, by name.
 
+    Args:
+      text: as in ``clusters.toml``.
+      file: its name, for errors.
 
-def _tpu(name: str, kinds: tuple[str, ...], peak: float, **facts: object) -> Hardware:
-    # The matrix unit multiplies bfloat16, to which XLA rounds the other formats by default.
-    return Hardware(
-        name=name, kinds=kinds, flops=_flops(peak, peak, peak), launch_s=5 * _US, **facts
-    )
-
-
-def _nvlink(gigabytes: float) -> Link:
-    return Link(gigabytes * _GB, 1.9 * _US)
-
-
-def _infiniband(gigabytes: float) -> Link:
-    return Link(gigabytes * _GB, 8.5 * _US)
-
-
-def _ici(gigabytes: float) -> Link:
-    return Link(gigabytes * _GB, 1 * _US)
-
-
-def _data_centre(gigabytes: float) -> Link:
-    return Link(gigabytes * _GB, 20 * _US)  # latency assumed: Ethernet through several switches
-
-
-HARDWARE: Mapping[str, Hardware] = types.MappingProxyType(
-    {
-        "v100": _gpu(
-            "v100",
-            flops=_flops(15.7, 125, 15.7),
-            bandwidth=900 * _GB,
-            memory=16 * _GIB,
-            devices_per_node=4,
-            inside=_nvlink(150),
-            between=_infiniband(6.25),
-            sustained=0.59,  # 1,376 images/s, fp16 (NVIDIA, MXNet 20.12)
-        ),
-        "a100": _gpu(
-            "a100",
-            flops=_flops(156, 312, 312),
-            bandwidth=2039 * _GB,
-            memory=80 * _GIB,
-            devices_per_node=8,
-            inside=_nvlink(300),
-            between=_infiniband(25),
-            sustained=0.47,  # 2,470 images/s (NVIDIA, PyTorch with AMP)
-        ),
-        "h100": _gpu(
-            "h100",
-            flops=_flops(495, 989, 989),
-            bandwidth=3350 * _GB,
-            memory=80 * _GIB,
-            devices_per_node=8,
-            inside=_nvlink(450),
-            between=_infiniband(50),
-            sustained=0.82,  # 7,140 images/s (MLPerf v4.0; its fused kernels move less)
-        ),
-        "h200": _gpu(
-            "h200",
-            flops=_flops(495, 989, 989),
-            bandwidth=4800 * _GB,
-            memory=141 * _GB,
-            devices_per_node=8,
-            inside=_nvlink(450),
-            between=_infiniband(50),
-            sustained=0.64,  # 7,940 images/s (MLPerf v4.0)
-        ),
-        # JAX's device is one of a chip's two cores. The sum of the two before the ICI is left out.
-        "tpu:v3": _tpu(
-            "tpu:v3",
-            ("tpu v3",),
-            123 / 2,
-            bandwidth=450 * _GB,
-            memory=16 * _GIB,
-            devices_per_node=8,
-            inside=_ici(100),
-            between=_data_centre(6.25),
-            sustained=0.50,  # 1,171 images/s a chip (MLPerf v0.6)
-            torus=2,
-            slice_chips=1024,
-            wrap=32,
-            devices_per_chip=2,
-        ),
-        "tpu:v4": _tpu(
-            "tpu:v4",
-            ("tpu v4",),
-            275,
-            bandwidth=1228 * _GB,
-            memory=32 * _GIB,
-            devices_per_node=4,
-            inside=_ici(45),
-            between=_data_centre(6.25),
-            sustained=0.64,  # 2,050 images/s a chip (MLPerf v1.0)
-            torus=3,
-            slice_chips=4096,
-            wrap=4,
-        ),
-        "tpu:v5e": _tpu(
-            "tpu:v5e",
-            ("tpu v5e", "tpu v5 lite", "tpu v5litepod"),
-            197,
-            bandwidth=819 * _GB,
-            memory=16 * _GB,
-            devices_per_node=4,
-            inside=_ici(45),
-            between=_data_centre(3.125),
-            sustained=0.5,
-            torus=2,
-            slice_chips=256,
-            wrap=16,
-        ),
-        "tpu:v5p": _tpu(
-            "tpu:v5p",
-            ("tpu v5", "tpu v5p"),
-            459,
-            bandwidth=2765 * _GB,
-            memory=95 * _GB,
-            devices_per_node=4,
-            inside=_ici(90),
-            between=_data_centre(6.25),
-            sustained=0.5,
-            torus=3,
-            slice_chips=8960,
-            wrap=4,
-        ),
-        "tpu:v6e": _tpu(
-            "tpu:v6e",
-            ("tpu v6e", "tpu v6 lite"),
-            918,
-            bandwidth=1640 * _GB,
-            memory=32 * _GB,
-            devices_per_node=4,
-            inside=_ici(90),
-            between=_data_centre(12.5),
-            sustained=0.5,
-            torus=2,
-            slice_chips=256,
-            wrap=16,
-        ),
-        # No data sheet can say what a core of somebody's machine does: orders of magnitude.
-        "cpu": Hardware(
-            name="cpu",
-            kinds=("cpu",),
-            flops=_flops(0.1, 0.02, 0.02),
-            bandwidth=10 * _GB,
-            memory=8 * _GIB,
-            devices_per_node=8,
-            inside=Link(2 * _GB, 20 * _US),
-            between=Link(1.25 * _GB, 50 * _US),  # 10 Gb/s Ethernet
-            launch_s=100 * _US,
-            sustained=0.5,
-        ),
+    Raises:
+      ConfigError: no TOML, an unknown or missing key, a number that is not positive and finite, or
+        a cluster of hardware that is not described.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is no TOML: {error}") from error
+    unknown = sorted(set(tables) - {"hardware", "cluster"})
+    if unknown:
+        raise ConfigError(f"{file}: unknown table {unknown[0]!r}; give [hardware.…], [cluster.…]")
+    hardware = {
+        name: _hardware(name, facts, f"{file}, hardware.{name}")
+        for name, facts in tables.get("hardware", {}).items()
     }
+    machines = {}
+    for name, facts in tables.get("cluster", {}).items():
+        place = f"{file}, cluster.{name}"
+        _check_keys(facts, Machine, place)
+        of = facts["hardware"]
+        if of not in hardware:
+            raise ConfigError(f"{place}: hardware {of!r}; {did_you_mean(of, hardware)}")
+        _check_numbers(facts, place)
+        if not 0 < facts.get("uplink_share", 1.0) <= 1:
+            raise ConfigError(f"{place}.uplink_share={facts['uplink_share']} is not in (0, 1]")
+        machines[name] = Machine(**{**facts, "name": name, "hardware": hardware[of]})
+    return hardware, machines
+
+
+def _hardware(name: str, facts: Mapping[str, Any], place: str) -> Hardware:
+    _check_keys(facts, Hardware, place)
+    _check_numbers(facts, place)
+    if set(facts["flops"]) != set(_FORMATS):
+        raise ConfigError(f"{place}.flops has {', '.join(facts['flops'])}; give {_FORMATS}")
+    links = {}
+    for way in ("inside", "between"):
+        _check_keys(facts[way], Link, f"{place}.{way}")
+        links[way] = Link(**facts[way])
+    return Hardware(
+        **{
+            **facts,
+            **links,
+            "name": name,
+            "kinds": tuple(facts["kinds"]),
+            "flops": types.MappingProxyType(dict(facts["flops"])),
+        }
+    )
+
+
+def _check_keys(facts: Mapping[str, Any], kind: type, place: str) -> None:
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "name"}
+    for key in facts:
+        if key not in fields:
+            raise ConfigError(f"{place}: unknown key {key!r}; {did_you_mean(key, fields)}")
+    for key, field in fields.items():
+        if key not in facts and field.default is dataclasses.MISSING:
+            raise ConfigError(f"{place}: {key!r} is missing")
+
+
+def _check_numbers(facts: Mapping[str, Any], place: str) -> None:
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            _check_numbers(value, f"{place}.{key}")
+        elif isinstance(value, int | float) and not 0 < value < math.inf:
+            raise ConfigError(f"{place}.{key}={value} is not positive and finite")
+
+
+_FILE = "clusters.toml"
+_hardware_read, _machines_read = read(
+    (resources.files("largebatch.cluster") / _FILE).read_text(encoding="utf-8"), _FILE
 )
+HARDWARE: Mapping[str, Hardware] = types.MappingProxyType(_hardware_read)
+MACHINES: Mapping[str, Machine] = types.MappingProxyType(_machines_read)
+
+
+def machine(name: str) -> Machine:
+    """A named cluster.
+
+    Raises:
+      ConfigError: no such cluster.
+    """
+    if name not in MACHINES:
+        raise ConfigError(f"unknown cluster {name!r}; {did_you_mean(name, MACHINES)}")
+    return MACHINES[name]
 
 
 def hardware_of(device_kind: str) -> Hardware | None:

@@ -19,7 +19,8 @@ import numpy as np
 
 from largebatch import parallel
 from largebatch.cluster.backward import BackwardProfile, Shapes, estimate, load_profile
-from largebatch.cluster.network import all_reduce_s, cluster_of
+from largebatch.cluster.clusters import cluster_of
+from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.timeline import Compute, Done, Start, Timeline, replay
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError

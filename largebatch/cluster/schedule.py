@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from largebatch.cluster import costs
+from largebatch.cluster.clusters import Cluster
 from largebatch.cluster.hlo import Array, Instruction, Module
-from largebatch.cluster.network import Cluster, all_reduce_s
+from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.timeline import Compute, Done, Start, Timeline, replay
 
 _BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import jax
 
 from largebatch.cluster import gpu_targets
+from largebatch.cluster.clusters import Cluster
 from largebatch.cluster.hardware import HARDWARE, Hardware
-from largebatch.cluster.network import Cluster
 from largebatch.errors import ConfigError, did_you_mean
 
 _MAX_DEVICES = 2**16

@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 from benchmarks import backward, reductions, wire
 from benchmarks.measure import Result, interleave
 from largebatch import parallel
-from largebatch.cluster.backward import BackwardProfile
+from largebatch.cluster.backward import BackwardProfile, shapes_of
 from largebatch.cluster.clusters import Cluster, cluster_of
 from largebatch.cluster.collectives import fit_link, ring_s
 from largebatch.cluster.network import all_reduce_s
@@ -138,7 +138,7 @@ def _profile(found: BackwardProfile) -> str:
 
 def _gradients(flags: argparse.Namespace, plan: Plan, mesh: Mesh) -> list[Result]:
     """The whole set of gradients, ours and the peers' in turn."""
-    shapes = dict(backward.parameters(model_of(plan)))
+    shapes = dict(shapes_of(model_of(plan)))
     gradients = reductions.random_gradients(mesh, shapes)
     results = []
     for name in _wires(flags):
@@ -237,7 +237,7 @@ def _precision(flags: argparse.Namespace, plan: Plan, mesh: Mesh) -> list[Result
 def _buckets(flags: argparse.Namespace, plan: Plan, mesh: Mesh, name: str) -> tuple[Bucket, ...]:
     """As a run with these options would have them."""
     return gradient_buckets(
-        backward.parameters(model_of(plan)),
+        shapes_of(model_of(plan)),
         Comm(bucket_mib=_bucket_mib(flags), wire=name),
         list(mesh.devices.flat),
         images=plan.local_images,

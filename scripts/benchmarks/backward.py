@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measure import environment, interleave
-from largebatch.cluster.backward import BackwardProfile, estimate
+from largebatch.cluster.backward import BackwardProfile, estimate, shapes_of
 from largebatch.cluster.hardware import HARDWARE, hardware_of
 from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
@@ -58,14 +58,6 @@ def plan_of(flags: argparse.Namespace, devices: int) -> Plan:
     examples = devices * flags.images
     shape = (flags.image_size, flags.image_size, 3)
     return resolve(config, Facts(examples, 1, _CLASSES, shape, devices=devices))
-
-
-def parameters(model: Model) -> list[tuple[str, tuple[int, ...]]]:
-    """(path, shape), in the order of the forward pass."""
-    shapes = {
-        path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
-    }
-    return [(path, shapes[path]) for path in model.parameter_paths()]
 
 
 def examples(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +136,7 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
         repeats of the program that ends there, in seconds.
     """
     model = model_of(plan)
-    shapes = parameters(model)
+    shapes = shapes_of(model)
     parts = parts_of([path for path, _ in shapes], cuts)
     device = jax.local_devices()[0]
     params, stats = jax.jit(model.init)(0)

@@ -7,8 +7,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from benchmarks import reductions
-from benchmarks.backward import examples, loss_of, parameters
+from benchmarks.backward import examples, loss_of
 from largebatch import optim, parallel
+from largebatch.cluster.backward import shapes_of
 from largebatch.config import Plan
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train.making import model_of
@@ -27,7 +28,7 @@ def device_gradients(plan: Plan, mesh: Mesh) -> reductions.Gradients:
 
     def gradients(*arguments: object) -> Mapping[str, jax.Array]:
         flat = flatten_paths(jax.grad(loss)(*arguments))
-        return {path: flat[path][None] for path, _ in parameters(model)}
+        return {path: flat[path][None] for path, _ in shapes_of(model)}
 
     mapped = parallel.map_over(mesh, gradients, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
     return jax.jit(mapped)(params, stats, images, labels)

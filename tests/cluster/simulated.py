@@ -6,6 +6,7 @@ the end every rank must hold every contribution exactly once.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 from largebatch.cluster.hardware import Link
@@ -78,27 +79,89 @@ def ring(ranks: int, nbytes: float, links: list[Link]) -> World:
     return world
 
 
-def halving_doubling(ranks: int, nbytes: float, link: Link) -> World:
-    """Recursive halving, then recursive doubling; ``ranks`` a power of two."""
-    world = World(ranks, [nbytes / ranks] * ranks)
-    mine = [list(range(ranks)) for _ in range(ranks)]
+def halving_doubling(
+    ranks: int, nbytes: float, link: Link, *, inside: Link | None = None, group: int = 1
+) -> World:
+    """Recursive halving, then recursive doubling, the most distant first.
+
+    Ranks beyond the largest power of two give all to a partner first, and are given the sum last.
+
+    Args:
+      ranks: how many.
+      nbytes: of each.
+      link: between ranks.
+      inside: between ranks of a node instead, if nodes have several.
+      group: ranks of a node, a power of two.
+    """
+    power = 1 << (ranks.bit_length() - 1)
+    world = World(ranks, [nbytes / power] * power)
+    everything = list(range(power))
+    if ranks > power:
+        extra = [(rank, rank - power, everything, link) for rank in range(power, ranks)]
+        world.step(extra, reduce=True)
+    mine = [everything for _ in range(power)]
     distances = []
-    distance = ranks // 2
+    distance = power // 2
     while distance:
         distances.append(distance)
+        over = inside if inside and distance < group else link
         messages = []
-        for rank in range(ranks):
+        for rank in range(power):
             half = len(mine[rank]) // 2
             low, high = mine[rank][:half], mine[rank][half:]
             away, kept = (low, high) if rank & distance else (high, low)
-            messages.append((rank, rank ^ distance, away, link))
+            messages.append((rank, rank ^ distance, away, over))
             mine[rank] = kept
         world.step(messages, reduce=True)
         distance //= 2
     for distance in reversed(distances):
-        messages = [(rank, rank ^ distance, mine[rank], link) for rank in range(ranks)]
+        over = inside if inside and distance < group else link
+        messages = [(rank, rank ^ distance, mine[rank], over) for rank in range(power)]
         world.step(messages, reduce=False)
-        mine = [sorted(mine[rank] + mine[rank ^ distance]) for rank in range(ranks)]
+        mine = [sorted(mine[rank] + mine[rank ^ distance]) for rank in range(power)]
+    if ranks > power:
+        extra = [(rank - power, rank, everything, link) for rank in range(power, ranks)]
+        world.step(extra, reduce=False)
+    return world
+
+
+def levels(sizes: list[int], nbytes: float, links: list[Link]) -> World:
+    """Rings on nested levels, innermost first: scatter upwards, gather downwards."""
+    ranks = math.prod(sizes)
+    world = World(ranks, [nbytes / ranks] * ranks)
+    span = [list(range(ranks)) for _ in range(ranks)]
+    gathers, stride = [], 1
+    for size, link in zip(sizes, links, strict=True):
+        rings = []
+        for first in range(ranks):
+            if first // stride % size == 0:
+                members = [first + i * stride for i in range(size)]
+                length = len(span[first]) // size
+                pieces = [span[first][i * length : (i + 1) * length] for i in range(size)]
+                rings.append((members, pieces, link))
+        scatter, gather = ring_phases(world, rings)
+        for step in scatter:
+            step()
+        gathers.append(gather)
+        for members, pieces, _ in rings:
+            for i, member in enumerate(members):
+                span[member] = pieces[(i + 1) % size]
+        stride *= size
+    for gather in reversed(gathers):
+        for step in gather:
+            step()
+    return world
+
+
+def root(ranks: int, nbytes: float, link: Link) -> World:
+    """Everybody sends all to rank 0, over its one link one after the other, and is sent the sum."""
+    world = World(ranks, [nbytes])
+    busy = Link(link.bandwidth, 0.0)  # while one message arrives, the next is already on its way
+    for reduce in (True, False):
+        for rank in range(1, ranks):
+            over = link if rank == 1 else busy
+            ends = (rank, 0) if reduce else (0, rank)
+            world.step([(*ends, [0], over)], reduce=reduce)
     return world
 
 

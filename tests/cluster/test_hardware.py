@@ -1,13 +1,18 @@
 import pytest
 
-from largebatch.cluster.hardware import HARDWARE, hardware_of
+from largebatch.cluster.clusters import cluster_in
+from largebatch.cluster.hardware import HARDWARE, MACHINES, Link, hardware_of, machine, read
+from largebatch.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla V100-SXM3-32GB-H", "v100-450w"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H200", "h200"),
         ("TPU v3", "tpu:v3"),
@@ -58,3 +63,70 @@ def test_what_is_sustained_gives_the_published_rate(name, images_per_s):
     hardware = HARDWARE[name]
     found = hardware.sustained * hardware.bandwidth / 386e6
     assert found == pytest.approx(images_per_s, rel=0.01)  # `sustained` has two digits
+
+
+# ---- clusters.toml
+
+GIVEN = """
+[hardware.box]
+source = "a data sheet"
+kinds = ["box"]
+flops = { float32 = 1e12, float16 = 2e12, bfloat16 = 2e12 }
+bandwidth = 1e12
+memory = 1e10
+devices_per_node = 4
+inside = { bandwidth = 1e11, latency = 1e-6 }
+between = { bandwidth = 1e10, latency = 1e-5 }
+launch_s = 1e-5
+sustained = 0.5
+
+[cluster.room]
+source = "its door"
+hardware = "box"
+rack_nodes = 2
+uplink_share = 0.5
+"""
+
+
+def test_a_description_is_read():
+    hardware, machines = read(GIVEN, "f.toml")
+    assert hardware["box"].inside == Link(1e11, 1e-6)
+    assert hardware["box"].kinds == ("box",)
+    assert machines["room"].hardware is hardware["box"]
+    assert (machines["room"].rack_nodes, machines["room"].most_devices) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("launch_s", "lunch_s", r"f.toml, hardware.box: unknown key 'lunch_s'; did you mean 'laun"),
+        ("sustained = 0.5", "", "f.toml, hardware.box: 'sustained' is missing"),
+        ("memory = 1e10", "memory = 0", "f.toml, hardware.box.memory=0 is not positive"),
+        ("memory = 1e10", "memory = inf", "f.toml, hardware.box.memory=inf is not positive"),
+        ("1e11, latency", "-1.0, latency", r"hardware.box.inside.bandwidth=-1.0 is not positive"),
+        ("latency = 1e-5", "delay = 1e-5", r"hardware.box.between: unknown key 'delay'"),
+        ("float16 = 2e12,", "", "hardware.box.flops has float32, bfloat16"),
+        ('= "box"', '= "bok"', "cluster.room: hardware 'bok'; did you mean 'box'"),
+        ('source = "its door"', "", "cluster.room: 'source' is missing"),
+        ("uplink_share = 0.5", "uplink_share = 3", r"uplink_share=3 is not in \(0, 1\]"),
+        ("[cluster.room]", "[room]", r"unknown table 'room'; give \[hardware"),
+        ("[cluster.room]", "[cluster.room", "f.toml is no TOML"),
+    ],
+)
+def test_a_wrong_description_is_told_by_its_place(old, new, told):
+    assert old in GIVEN
+    with pytest.raises(ConfigError, match=told):
+        read(GIVEN.replace(old, new), "f.toml")
+
+
+def test_every_number_has_a_source_and_every_cluster_can_be_built():
+    assert all(hardware.source for hardware in HARDWARE.values())
+    assert set(MACHINES) >= {
+        *("abci", "dgx1-v100", "dgx2h-v100", "dgx-a100", "dgx-h100", "h200-node"),
+        *("tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p"),
+    }
+    for name, machine_ in MACHINES.items():
+        assert machine_.source
+        assert cluster_in(machine_, 8).devices == 8, name
+    with pytest.raises(ConfigError, match="unknown cluster 'abcd'; did you mean 'abci'"):
+        machine("abcd")

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from largebatch.cluster.clusters import Cluster
+from largebatch.cluster.collectives import fit_link, ring_s, torus_s, tree_s
 from largebatch.cluster.hardware import HARDWARE, Link
-from largebatch.cluster.network import Cluster, all_reduce_s, fit_link, ring_s, torus_s, tree_s
+from largebatch.cluster.network import all_reduce_s
 from largebatch.errors import ConfigError
 from tests.cluster import simulated
 

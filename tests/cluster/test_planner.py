@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from largebatch.cluster.backward import BackwardProfile, estimate
+from largebatch.cluster.clusters import Cluster, cluster_of
 from largebatch.cluster.hardware import HARDWARE
-from largebatch.cluster.network import Cluster, all_reduce_s, cluster_of
+from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.planner import (
     FALLBACK_MIB,
     SLOWER,
@@ -208,7 +209,7 @@ def grid(*shape):
         (devices("NVIDIA H200", 32, 1), ("h200", 4, 8)),
         (devices("NVIDIA H200", 32, 2, per_slice=4), ("h200", 8, 4)),
         (devices("NVIDIA H200", 1, 1), ("h200", 1, 1)),
-        (devices("NVIDIA A100-SXM4-40GB", 3, 3), ("a100", 1, 3)),
+        (devices("NVIDIA A100-SXM4-40GB", 3, 3), ("a100-40g", 1, 3)),
         (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), ("tpu:v5p", 1, 256)),
         (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), ("tpu:v5e", 2, 256)),
     ],

@@ -3,8 +3,9 @@
 import pytest
 
 from largebatch.cluster import hlo, schedule
+from largebatch.cluster.clusters import Cluster
 from largebatch.cluster.hardware import HARDWARE
-from largebatch.cluster.network import Cluster, all_reduce_s
+from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.timeline import Compute, Done, Start
 from tests.cluster.programs import ALL, FORWARD, attributes, conv, done, module, reduce_, start
 

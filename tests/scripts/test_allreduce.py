@@ -11,7 +11,7 @@ import pytest
 from benchmarks import allreduce, backward, reductions, wire
 
 from largebatch import parallel
-from largebatch.cluster.backward import load_profile
+from largebatch.cluster.backward import load_profile, shapes_of
 
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
 OVERRIDES = {"model.name": "resnet18", "model.width": "4", "model.stem": "small"}
@@ -142,7 +142,7 @@ def test_losses_of_the_devices_add_up_to_the_batchs_mean(flags):
 
 
 def test_parts_are_blocks_or_stages_in_their_order(flags):
-    paths = [path for path, _ in backward.parameters(backward.model_of(backward.plan_of(flags, 1)))]
+    paths = [path for path, _ in shapes_of(backward.model_of(backward.plan_of(flags, 1)))]
     for cuts, count in (("stage", 6), ("block", 10)):
         parts = backward.parts_of(paths, cuts)
         assert [path for part in parts for path in part] == paths
@@ -197,7 +197,7 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
         wire,
         "device_gradients",
         lambda plan, mesh: reductions.random_gradients(
-            mesh, dict(backward.parameters(backward.model_of(plan)))
+            mesh, dict(shapes_of(backward.model_of(plan)))
         ),
     )
     path = tmp_path / "allreduce.json"
