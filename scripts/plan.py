@@ -1,47 +1,37 @@
-"""Plan a recipe for devices that are not here: compile its train step for them and look at it.
+"""Plan a recipe: its steps, rates, FLOPs and predicted time, and its step compiled for a topology.
 
+    python scripts/plan.py --config=configs/fujitsu2019_81920.py
     python scripts/plan.py --config=configs/fujitsu2019_81920.py --topology=v100:2048
 
-Topologies: cpu:N, v100:N, a100:N, h100:N, h200:N, tpu:KIND:SHAPE (such as tpu:v5p:8x16x16). Nothing
-runs on an accelerator. Compilers of absent devices come with the extras compile-gpu and
-compile-tpu. Further options are those of the recipe: --config.section.key=value.
+Without --topology nothing is compiled. Topologies: cpu:N, v100:N, a100:N, h100:N, h200:N,
+tpu:KIND:SHAPE (such as tpu:v5p:8x16x16). Nothing runs on an accelerator. Compilers of absent
+devices come with the extras compile-gpu and compile-tpu. Further options are those of the recipe:
+--config.section.key=value.
 """
 
 import argparse
-import dataclasses
-import datetime
-import functools
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
-from benchmarks.measure import environment, write
+from benchmarks.measure import write
+from planning import compiled, overview
+from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
-from rich.table import Table
 
-from largebatch import data
 from largebatch.cluster import compile as compiling
-from largebatch.cluster.study import VARIANTS, Study, parse_variants, study, variant_of
-from largebatch.cluster.topologies import Topology, open_topology
-from largebatch.config import (
-    Config,
-    Facts,
-    Plan,
-    command_line,
-    load,
-    microbatch_candidates,
-    resolve,
-)
-from largebatch.data.known import known_split
-from largebatch.errors import DataError, UserError
+from largebatch.cluster.prediction import Prediction, known_clusters
+from largebatch.cluster.study import VARIANTS, parse_variants
+from largebatch.cluster.topologies import open_topology
+from largebatch.config import Plan, command_line, resolve
+from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.recipes import Recipe, load_recipe
+from largebatch.recipes.forecast import doubts, flops_of, forecast
 from largebatch.tracking import Console
-from largebatch.train.memory import GIB, is_exhausted, largest_that_fits
-from largebatch.train.opening import facts_of, open_source
+from largebatch.train.making import model_of
+from largebatch.train.opening import facts_of
 
-MIB = 2**20
 _TABLE_CELLS = 120
 
 
@@ -53,7 +43,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", type=Path, required=True, help="recipe")
-    made.add_argument("--topology", required=True, help="the devices, such as v100:2048")
+    made.add_argument("--devices", type=int, help="devices to predict for (the published run's)")
+    made.add_argument(
+        "--cluster", help=f"and of which machines: {', '.join(known_clusters())} (the published)"
+    )
+    made.add_argument("--picture", type=Path, help="PNG of the schedule to write")
+    made.add_argument("--topology", help="devices to compile for, such as v100:2048")
     made.add_argument(
         "--variants",
         default="ours",
@@ -75,197 +70,22 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def sources(config: Config) -> tuple[data.Source, data.Source]:
-    """Training and validation split, or what is known of them where they are not at hand.
+def predicted(
+    recipe: Recipe, plan: Plan, flags: argparse.Namespace
+) -> tuple[Prediction | None, int, str]:
+    """The prediction, devices and cluster; None where the machines are not modelled.
 
     Raises:
-      DataError: they cannot be opened and are not known.
+      ConfigError: an unknown cluster, or devices that do not suit plan or cluster.
     """
-    try:
-        return open_source(config, "train"), open_source(config, "validation")
-    except DataError as error:
-        name, size = config.data.source, config.data.image_size
-        known = [known_split(name, split, size) for split in ("train", "validation")]
-        if None in known:
-            raise DataError(
-                f"{error} (a plan needs the numbers of examples: data.source=synthetic with "
-                "data.examples, data.classes and data.image_size gives them)"
-            ) from error
-        return tuple(known)
-
-
-class Planning:
-    """A recipe on a topology; each compilation is done once."""
-
-    def __init__(self, config: Config, topology: Topology, **limits: float) -> None:
-        """Finds out what the data are; compiles nothing yet."""
-        self.config, self.topology = config, topology
-        self.console = Console()
-        train, validation = sources(config)
-        self._moments = {"mean": tuple(train.mean), "std": tuple(train.std)}
-        self.facts: Facts = facts_of(
-            train,
-            validation,
-            topology.devices,
-            topology.processes,
-            crops_on_device=config.data.crops == "device",
+    published = recipe.published
+    cluster = flags.cluster or (published.cluster if published else "")
+    devices = flags.devices or (published.device_count if published else None) or 1
+    if flags.cluster and flags.cluster not in known_clusters():
+        raise ConfigError(
+            f"--cluster={flags.cluster} is unknown; {did_you_mean(flags.cluster, known_clusters())}"
         )
-        self._limits = limits
-        self._done: dict[tuple, Study] = {}
-
-    def study(self, name: str, microbatch: int | None) -> Study:
-        """A variant with so many workers at a time."""
-        config, options = self._variant(name)
-        key = config, tuple(options.items()), microbatch
-        if key not in self._done:
-            request = compiling.Request(
-                config,
-                self.topology,
-                self.facts,
-                options=options,
-                microbatch=microbatch,
-                **self._moments,
-            )
-            with self.console.compiling(f"{name} ({VARIANTS[name]})"):
-                self._done[key] = study(request, name, **self._limits)
-        return dataclasses.replace(self._done[key], name=name)
-
-    @functools.cache  # noqa: B019 - lives as long as the process
-    def _variant(self, name: str) -> tuple[Config, dict[str, str]]:
-        return variant_of(self.config, name, self.topology.platform, self.console.warn)
-
-    def microbatch(self) -> int:
-        """Workers at a time: as configured, or the most that fit the device's memory.
-
-        Raises:
-          ConfigError: not even one fits.
-        """
-        plan = resolve(self.config, self.facts)  # mistakes first
-        if self.config.batch.microbatch != "auto":
-            return plan.microbatch
-        candidates = microbatch_candidates(self.config, self.facts)
-        if len(candidates) == 1:
-            return candidates[0]
-
-        def needed(microbatch: int) -> int:
-            try:
-                return self.study("ours", microbatch).compiled.peak_bytes
-            except compiling.CompileError as error:
-                if not is_exhausted(error):  # as TPU compilers say of what does not fit
-                    raise
-                return sys.maxsize
-
-        batch = self.config.batch
-        memory = batch.memory_gib * GIB or self.topology.hardware.memory
-        return largest_that_fits(candidates, needed, int(memory * (1 - batch.memory_margin)))
-
-
-def plan_rows(plan: Plan, topology: Topology, shown: Study) -> list[tuple[str, str]]:
-    """What follows from recipe and topology, as (label, value)."""
-    sizes = [each.gradient_bytes / MIB for each in shown.schedule.gradients]
-    memory = shown.compiled.peak_bytes / GIB
-    return [
-        (
-            "devices (D)",
-            f"{topology.devices:,} × {shown.compiled.device_kind}, "
-            f"{plan.facts.processes:,} host(s)",
-        ),
-        (
-            "global batch",
-            f"{plan.samples_per_step:,} = {plan.workers:,} workers × {plan.images_per_worker} "
-            "images",
-        ),
-        (
-            "each device",
-            f"k = {plan.microbatches} microbatch(es) of m = {plan.microbatch} worker(s), "
-            f"{plan.local_images} images at a time",
-        ),
-        ("length", f"{plan.steps:,} steps, {plan.epochs:.2f} epochs"),
-        (
-            "gradients",
-            f"{len(shown.compiled.buckets)} bucket(s), {sum(sizes):.1f} MiB in {len(sizes)} "
-            f"reduction(s) of {min(sizes, default=0):.2f} to {max(sizes, default=0):.2f} MiB",
-        ),
-        (
-            "memory of a device",
-            f"{memory:.2f} of {topology.hardware.memory / GIB:.0f} GiB, without libraries' "
-            "workspace",
-        ),
-        (
-            "traffic of a device",
-            f"{shown.traffic.nbytes / plan.local_images / 1e6:.0f} MB an image in "
-            f"{shown.traffic.kernels:,} kernels, "
-            f"{shown.traffic.products / plan.local_images / 1e6:.0f} of it in convolutions and "
-            "matrix products",
-        ),
-        (
-            "options of XLA",
-            ", ".join(f"{n}={v}" for n, v in shown.options.items()) or "its own",
-        ),
-    ]
-
-
-def variants_table(studies: Sequence[Study]) -> Table:
-    """The variants side by side; only the collectives that reduce gradients."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("variant", no_wrap=True)
-    for heading in (
-        "reductions",
-        "async",
-        "MiB each",
-        "start after convolution",
-        "under backward",
-        "by time",
-        "exposed",
-        "memory",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in studies:
-        gradients = each.schedule.gradients
-        sizes = [g.nbytes / MIB for g in gradients] or [0.0]
-        places = [g.convolutions_before for g in gradients] or [0]
-        table.add_row(
-            each.name,
-            str(len(gradients)),
-            str(sum(g.is_async for g in gradients)),
-            f"{min(sizes):.2f}–{max(sizes):.2f}",
-            f"{min(places)}–{max(places)} of {each.schedule.convolutions}",
-            f"{each.schedule.overlapped_share:.1%}",
-            f"{each.estimate.hidden_share:.1%}",
-            f"{1e3 * each.estimate.exposed_s:.2f} ms",
-            f"{each.compiled.peak_bytes / GIB:.2f} GiB",
-        )
-    return table
-
-
-def report(
-    planning: Planning, plan: Plan, studies: Sequence[Study], command: str
-) -> dict[str, Any]:
-    """What is kept."""
-    around = environment()
-    around["versions"] |= studies[0].compiled.versions
-    return {
-        "date": datetime.date.today().isoformat(),
-        "command": command,
-        "environment": around,
-        "topology": {
-            "name": planning.topology.text,
-            "devices": planning.topology.devices,
-            "device_kind": studies[0].compiled.device_kind,
-            "hosts": planning.topology.processes,
-        },
-        "plan": {
-            "samples_per_step": plan.samples_per_step,
-            "workers": plan.workers,
-            "images_per_worker": plan.images_per_worker,
-            "microbatch": plan.microbatch,
-            "microbatches": plan.microbatches,
-            "steps": plan.steps,
-            "model_dtype": plan.config.model.dtype,
-            "wire": plan.config.comm.wire,
-        },
-        "variants": [each.as_json() for each in studies],
-    }
+    return (forecast(plan, devices, cluster) if cluster else None), devices, cluster
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -273,32 +93,56 @@ def main(arguments: Sequence[str]) -> int:
     flags, others = parser().parse_known_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     try:
-        config = load(flags.config, command_line.overrides(others))
-        topology = open_topology(flags.topology)
-        names = parse_variants(flags.variants)
-        planning = Planning(config, topology, limit_s=flags.limit_s, limit_gib=flags.limit_gib)
-        microbatch = planning.microbatch()
-        studies = [planning.study(name, microbatch) for name in names]
+        return _plan(flags, command_line.overrides(others), arguments)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    plan = resolve(config, planning.facts, microbatch=microbatch)
-    ours = next((each for each in studies if each.name == "ours"), studies[-1])
-    planning.console.plan(
-        f"{flags.config.stem} on {topology.text}", plan_rows(plan, topology, ours)
-    )
-    out = RichConsole()
-    out.width = max(out.width, _TABLE_CELLS)  # rows stay whole where there is no terminal
-    out.print(variants_table(studies))
-    if ours.name == "ours":
-        share = 100 * ours.schedule.overlapped_share
-        print(f"gradient bytes under backward compute: {share:.1f} %")
+
+
+def _plan(
+    flags: argparse.Namespace, overrides: list[tuple[str, str]], arguments: Sequence[str]
+) -> int:
+    recipe = load_recipe(flags.config, overrides)
+    config, console = recipe.config, Console()
+    topology = open_topology(flags.topology) if flags.topology else None
+    names = parse_variants(flags.variants)
+    plan = resolve(config, facts_of(*compiled.sources(config), 1, 1))
+    flops = flops_of(plan, model_of(plan))
+    found, devices, cluster = predicted(recipe, plan, flags)
+    rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
+    if found:
+        rows += overview.forecast_rows(found, devices, cluster)
+    warnings = doubts(config, plan)
+    kept = {"plan": overview.as_json(plan, flops, found, devices, warnings)}
+    title, studies = recipe.name, []
+    if topology:
+        limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
+        planning = compiled.Planning(config, topology, **limits)
+        microbatch = planning.microbatch()
+        studies = [planning.study(name, microbatch) for name in names]
+        placed = resolve(config, planning.facts, microbatch=microbatch)
+        ours = next((each for each in studies if each.name == "ours"), studies[-1])
+        rows += compiled.compiled_rows(placed, topology, ours)
+        title = f"{recipe.name} on {topology.text}"
+        kept |= compiled.report(topology, placed, studies)
+    console.plan(title, rows)
+    for warning in warnings:
+        console.warn(warning)
+    if studies:
+        out = RichConsole()
+        out.width = max(out.width, _TABLE_CELLS)  # rows stay whole where there is no terminal
+        out.print(compiled.variants_table(studies))
+        if ours.name == "ours":
+            share = 100 * ours.schedule.overlapped_share
+            print(f"gradient bytes under backward compute: {share:.1f} %")
+    if flags.picture:
+        draw_schedule(plan, f"{recipe.name}: {recipe.title}", flags.picture)
+        print(f"schedule drawn in {flags.picture}")
     if flags.json:
-        command = shlex.join(["python", "scripts/plan.py", *arguments])
-        write(flags.json, report(planning, plan, studies, command))
+        write(flags.json, compiled.about(arguments, studies) | kept)
     return 0
 
 

@@ -1,8 +1,8 @@
 """A recipe for ImageNet, shrunk to a data set that a laptop or one node trains in minutes.
 
 The ratio of the batch to the data set is kept, so that an epoch has as many steps and the schedule
-its shape; so are workers' spans, stages and every option of the update rule. What that shows is
-that a recipe runs and how it behaves, not its published accuracy.
+its shape; so are workers' spans, stages and every option of the update rule but the height of the
+learning rate. What that shows is that a recipe runs and how it behaves, not its published accuracy.
 """
 
 import dataclasses
@@ -30,6 +30,8 @@ class _Target:
     """None keeps the recipe's."""
     side: float
     """Factor of image sizes."""
+    rate: float
+    """Factor of learning rates."""
     least_batch: int
     """Fewer images leave BatchNorm nothing to average."""
     changes: dict[str, object]
@@ -41,6 +43,7 @@ _TARGETS = {
         examples=1_437,
         images_per_worker=4,
         side=8 / 224,
+        rate=0.25,  # gradients of so few images are noisy
         least_batch=16,
         changes={
             "model.name": "resnet10",
@@ -57,6 +60,7 @@ _TARGETS = {
         examples=9_469,
         images_per_worker=None,
         side=1.0,
+        rate=1.0,
         least_batch=32,
         changes={},
     ),
@@ -134,10 +138,14 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
     schedule = config.schedule
-    if schedule.per_256:  # the rate of the batch that it was for
-        scaling = {"per_256": schedule.per_256, "scaling": schedule.scaling}
-        changes["schedule.peak"] = peak_rate(peak=0.0, batch=batch, **scaling)
-        changes["schedule.per_256"] = 0.0
+    # Of the batch that it was for.
+    peak = peak_rate(
+        peak=schedule.peak, per_256=schedule.per_256, batch=batch, scaling=schedule.scaling
+    )
+    changes |= {"schedule.peak": peak * target.rate, "schedule.per_256": 0.0}
+    for key in ("end", "warmup_start"):
+        changes[f"schedule.{key}"] = getattr(schedule, key) * target.rate
+    changes["optimizer.rmsprop_rate"] = config.optimizer.rmsprop_rate * target.rate
     return changes
 
 

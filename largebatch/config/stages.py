@@ -1,8 +1,8 @@
 """Stages of a training: from some sample on, another batch, image size or augmentation.
 
 A stage is written '30 epochs: batch.images_per_worker=32 rate=1.7': where it begins, and the
-options that have other values from there on, whatever the stages before it changed. ``rate``
-multiplies the learning rate.
+options that have other values from there on; what earlier stages changed stays. ``rate`` multiplies
+the learning rate.
 """
 
 import dataclasses
@@ -50,16 +50,19 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     Raises:
       ConfigError: a text is no stage, or changes what no stage may change.
     """
-    return (Stage("", config), *(_read(config, text) for text in config.batch.stages))
+    stages = [Stage("", config)]
+    for text in config.batch.stages:
+        stages.append(_read(stages[-1], text))
+    return tuple(stages)
 
 
-def _read(config: Config, text: str) -> Stage:
+def _read(before: Stage, text: str) -> Stage:
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
             f"{KEY}: {text!r} is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"
         )
-    rate = 1.0
+    config, rate = before.config, before.rate
     for change in match["changes"].split():
         key, equals, value = change.partition("=")
         if key not in (RATE, *MAY_CHANGE):

@@ -26,7 +26,8 @@ def check(kind: Any, value: Any, key: str) -> Any:
         raise ConfigError(f"{key}={value!r} is not one of {', '.join(words)}; {hint}")
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         plain, words = typing.get_args(kind)
-        return check(words if isinstance(value, str) else plain, value, key)
+        listed = typing.get_origin(plain) is tuple and value not in typing.get_args(words)
+        return check(words if isinstance(value, str) and not listed else plain, value, key)
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         if isinstance(value, list | tuple):

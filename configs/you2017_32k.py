@@ -1,0 +1,43 @@
+"""You et al. 2017: LARS at batch 32,768 on 2,048 Knights Landing in 20 minutes.
+
+    python train.py --config=configs/you2017_32k.py --config.data.data_dir=DATA
+
+ImageNet Training in Minutes (arXiv 1709.05011) with LARS (arXiv 1708.03888): 75.4 % in 20 minutes.
+The peak rate is published nowhere that could be read; 32 is the MLPerf reference's for this batch.
+Warm-up and decay are from memory. The paper augments heavily; which way is not known.
+"""
+
+from ml_collections import ConfigDict
+
+from largebatch.recipes import Published, imagenet, polynomial, sources
+
+PUBLISHED = Published(
+    source="arXiv 1708.03888, 1709.05011",
+    provenance="A",
+    devices="2,048 Intel Xeon Phi 7250",
+    device_count=2048,
+    epochs=90,
+    top1_percent=75.4,
+    seconds=1200.0,
+)
+
+SOURCES = sources(
+    A="""
+        batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.flavour
+        optimizer.trust_coefficient optimizer.epsilon optimizer.momentum schedule.length
+        schedule.decay schedule.power loss.label_smoothing norm.span model.dtype
+    """,
+    M="schedule.warmup optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip",
+    U="schedule.peak data.flip",
+)
+
+
+def get_config() -> ConfigDict:
+    """2,048 workers of 16 images for 90 epochs."""
+    config = imagenet(workers=2048, images_per_worker=16, dtype="float32")
+    config.optimizer.flavour = "you2017"
+    config.optimizer.momentum = 0.9
+    config.optimizer.weight_decay = 5e-4
+    polynomial(config, length="90 epochs", peak=32.0, warmup="5 epochs", end=0.0)
+    config.loss.label_smoothing = 0.0
+    return config

@@ -1,0 +1,17 @@
+"""Recipes: what a published run was, where each of its values is from, and what many share."""
+
+from largebatch.recipes.bases import imagenet, polynomial
+from largebatch.recipes.published import TAGS, UNVERIFIED, Published, sources
+from largebatch.recipes.recipe import Recipe, all_recipes, load_recipe
+
+__all__ = [
+    "TAGS",
+    "UNVERIFIED",
+    "Published",
+    "Recipe",
+    "all_recipes",
+    "imagenet",
+    "load_recipe",
+    "polynomial",
+    "sources",
+]

@@ -1,0 +1,152 @@
+"""Hyperparameters for a batch that nobody has published, between those that somebody has.
+
+The points are MLPerf's reference convergence points (ruleset 4.0.0) and Fujitsu's open submission.
+Between two of them the logarithms of peak rate and of 1 − momentum, and warm-up and epochs
+themselves, go in straight lines over the logarithm of the batch; weight decay is that of the nearer
+point, as MLPerf allows powers of two only. How far off that is, is measured by leaving each inner
+point out.
+"""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from largebatch.errors import ConfigError
+
+LEAST, MOST = 1_632, 131_072
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A published batch with what trained at it to 75.9 %."""
+
+    batch: int
+    peak: float
+    """Peak rate at a trust coefficient of 0.001."""
+    warmup_epochs: float
+    momentum: float
+    weight_decay: float
+    epochs: float
+    """To 75.9 %, in the mean."""
+    spread: float
+    """Half the range of its runs, in epochs."""
+    source: str
+
+
+_RCP = "MLPerf reference convergence point"
+POINTS: tuple[Point, ...] = (
+    Point(1_632, 7.4, 2, 0.9, 5e-5, 35.00, 2.0, _RCP),
+    Point(3_264, 10.5, 2, 0.9, 5e-5, 35.20, 1.5, _RCP),
+    Point(4_096, 10.0, 5, 0.9, 2e-4, 40.00, 1.5, _RCP),
+    Point(8_192, 17.0, 5, 0.9, 2e-4, 42.00, 1.5, _RCP),
+    Point(13_056, 12.8, 9, 0.9, 2.5e-5, 45.40, 1.0, _RCP),
+    Point(32_768, 21.2, 16, 0.94, 2.5e-5, 56.00, 1.0, _RCP),
+    Point(49_152, 19.405, 24, 0.951807, 1e-4, 68.00, 1.0, _RCP),
+    Point(58_880, 23.246, 29, 0.951807, 1e-4, 79.90, 1.5, _RCP),
+    Point(65_536, 24.699, 31, 0.951807, 1e-4, 84.50, 1.5, _RCP),
+    Point(67_840, 24.699, 31, 0.951807, 1e-4, 85.86, 1.0, _RCP),
+    # Its coefficient is 0.0025: 13.0 there is as 32.5 at 0.001.
+    Point(86_016, 32.5, 36, 0.96, 5e-5, 90.00, 2.0, "Fujitsu, MLPerf v0.6 open division"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """What to try at a batch."""
+
+    batch: int
+    kind: str
+    """published, interpolated or extrapolated."""
+    between: tuple[Point, ...]
+    """The points it is made of."""
+    peak: float
+    warmup_epochs: float
+    momentum: float
+    weight_decay: float
+    epochs: float
+    """Predicted to 75.9 % top-1."""
+    uncertainty: float
+    """Half the width of the interval of those epochs: two deviations, in epochs."""
+
+
+def propose(batch: int, points: Sequence[Point] = POINTS) -> Proposal:
+    """Hyperparameters for a global batch, and the epochs that they may need.
+
+    Args:
+      batch: images of a step, from `LEAST` to `MOST`.
+      points: published points, ascending.
+
+    Raises:
+      ConfigError: the batch is out of that range.
+    """
+    if not LEAST <= batch <= MOST:
+        raise ConfigError(
+            f"--batch={batch} is outside of {LEAST:,} to {MOST:,}, where hyperparameters can be "
+            "proposed; give a batch inside"
+        )
+    for point in points:
+        if point.batch == batch:
+            return _proposal(batch, "published", (point,), 0.0, point.spread)
+    place = bisect.bisect([point.batch for point in points], batch)
+    inside = 0 < place < len(points)
+    first = min(max(place - 1, 0), len(points) - 2)
+    pair = points[first], points[first + 1]
+    share = math.log(batch / pair[0].batch) / math.log(pair[1].batch / pair[0].batch)
+    spread = max(point.spread for point in pair)
+    error = math.hypot(spread, 2 * deviation(points))
+    if not inside:
+        # As many times less sure as it is spans of the last pair away from the nearer point.
+        error *= 1 + (share - 1 if share > 1 else -share)
+    kind = "interpolated" if inside else "extrapolated"
+    return _proposal(batch, kind, pair, share, error)
+
+
+def deviation(points: Sequence[Point] = POINTS) -> float:
+    """Root mean square error, in epochs, of inner points predicted from their neighbours."""
+    errors = []
+    for before, left_out, after in zip(points, points[1:], points[2:], strict=False):
+        share = math.log(left_out.batch / before.batch) / math.log(after.batch / before.batch)
+        errors.append(_line(before.epochs, after.epochs, share) - left_out.epochs)
+    return math.sqrt(sum(error**2 for error in errors) / len(errors))
+
+
+def _proposal(
+    batch: int, kind: str, pair: tuple[Point, ...], share: float, uncertainty: float
+) -> Proposal:
+    first, last = pair[0], pair[-1]
+    nearer = first if share < 0.5 else last
+    return Proposal(
+        batch=batch,
+        kind=kind,
+        between=pair,
+        peak=_power(first.peak, last.peak, share),
+        warmup_epochs=_line(first.warmup_epochs, last.warmup_epochs, share),
+        momentum=1 - _power(1 - first.momentum, 1 - last.momentum, share),
+        weight_decay=nearer.weight_decay,
+        epochs=_line(first.epochs, last.epochs, share),
+        uncertainty=uncertainty,
+    )
+
+
+def _line(low: float, high: float, share: float) -> float:
+    return low + share * (high - low)
+
+
+def _power(low: float, high: float, share: float) -> float:
+    return low * (high / low) ** share
+
+
+def workers_of(batch: int, most: int = 64) -> tuple[int, int]:
+    """Workers and images of a worker that make up a batch: the most images up to ``most``.
+
+    Raises:
+      ConfigError: the batch has no divisor that leaves BatchNorm enough images.
+    """
+    images = max(n for n in range(1, most + 1) if batch % n == 0)
+    if images < 8:
+        near = next(n for n in range(batch, batch + most) if n % 32 == 0)
+        raise ConfigError(
+            f"--batch={batch} cannot be shared by workers of 8 to {most} images; try {near}"
+        )
+    return batch // images, images

@@ -1,0 +1,135 @@
+"""What a plan says without a compiler: stages, rates, FLOPs, and the time that is predicted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from largebatch.cluster.prediction import Prediction
+from largebatch.config import Plan
+from largebatch.recipes import Recipe
+from largebatch.recipes.forecast import Flops, evaluations_of
+
+Rows = list[tuple[str, str]]
+
+
+def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
+    """Batch, length, stages and learning rates, as (label, value)."""
+    rows = [
+        (
+            "global batch",
+            f"{plan.samples_per_step:,} = {plan.workers:,} workers × {plan.images_per_worker} "
+            "images",
+        ),
+        (
+            "length",
+            f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs of "
+            f"{plan.epoch_samples / plan.samples_per_step:.2f} steps, "
+            f"{evaluations_of(plan)} evaluations",
+        ),
+    ]
+    if len(plan.stages) > 1:
+        rows += [
+            (
+                f"from step {stage.first_step + 1:,}",
+                f"{stage.stage_steps:,} steps of {stage.samples_per_step:,} images at "
+                f"{'×'.join(map(str, stage.facts.image_shape[:2]))}"
+                + ("" if stage.rate == 1 else f", learning rate × {stage.rate:g}"),
+            )
+            for stage in plan.stages
+        ]
+    for name, position, _ in plan.schedule.milestones():
+        step = min(plan.steps, 1 + _step_at(plan, position))
+        rates = plan.rates(step)
+        rows.append(
+            (
+                f"LR at {name}",
+                f"{rates.learning_rate:.6g} (step {step:,}, epoch "
+                f"{position / plan.epoch_samples:.2f}, momentum {rates.momentum:.4g})",
+            )
+        )
+    if recipe.published:
+        row = recipe.published
+        known = [row.devices]
+        known += [f"{row.top1_percent:g} % top-1"] if row.top1_percent else []
+        known += [f"{row.seconds:,g} s"] if row.seconds else []
+        rows.append(("published", ", ".join(known) + f" ({row.source})"))
+        if recipe.unverified:
+            rows.append(
+                ("unverified", f"{len(recipe.unverified)} values: {', '.join(recipe.unverified)}")
+            )
+    return rows
+
+
+def flops_rows(flops: Flops) -> Rows:
+    """FLOPs of an image and of the training."""
+    return [
+        (
+            "FLOPs",
+            f"{flops.of_image / 1e9:.1f} GFLOP to train on an image, "
+            f"{flops.of_training / 1e18:.3g} EFLOP in all (forward, and twice that for backward)",
+        )
+    ]
+
+
+def forecast_rows(found: Prediction, devices: int, cluster: str) -> Rows:
+    """Predicted times, as (label, value)."""
+    parts = {
+        "computing": found.compute_s,
+        "all-reduce not hidden": found.exposed_s,
+        "update": found.optimizer_s,
+        "waiting for input": found.input_s,
+        "slowest device": found.straggler_s,
+    }
+    return [
+        ("predicted on", f"{devices:,} devices of {cluster}"),
+        (
+            "step",
+            f"{1e3 * found.step_s:.2f} ms: "
+            + ", ".join(f"{name} {1e3 * s:.2f}" for name, s in parts.items() if s),
+        ),
+        (
+            "time",
+            f"{found.clock_s:,.1f} s by MLPerf's clock ({found.low_s:,.1f} to {found.high_s:,.1f}),"
+            f" {found.evaluation_s:,.1f} of it evaluation; {found.start_up_s:,.1f} s to start",
+        ),
+        (
+            "throughput",
+            f"{found.images_per_s:,.0f} images/s, {found.images_per_s / devices:,.0f} a device",
+        ),
+        ("cost", f"{found.device_hours:,.2f} device-hours"),
+    ]
+
+
+def as_json(
+    plan: Plan, flops: Flops, found: Prediction | None, devices: int, doubts: list[str]
+) -> Mapping[str, Any]:
+    """What of it is kept."""
+    return {
+        "samples_per_step": plan.samples_per_step,
+        "workers": plan.workers,
+        "images_per_worker": plan.images_per_worker,
+        "steps": plan.steps,
+        "samples": plan.samples,
+        "epochs": plan.epochs,
+        "stages": [
+            {
+                "first_step": s.first_step,
+                "steps": s.stage_steps,
+                "samples_per_step": s.samples_per_step,
+                "image_size": s.facts.image_shape[0],
+            }
+            for s in plan.stages
+        ],
+        "devices": devices,
+        "flops_of_image": flops.of_image,
+        "flops": flops.of_training,
+        "prediction": found and vars(found),
+        "doubts": doubts,
+        "model_dtype": plan.config.model.dtype,
+        "wire": plan.config.comm.wire,
+    }
+
+
+def _step_at(plan: Plan, position: int) -> int:
+    """Steps done when so many samples are consumed."""
+    stage = next((s for s in reversed(plan.stages) if position >= s.first_sample), plan)
+    return stage.first_step + round((position - stage.first_sample) / stage.samples_per_step)

@@ -1,0 +1,99 @@
+"""Every recipe of configs/: its resolved form, its sources, and a run of it, shrunk."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from largebatch.config import Facts, resolve
+from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.recipes import all_recipes, load_recipe
+from largebatch.recipes.text import resolved_text
+from largebatch.train import session
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+GOLDEN = Path(__file__).parent / "golden"
+PATHS = sorted(CONFIGS.glob("*.py"))
+PUBLISHED = [path for path in PATHS if load_recipe(path).published]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_optimizations():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_the_table_of_published_runs_is_covered():
+    named = {path.stem for path in PUBLISHED}
+    assert len(named) >= 45
+    assert {"goyal2017_8k", "akiba2017_32k", "fujitsu2019_81920", "mlperf40_nvidia_3200"} <= named
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_resolved_text_is_golden(path):
+    """What a recipe comes to changes on purpose only: scripts/recipes.py golden writes it anew."""
+    assert resolved_text(load_recipe(path)) == (GOLDEN / f"{path.stem}.txt").read_text()
+
+
+def test_no_golden_text_without_its_recipe():
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == {path.stem for path in PATHS}
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_value_has_a_source(path):
+    recipe = load_recipe(path)
+    assert recipe.untagged() == ()
+    assert not (recipe.is_exact and recipe.unverified)
+    assert set(recipe.published.provenance) <= set("SADMCU")
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("to", ["node", "laptop"])
+def test_shrunk_recipes_keep_steps_of_an_epoch_and_shape(path, to):
+    full, small = (load_recipe(path, [("run.scale_to", s)]).config for s in ("full", to))
+    plans = []
+    for config in (full, small):
+        train, validation, classes = KNOWN_SETS[config.data.source]
+        size = config.data.image_size
+        plans.append(resolve(config, Facts(train, validation, classes, (size, size, 3), devices=1)))
+    whole, shrunk = plans
+    assert len(shrunk.stages) == len(whole.stages)
+    assert shrunk.epochs == pytest.approx(whole.epochs, rel=0.05)
+    per_epoch = [plan.epoch_samples / plan.samples_per_step for plan in plans]
+    least = {"node": 32, "laptop": 16}[to]
+    if whole.samples_per_step * KNOWN_SETS[small.data.source][0] / 1_281_167 > 2 * least:
+        assert per_epoch[1] == pytest.approx(per_epoch[0], rel=0.25)
+    # The same multiple of the peak in the middle of each tenth of the training.
+    shares = [
+        [_rate(plan, (i + 0.5) / 10) / plan.schedule.peak for i in range(10)] for plan in plans
+    ]
+    assert shares[1] == pytest.approx(shares[0], abs=0.15)
+
+
+def _rate(plan, share):
+    samples = share * plan.samples
+    stage = next(s for s in reversed(plan.stages) if samples >= s.first_sample)
+    step = 1 + stage.first_step + int((samples - stage.first_sample) / stage.samples_per_step)
+    return plan.rates(step).learning_rate
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_recipe_runs_end_to_end(path, tmp_path):
+    """All stages, evaluation and checkpoint included; some thirty steps of a tiny network."""
+    config = load_recipe(path, [("run.scale_to", "laptop")]).config
+    digits = KNOWN_SETS["digits"]
+    steps = resolve(config, Facts(*digits[:2], digits[2], (8, 8, 1), devices=1)).steps
+    overrides = [("run.scale_to", "laptop"), ("run.scale_length", f"{max(30 / steps, 1e-4):.6g}")]
+    config = load_recipe(path, [*overrides, ("run.evaluate_every", "100 epochs")]).config
+    request = session.Request(path, tmp_path)
+    summary = session.run(config, request, devices=jax.devices()[:1])
+    assert summary.status == "complete"
+    assert 0 <= summary.top1 <= 1
+    assert summary.steps >= 25
+    assert (tmp_path / "checkpoints" / str(summary.steps)).is_dir()
+
+
+def test_names_are_listed_in_order():
+    names = [recipe.name for recipe in all_recipes(CONFIGS)]
+    assert names == sorted(names)
