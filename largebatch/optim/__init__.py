@@ -1,35 +1,49 @@
-"""Update rules, the learning-rate schedule, and which parameter gets which part of a rule.
+"""Update rules, the schedules of their rates, and which parameter gets which part of a rule.
 
 The rules are optax transformations that compose in `optax.chain`. They count no steps: the one
-clock of a run is its sample position, which the host owns, so every `update` is given its
-`learning_rate`, the value of a `Schedule` at that position.
+clock of a run is its sample position, which the host owns, so every `update` is given its `rates`,
+those of a `RateSchedule` at that position.
 """
 
-from largebatch.optim.lars import Flavour, LarsState, lars
+from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_settings
+from largebatch.optim.l2 import with_l2
+from largebatch.optim.lamb import LambState, lamb
+from largebatch.optim.lars import LarsState, lars
 from largebatch.optim.norms import Layout, norms_in
 from largebatch.optim.parameters import KINDS, kinds, mask, path_names
-from largebatch.optim.rates import Rates
+from largebatch.optim.rates import Blend, Rates, RateSchedule
 from largebatch.optim.report import LayerReport, by_path, global_norm
+from largebatch.optim.rmsprop_sgd import RmspropSgdState, rmsprop_sgd
 from largebatch.optim.schedules import Decay, Schedule, peak_rate
 from largebatch.optim.sgd import SgdState, sgd
 
 __all__ = [
+    "FLAVOURS",
     "KINDS",
+    "Blend",
     "Decay",
     "Flavour",
+    "LambState",
+    "LarsSettings",
     "LarsState",
     "LayerReport",
     "Layout",
+    "RateSchedule",
     "Rates",
+    "RmspropSgdState",
     "Schedule",
     "SgdState",
     "by_path",
     "global_norm",
     "kinds",
+    "lamb",
     "lars",
+    "lars_settings",
     "mask",
     "norms_in",
     "path_names",
     "peak_rate",
+    "rmsprop_sgd",
     "sgd",
+    "with_l2",
 ]

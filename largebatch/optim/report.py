@@ -20,7 +20,8 @@ class LayerReport(NamedTuple):
     """
 
     trust_ratio: jax.Array
-    """The factor applied: 1 where a norm was 0, and for parameters without a trust ratio."""
+    """The factor applied: 1 for parameters without a trust ratio; where a norm was 0 what the rule
+    has there, 1 or 0."""
     weight_norm: jax.Array
     """‖w‖ before the update."""
     gradient_norm: jax.Array

@@ -6,26 +6,51 @@ import typing
 from typing import Literal
 
 from largebatch.errors import ConfigError, did_you_mean
+from largebatch.optim.shapes import (
+    SMOOTH,
+    Warmup,
+    arctangent,
+    between,
+    falling,
+    held,
+    joined,
+    rising,
+)
 
-Decay = Literal["polynomial", "linear", "cosine", "step", "constant"]
-_SMOOTH = ("polynomial", "linear", "cosine")
+Decay = Literal[
+    "polynomial", "linear", "cosine", "step", "pieces", "lines", "arctangent", "constant"
+]
+Points = tuple[tuple[int, float], ...]
+"""(position in samples, multiple of the peak), ascending."""
+
+_WITH_END = (*SMOOTH, "arctangent")
+# What belongs to one decay and is empty, or 0, for the others.
+_OWN = {"steps": ("step",), "points": ("pieces", "lines"), "turn": ("arctangent",)}
+_OWN |= {"width": ("arctangent",)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, then a decay. Positions are in samples.
+    """A warm-up, then a decay. Positions are in samples.
 
-    With r = (decay_end − position) / (decay_end − warmup), the part of the decay still to come, the
-    learning rate after the warm-up is end + f·(peak − end), where
+    The warm-up goes from `start` to the peak, in a `warmup_shape` of `shapes.rising`. With
+    r = (decay_end − position) / (decay_end − warmup), the part of the decay still to come, the
+    learning rate after the warm-up is
 
-        polynomial    f = r^power
-        linear        f = r
-        cosine        f = (1 + cos(π·(1 − r))) / 2
+        polynomial, linear, cosine    end + f·(peak − end), f of `shapes.falling`
+        step                          the peak, multiplied by `factor` at each of `steps`
+        pieces                        a multiple of the peak, from each of `points` to the next;
+                                      the peak ahead of the first
+        lines                         straight from the peak at `warmup` through all `points`
+        arctangent                    f·peak, f of `shapes.arctangent`; as the warm-up ends at f
+                                      there, the highest rate is a little below the peak. `rescaled`
+                                      stretches f after the turn so that it comes to `end` at
+                                      `decay_end`; otherwise `end` is a floor
+        constant                      the peak
 
-    and `end` from `decay_end` on. `step` multiplies by `factor` at each of `steps`, the sample at
-    that position included; `constant` stays at the peak. Both ignore `power` and require `end` to
-    be 0, its default: a floor that is silently not used would mislead. Their `decay_end` only says
-    where the schedule is printed to end.
+    The value at `decay_end` holds beyond it. `step`, `pieces`, `lines` and `constant` require `end`
+    to be 0, its default: a floor that is silently not used would mislead. Their `decay_end` only
+    says where the schedule is printed to end. The sample at a drop or point has its new rate.
 
     Raises:
         ConfigError: A field out of range, or fields that contradict each other. Messages call the
@@ -49,6 +74,19 @@ class Schedule:
     """Of `step`: where the drops are, ascending, between `warmup` and `decay_end`; else empty."""
     factor: float = 0.1
     """Of `step`: between 0 and 1."""
+    warmup_shape: Warmup = "linear"
+    warmup_power: float = 2.0
+    """Of the warm-up `power`; above 0."""
+    points: Points = ()
+    """Of `pieces` and `lines`: not before `warmup`, multiples of 0 to 1; else empty."""
+    turn: int = 0
+    """Of `arctangent`: where f turns, between `warmup` and `decay_end`; else 0."""
+    width: int = 0
+    """Of `arctangent`: samples from f = ¾ to the turn, without the cubic term; else 0."""
+    cubic: int = 0
+    """Of `arctangent`: samples at which the cubic term is 1; above 0."""
+    rescaled: bool = False
+    """Of `arctangent`: f reaches `end`."""
 
     def __post_init__(self) -> None:
         for name, value in {
@@ -59,12 +97,17 @@ class Schedule:
             "power": self.power,
             "end": self.end,
             "factor": self.factor,
+            "warmup_power": self.warmup_power,
         }.items():
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"schedule.{name}={value} must be finite and not negative")
-        if self.decay not in typing.get_args(Decay):
-            hint = did_you_mean(self.decay, typing.get_args(Decay))
-            raise ConfigError(f"schedule.decay={self.decay!r} is unknown; {hint}")
+        for name, value, words in (
+            ("decay", self.decay, typing.get_args(Decay)),
+            ("warmup_shape", self.warmup_shape, typing.get_args(Warmup)),
+        ):
+            if value not in words:
+                hint = did_you_mean(value, words)
+                raise ConfigError(f"schedule.{name}={value!r} is unknown; {hint}")
         self._check_rates()
         self._check_positions()
 
@@ -80,12 +123,14 @@ class Schedule:
             raise ConfigError(
                 "schedule.power=0 never decays; give a power above 0 or decay=constant"
             )
+        if self.warmup_power == 0:
+            raise ConfigError("schedule.warmup_power=0 is no warm-up; give a power above 0")
         if not 0 < self.factor < 1:
             raise ConfigError(f"schedule.factor={self.factor:g} must be above 0 and below 1")
-        if self.end and self.decay not in _SMOOTH:
+        if self.end and self.decay not in _WITH_END:
             raise ConfigError(
                 f"schedule.end={self.end:g} has no meaning for schedule.decay={self.decay}; "
-                f"set it to 0 or decay to one of {', '.join(_SMOOTH)}"
+                f"set it to 0 or decay to one of {', '.join(_WITH_END)}"
             )
         if self.start and not self.warmup:
             raise ConfigError(
@@ -99,48 +144,120 @@ class Schedule:
                 f"schedule.warmup={self.warmup} samples must end before "
                 f"schedule.decay_end={self.decay_end}; shorten it or train longer"
             )
-        if bool(self.steps) != (self.decay == "step"):
-            raise ConfigError(
-                f"schedule.steps={self.steps} does not fit schedule.decay={self.decay}; "
-                "give drops with decay=step, and only there"
-            )
-        if any(after <= before for before, after in zip(self.steps, self.steps[1:], strict=False)):
-            raise ConfigError(f"schedule.steps={self.steps} samples must ascend; sort them")
-        for position in self.steps:
+        for name, decays in _OWN.items():
+            value = getattr(self, name)
+            if bool(value) != (self.decay in decays):
+                raise ConfigError(
+                    f"schedule.{name}={value} does not fit schedule.decay={self.decay}; give "
+                    f"{name} for decay={' or '.join(decays)}, and only for it"
+                )
+        places = tuple(position for position, _ in self.points)
+        for name, ascending in {"steps": self.steps, "points": places}.items():
+            if list(ascending) != sorted(set(ascending)):
+                raise ConfigError(f"schedule.{name}={ascending} samples must ascend; sort them")
+        turn = (self.turn,) if self.decay == "arctangent" else ()
+        for what, key, position in (
+            *(("drop", "steps", drop) for drop in self.steps),
+            *(("turn", "turn", at) for at in turn),
+        ):
             if not self.warmup < position < self.decay_end:
                 raise ConfigError(
-                    f"schedule.steps: the drop at {position} samples must lie between "
+                    f"schedule.{key}: the {what} at {position} samples must lie between "
                     f"schedule.warmup={self.warmup} and schedule.decay_end={self.decay_end}; "
                     "move it"
                 )
+        for position, multiple in self.points:
+            # A line that starts anew where the warm-up ends would be a jump.
+            least = self.warmup + (self.decay == "lines" and self.warmup > 0)
+            if position < least:
+                raise ConfigError(
+                    f"schedule.points: the point at {position} samples must not lie before "
+                    f"{least}, after schedule.warmup={self.warmup}; move it"
+                )
+            if not 0 <= multiple <= 1:
+                raise ConfigError(
+                    f"schedule.points: {multiple:g} at {position} samples is a multiple of the "
+                    "peak, from 0 to 1; raise schedule.peak if it is higher"
+                )
+        if self.decay == "arctangent" and self.cubic <= 0:
+            raise ConfigError(f"schedule: the cubic term at {self.cubic} samples must be above 0")
 
     def __call__(self, position: int) -> float:
         """The learning rate of a step whose first sample is number `position`, from 0."""
         if position < self.warmup:
-            return _between(self.start, self.peak, position / self.warmup)
+            return between(self.start, self._top, self._risen(position))
         if self.decay == "constant":
             return self.peak
-        if self.decay == "step":
-            return self.peak * self.factor ** sum(position >= drop for drop in self.steps)
-        if position >= self.decay_end:
-            return self.end
-        left = (self.decay_end - position) / (self.decay_end - self.warmup)
-        if self.decay == "polynomial":
-            left **= self.power
-        elif self.decay == "cosine":
-            left = (1 + math.cos(math.pi * (1 - left))) / 2
-        return _between(self.end, self.peak, left)
+        if self.decay == "arctangent":
+            return max(self.end, self.peak * self._turned(position))
+        if self.decay in SMOOTH:
+            return between(self.end, self.peak, self._fallen(position))
+        return self.peak * self._multiple(position)
+
+    def share(self, position: int) -> float:
+        """How near the rate is to the peak, from 0 to 1, in its warm-up or decay.
+
+        In the warm-up and the smooth decays 0 stands for the lowest rate of that part, `start` or
+        `end`; else for a rate of 0.
+        """
+        if position < self.warmup:
+            return self._risen(position)
+        return self._fallen(position) if self.decay in SMOOTH else self(position) / self.peak
+
+    def warmed(self, position: int) -> float:
+        """The rate's warm-up alone, as a share of the rate it ends at; 1 from its end on."""
+        return self(position) / self._top if position < self.warmup else 1.0
 
     def milestones(self) -> tuple[tuple[str, int, float], ...]:
         """(name, position in samples, learning rate) of the points worth printing, in order."""
         points = [("start", 0)]
         if self.warmup:
             points.append(("end of warm-up", self.warmup))
-        if self.decay in _SMOOTH:
+        if self.decay in SMOOTH:
             points.append(("middle of decay", (self.warmup + self.decay_end) // 2))
+        if self.decay == "arctangent":
+            points.append(("turn", self.turn))
         points += [(f"drop {i}", position) for i, position in enumerate(self.steps, start=1)]
+        inside = (p for p, _ in self.points if self.warmup < p < self.decay_end)
+        points += [(f"point {i}", position) for i, position in enumerate(inside, start=1)]
         points.append(("end", self.decay_end))
         return tuple((name, position, self(position)) for name, position in points)
+
+    @property
+    def _top(self) -> float:
+        """Where the warm-up ends."""
+        return self(self.warmup) if self.decay == "arctangent" else self.peak
+
+    def _risen(self, position: int) -> float:
+        return rising(self.warmup_shape, position / self.warmup, self.warmup_power)
+
+    def _fallen(self, position: int) -> float:
+        if position >= self.decay_end:
+            return 0.0
+        left = (self.decay_end - position) / (self.decay_end - self.warmup)
+        return falling(self.decay, left, self.power)
+
+    def _turned(self, position: int) -> float:
+        """F of the arctangent."""
+
+        def raw(at: int) -> float:
+            return arctangent(at - self.turn, self.width, self.cubic)
+
+        position = min(position, self.decay_end)
+        found = raw(position)
+        if self.rescaled and position >= self.turn:
+            stretch = (0.5 - self.end / self.peak) / (0.5 - raw(self.decay_end))
+            return 0.5 - (0.5 - found) * stretch
+        return found
+
+    def _multiple(self, position: int) -> float:
+        """Of the peak, for the decays that jump or follow points."""
+        if self.decay == "step":
+            return self.factor ** sum(position >= drop for drop in self.steps)
+        if self.decay == "pieces":
+            return held(self.points, position, before=1.0)
+        first = () if self.points[0][0] == self.warmup else ((self.warmup, 1.0),)
+        return joined((*first, *self.points), position)
 
 
 def peak_rate(
@@ -170,8 +287,3 @@ def peak_rate(
         return peak
     ratio = batch / 256
     return per_256 * {"linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]
-
-
-def _between(low: float, high: float, share: float) -> float:
-    """Linear; exactly `high` at share 1, which low + share·(high − low) can miss by rounding."""
-    return (1 - share) * low + share * high

@@ -1,29 +1,29 @@
-"""SGD with momentum in the form of PyTorch and of Goyal et al. 2017 (arXiv 1706.02677).
+"""SGD with momentum, the learning rate n outside or inside the velocity.
 
     u = g + wd·w
-    v ← m·v + u
-    w ← w − n·v        Nesterov: w − n·(u + m·v)
+    v ← m·v + u,    w ← w − n·v        outside: PyTorch, Goyal et al. 2017 (arXiv 1706.02677)
+    v ← m·v + n·u,  w ← w − v          inside: MXNet
 
-The learning rate n is outside the velocity: a change of it rescales the past steps too, so no
-momentum correction is needed (Goyal et al., section 3, remark 2).
+With Nesterov momentum the newest term and m·v take the place of v in the step. Outside, a change of
+n rescales the past steps too, so no momentum correction is needed (Goyal et al., section 3, remark
+2). Decoupled (Loshchilov & Hutter 2019, arXiv 1711.05101: SGDW) u is g and wd·w is subtracted from
+w beside the step; the learning rate's schedule is then in wd.
 """
 
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from largebatch.optim.momentum import (
     Mask,
-    accumulate,
     add_decay,
+    advance,
     descend,
     resolve_mask,
-    spread,
     zero_velocity,
 )
-from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.norms import Layout, Total, at_least_float32, norms_in
 from largebatch.optim.rates import Rates
 from largebatch.optim.report import LayerReport, empty_report, measure
 
@@ -34,28 +34,28 @@ class SgdState(NamedTuple):
     """What an update leaves to the next."""
 
     momentum: PyTree
-    """Velocities v, without learning rates; a tree like the parameters."""
+    """Velocities v, with learning rates if those are inside; a tree like the parameters."""
     report: LayerReport
     """Of the last update; the trust ratios are 1."""
 
 
 def sgd(
     *,
-    momentum: float = 0.9,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
+    inside: bool = False,
+    decoupled: bool = False,
     decay_mask: Mask = None,
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """SGD; the formulas are at the top of this module.
 
-    `update(grads, state, params, *, rates)` takes the `Rates` of the step.
+    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd and m.
 
     Args:
-        momentum: m.
         nesterov: Nesterov momentum.
-        weight_decay: wd.
+        inside: The learning rate is inside the velocity.
+        decoupled: Weight decay acts on the weights, not through the gradient.
         decay_mask: Parameters that are decayed.
         layout: How the norms of the report are computed.
         total: Where a device holds parts of arrays only, see `norms_in`.
@@ -79,13 +79,22 @@ def sgd(
         rates: Rates,
         **_: Any,
     ) -> tuple[PyTree, SgdState]:
-        directions = add_decay(grads, params, weight_decay, resolve_mask(decay_mask, params))
-        steps, velocity = accumulate(directions, state.momentum, momentum, nesterov=nesterov)
+        decayed = resolve_mask(decay_mask, params)
+        directions = jax.tree.map(at_least_float32, grads)
+        if not decoupled:
+            directions = add_decay(directions, params, rates.weight_decay, decayed)
         report = measure(grads, params, norms)
-        scaled = spread(
-            jnp.full_like(report.trust_ratio, rates.learning_rate), params, after=report
+        steps, velocity = advance(
+            directions,
+            None,
+            state.momentum,
+            rates,
+            outside=not inside,
+            nesterov=nesterov,
+            after=report,
         )
-        steps = jax.tree.map(lambda rate, step: rate * step, scaled, steps)
+        if decoupled:
+            steps = add_decay(steps, params, rates.weight_decay, decayed)
         return descend(steps, params), SgdState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)

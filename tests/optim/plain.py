@@ -38,11 +38,16 @@ def device(tree):
     return jax.tree.map(jnp.asarray, tree)
 
 
-def run(rule, params, grads, rates):
-    """Parameters after each step of `rule`, given the learning rate as an extra argument."""
+def run(rule, params, grads, rates, **others):
+    """Parameters after each step of `rule`, given learning rates, and other rates that stay.
+
+    A rate may be a whole `Rates` instead.
+    """
     params, state, history = device(params), rule.init(device(params)), []
-    for g, rate in zip(grads, rates, strict=True):
-        updates, state = rule.update(device(g), state, params, rates=Rates(jnp.asarray(rate)))
+    for step, (g, rate) in enumerate(zip(grads, rates, strict=True), start=1):
+        given = rate if isinstance(rate, Rates) else Rates(rate, step=step, **others)
+        given = Rates(*map(jnp.asarray, given))
+        updates, state = rule.update(device(g), state, params, rates=given)
         params = optax.apply_updates(params, updates)
         history.append(params)
     return history, state

@@ -19,17 +19,18 @@ from largebatch.cluster.topologies import open_topology
 from largebatch.models import Model
 
 kernels = lambda params: optim.mask(params, ("bn", "bias"))
-rule = optim.lars(flavour="mlperf", weight_decay=5e-5, trust_mask=kernels, decay_mask=kernels)
+rule = optim.lars(flavour="mlperf", trust_mask=kernels, decay_mask=kernels)
 
-def update(params, state, gradients, rate):
-    updates, state = rule.update(gradients, state, params, rates=optim.Rates(rate))
+def update(params, state, gradients, rates):
+    updates, state = rule.update(gradients, state, params, rates=rates)
     return optax.apply_updates(params, updates), state
 
 params, _ = jax.eval_shape(Model("resnet50", classes=1000).init, 0)
 device = jax.sharding.SingleDeviceSharding(open_topology("h200:1").jax_devices()[0])
+rates = optim.Rates(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(optim.Rates._fields))
 arguments = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
-    (params, jax.eval_shape(rule.init, params), params, jax.ShapeDtypeStruct((), jnp.float32)),
+    (params, jax.eval_shape(rule.init, params), params, rates),
 )
 compiled = jax.jit(update, donate_argnums=(0, 1)).lower(*arguments).compile()
 open(sys.argv[1], "w").write(compiled.as_text())

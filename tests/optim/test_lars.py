@@ -11,7 +11,8 @@ from largebatch.errors import ConfigError
 from tests.optim import plain
 
 RATES = (0.5, 2.0, 5.0, 3.0, 1.0, 0.25, 0.0)  # of seven steps
-OPTIONS = {"trust_coefficient": 0.02, "momentum": 0.9, "weight_decay": 0.05, "epsilon": 1e-3}
+OPTIONS = {"trust_coefficient": 0.02, "epsilon": 1e-3}
+GIVEN = {"momentum": 0.9, "weight_decay": 0.05}
 MASKS = {
     "everything": {},
     "as the recipes": {"trust_mask": plain.only("kernel"), "decay_mask": plain.only("kernel")},
@@ -43,17 +44,17 @@ def test_optax_flavour_is_optax_lars(masks, nesterov, dtype, tolerance):
     with jax.enable_x64(dtype == np.float64):
         params, grads = problem(dtype)
         rule = optim.lars(flavour="optax", nesterov=nesterov, **OPTIONS, **MASKS[masks])
-        history, _ = plain.run(rule, params, grads, RATES)
+        history, _ = plain.run(rule, params, grads, RATES, **GIVEN)
 
         table, theirs = jnp.asarray(RATES, dtype), MASKS[masks]
         rule = optax.lars(
             lambda count: table[count],
-            weight_decay=OPTIONS["weight_decay"],
+            weight_decay=GIVEN["weight_decay"],
             weight_decay_mask=theirs.get("decay_mask", True),
             trust_coefficient=OPTIONS["trust_coefficient"],
             eps=OPTIONS["epsilon"],
             trust_ratio_mask=theirs.get("trust_mask", True),
-            momentum=OPTIONS["momentum"],
+            momentum=GIVEN["momentum"],
             nesterov=nesterov,
         )
         params, state = plain.device(params), rule.init(plain.device(params))
@@ -72,9 +73,9 @@ def test_equals_the_plain_loop(flavour, masks, nesterov, dtype, tolerance):
         params, grads = problem(dtype)
         options = {**OPTIONS, "nesterov": nesterov}
         rule = optim.lars(flavour=flavour, **options, **MASKS[masks])
-        history, _ = plain.run(rule, params, grads, RATES)
+        history, _ = plain.run(rule, params, grads, RATES, **GIVEN)
     chosen = resolved(MASKS[masks], params)
-    wanted = plain.loop(flavour, params, grads, RATES, **options, **chosen)
+    wanted = plain.loop(flavour, params, grads, RATES, **options, **GIVEN, **chosen)
     for ours, theirs in zip(history, wanted, strict=True):
         plain.assert_close(ours, theirs, tolerance)
 
@@ -87,8 +88,9 @@ def test_zero_weights_and_gradients_equal_the_plain_loop():
         grads[3]["head"]["kernel"][:] = 0
         for flavour in ("mlperf", "optax"):
             rule = optim.lars(flavour=flavour, **OPTIONS)
-            history, _ = plain.run(rule, params, grads, RATES)
-            wanted = plain.loop(flavour, params, grads, RATES, nesterov=False, **OPTIONS)
+            history, _ = plain.run(rule, params, grads, RATES, **GIVEN)
+            given = {"nesterov": False, **OPTIONS, **GIVEN}
+            wanted = plain.loop(flavour, params, grads, RATES, **given)
             for ours, theirs in zip(history, wanted, strict=True):
                 plain.assert_close(ours, theirs, 1e-14)
 
@@ -102,10 +104,10 @@ def test_the_flavours_take_different_steps():
         change = {}
         for flavour in ("mlperf", "optax"):
             (after,), _ = plain.run(
-                optim.lars(flavour=flavour, **options), params, grads, RATES[:1]
+                optim.lars(flavour=flavour, **options), params, grads, RATES[:1], **GIVEN
             )
             change[flavour] = np.asarray(after["conv"]["kernel"]) - w
-    wd = OPTIONS["weight_decay"]
+    wd = GIVEN["weight_decay"]
     ratio = np.linalg.norm(g + wd * w) / (np.linalg.norm(g) + wd * np.linalg.norm(w))
     assert ratio < 0.8  # far from parallel
     # 2e-15: four roundings at most of weights below 4, each by half of 8.9e-16.
@@ -119,9 +121,9 @@ def test_compiled_equals_eager(flavour, dtype, tolerance):
     with jax.enable_x64(dtype == np.float64):
         params, grads = problem(dtype)
         rule = optim.lars(flavour=flavour, **OPTIONS, **MASKS["as the recipes"])
-        history, state = plain.run(rule, params, grads, RATES)
+        history, state = plain.run(rule, params, grads, RATES, **GIVEN)
         compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
-        jitted, jitted_state = plain.run(compiled, params, grads, RATES)
+        jitted, jitted_state = plain.run(compiled, params, grads, RATES, **GIVEN)
         for ours, theirs in zip(jitted, history, strict=True):
             plain.assert_close(ours, theirs, tolerance)
         plain.assert_close(jitted_state.momentum, state.momentum, tolerance)
@@ -133,12 +135,13 @@ def test_composes_in_a_chain():
     params, grads = problem(np.float32, steps=2)
     lars = optim.lars(flavour="mlperf", **OPTIONS)
     chained = optax.chain(optax.scale(0.5), lars, optax.scale(2.0))
-    history, state = plain.run(chained, params, grads, RATES[:2])
+    history, state = plain.run(chained, params, grads, RATES[:2], **GIVEN)
     # By hand: halved gradients in, and twice the step out.
     state_by_hand, params = lars.init(plain.device(params)), plain.device(params)
     for g, rate, after in zip(grads, RATES, history, strict=False):
         halved = jax.tree.map(lambda x: jnp.asarray(x) * 0.5, g)
-        updates, state_by_hand = lars.update(halved, state_by_hand, params, rates=optim.Rates(rate))
+        rates = optim.Rates(rate, **GIVEN)
+        updates, state_by_hand = lars.update(halved, state_by_hand, params, rates=rates)
         params = jax.tree.map(lambda w, u: w + 2 * u, params, updates)
         plain.assert_close(after, params, 1e-6)
     norm = optim.global_norm(state[1].report)
@@ -148,7 +151,7 @@ def test_composes_in_a_chain():
 def test_report_of_the_last_update():
     params, grads = problem(np.float32, steps=3)
     rule = optim.lars(flavour="mlperf", **OPTIONS, **MASKS["as the recipes"])
-    history, state = plain.run(rule, params, grads, RATES[:3])
+    history, state = plain.run(rule, params, grads, RATES[:3], **GIVEN)
     before, g = history[1], grads[-1]
     w_norm, g_norm = plain.norms(before), plain.norms(g)
     np.testing.assert_allclose(state.report.weight_norm, w_norm, rtol=1e-6)
@@ -201,7 +204,11 @@ def test_a_mask_may_be_one_value_for_a_subtree():
     each["head"] = {"kernel": True, "bias": True}
     one, other = (
         plain.run(
-            optim.lars(flavour="mlperf", trust_mask=mask, **OPTIONS), params, grads, RATES[:1]
+            optim.lars(flavour="mlperf", trust_mask=mask, **OPTIONS),
+            params,
+            grads,
+            RATES[:1],
+            **GIVEN,
         )[0]
         for mask in (whole, each)
     )

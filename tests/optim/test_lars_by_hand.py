@@ -19,11 +19,12 @@ def _float64():
         yield
 
 
-def take(gradients, rates, flavour="mlperf", w=(3, 4), **options):
+def take(gradients, rates, flavour="mlperf", w=(3, 4), weight_decay=0.0, **options):
     """Weights after each step, and the state."""
-    rule = optim.lars(flavour=flavour, **{"trust_coefficient": 0.02, "momentum": 0.5, **options})
+    rule = optim.lars(flavour=flavour, **{"trust_coefficient": 0.02, **options})
     grads = [{"w": np.array(g, np.float64)} for g in gradients]
-    history, state = plain.run(rule, {"w": np.array(w, np.float64)}, grads, rates)
+    given = {"momentum": 0.5, "weight_decay": weight_decay}
+    history, state = plain.run(rule, {"w": np.array(w, np.float64)}, grads, rates, **given)
     return [after["w"] for after in history], state
 
 

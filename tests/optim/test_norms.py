@@ -18,10 +18,10 @@ RATES = (2.0, 0.5, 1.0)
 OPTIONS = {"momentum": 0.9, "weight_decay": 0.05}
 TRUST = {"trust_coefficient": 0.02, "epsilon": 1e-3, "trust_mask": plain.only("kernel")}
 RULES = {
-    "mlperf": lambda **o: optim.lars(flavour="mlperf", **OPTIONS, **TRUST, **o),
-    "optax": lambda **o: optim.lars(flavour="optax", **OPTIONS, **TRUST, **o),
-    "nesterov": lambda **o: optim.lars(flavour="optax", nesterov=True, **OPTIONS, **TRUST, **o),
-    "sgd": lambda **o: optim.sgd(**OPTIONS, **o),
+    "mlperf": lambda **o: optim.lars(flavour="mlperf", **TRUST, **o),
+    "optax": lambda **o: optim.lars(flavour="optax", **TRUST, **o),
+    "nesterov": lambda **o: optim.lars(flavour="optax", nesterov=True, **TRUST, **o),
+    "sgd": lambda **o: optim.sgd(**o),
 }
 # Two large ones of a size, one by itself, one that is no whole number of the widest rows, one of no
 # rows at all; small ones of both widths, one that is padded, one element; more of a kind than one
@@ -63,7 +63,7 @@ def test_small_types_are_squared_in_float32():
 def steps(rule, params, grads, rates=RATES):
     """Parameters and state after some compiled steps."""
     compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
-    history, state = plain.run(compiled, params, grads, rates)
+    history, state = plain.run(compiled, params, grads, rates, **OPTIONS)
     return history[-1], state
 
 

@@ -23,11 +23,11 @@ def problem(dtype):
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("masks", [{}, {"decay_mask": plain.only("kernel")}])
 def test_equals_the_plain_loop(masks, nesterov, dtype, tolerance):
-    options = {**OPTIONS, **masks, "nesterov": nesterov}
+    options = {**masks, "nesterov": nesterov}
     with jax.enable_x64(dtype == np.float64):
         params, grads = problem(dtype)
-        history, _ = plain.run(optim.sgd(**options), params, grads, RATES)
-    wanted = plain.loop("sgd", params, grads, RATES, **options)
+        history, _ = plain.run(optim.sgd(**options), params, grads, RATES, **OPTIONS)
+    wanted = plain.loop("sgd", params, grads, RATES, **options, **OPTIONS)
     for ours, theirs in zip(history, wanted, strict=True):
         plain.assert_close(ours, theirs, tolerance)
 
@@ -38,8 +38,8 @@ def test_equals_optax_sgd_at_a_constant_rate(nesterov, dtype, tolerance):
     mask = plain.only("kernel")
     with jax.enable_x64(dtype == np.float64):
         params, grads = problem(dtype)
-        rule = optim.sgd(nesterov=nesterov, decay_mask=mask, **OPTIONS)
-        history, _ = plain.run(rule, params, grads, [0.3] * len(grads))
+        rule = optim.sgd(nesterov=nesterov, decay_mask=mask)
+        history, _ = plain.run(rule, params, grads, [0.3] * len(grads), **OPTIONS)
         theirs = optax.chain(
             optax.add_decayed_weights(OPTIONS["weight_decay"], mask),
             optax.sgd(0.3, OPTIONS["momentum"], nesterov=nesterov),
@@ -57,8 +57,9 @@ def test_by_hand():
     # With the rate inside, v would be 0.5 · (2, 4) + 2 · (1, 2) = (3, 6): (5, 10).
     with jax.enable_x64(True):
         grads = [{"w": np.array([1.0, 2.0])}, {"w": np.array([0.2, 0.4])}]
-        rule = optim.sgd(momentum=0.5, weight_decay=0.1)
-        (first, second), state = plain.run(rule, {"w": np.array([10.0, 20.0])}, grads, (1, 2))
+        given = {"momentum": 0.5, "weight_decay": 0.1}
+        params = {"w": np.array([10.0, 20.0])}
+        (first, second), state = plain.run(optim.sgd(), params, grads, (1, 2), **given)
         # Tolerance: 0.1, 0.2 and 0.4 are no binary fractions.
         np.testing.assert_allclose(first["w"], (8, 16), rtol=1e-15)
         np.testing.assert_allclose(second["w"], (4, 8), rtol=1e-15)
@@ -69,13 +70,13 @@ def test_bfloat16_velocities_are_summed_in_float32():
     # v = 0.9 · 1.0078125 − 0.90625 = 0.00078125; rounded to bfloat16 before the sum, 0.9 v would be
     # 0.90625 and v 0. Tolerance: 8 bits.
     grads = [{"w": jnp.full(1, g, jnp.bfloat16)} for g in (1.0078125, -0.90625)]
-    _, state = plain.run(optim.sgd(momentum=0.9), {"w": jnp.ones(1, jnp.bfloat16)}, grads, (1, 1))
+    _, state = plain.run(optim.sgd(), {"w": jnp.ones(1, jnp.bfloat16)}, grads, (1, 1))
     assert float(state.momentum["w"][0]) == pytest.approx(0.00078125, rel=2**-8)
 
 
 def test_report():
     params, grads = problem(np.float32)
-    history, state = plain.run(optim.sgd(**OPTIONS), params, grads, RATES)
+    history, state = plain.run(optim.sgd(), params, grads, RATES, **OPTIONS)
     np.testing.assert_allclose(state.report.weight_norm, plain.norms(history[-2]), rtol=1e-6)
     np.testing.assert_allclose(state.report.gradient_norm, plain.norms(grads[-1]), rtol=1e-6)
     assert state.report.trust_ratio.tolist() == [1.0] * 5
@@ -85,11 +86,11 @@ def test_report():
 
 def test_compiled_equals_eager():
     params, grads = problem(np.float32)
-    rule = optim.sgd(**OPTIONS, nesterov=True)
+    rule = optim.sgd(nesterov=True)
     compiled = optax.GradientTransformationExtraArgs(jax.jit(rule.init), jax.jit(rule.update))
     for ours, theirs in zip(
-        plain.run(compiled, params, grads, RATES)[0],
-        plain.run(rule, params, grads, RATES)[0],
+        plain.run(compiled, params, grads, RATES, **OPTIONS)[0],
+        plain.run(rule, params, grads, RATES, **OPTIONS)[0],
         strict=True,
     ):
         plain.assert_close(ours, theirs, 1e-6)

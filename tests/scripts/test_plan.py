@@ -16,7 +16,7 @@ from largebatch.config import Facts, load
 from largebatch.config.plan import resolve
 from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
-from largebatch.train.build import model_of
+from largebatch.train.making import model_of
 from largebatch.trees import flatten_paths
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"

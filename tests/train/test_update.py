@@ -20,15 +20,18 @@ SHAPES = {
     "stem": {"conv": {"kernel": (3, 3, 2, 5)}, "bn": {"scale": (5,), "bias": (5,)}},
     "head": {"kernel": (13, 9), "bias": (9,)},
 }
-OPTIONS = {"momentum": 0.9, "weight_decay": 0.05}
+GIVEN = {"momentum": 0.9, "weight_decay": 0.05, "sgd_share": 0.4}
 MASKED = {
     "decay_mask": lambda params: optim.mask(params, ("bn", "bias")),
     "trust_mask": lambda params: optim.mask(params, ("bn", "bias")),
 }
 RULES = {
-    "mlperf": functools.partial(optim.lars, flavour="mlperf", **OPTIONS, **MASKED),
-    "optax": functools.partial(optim.lars, flavour="optax", nesterov=True, **OPTIONS, **MASKED),
-    "sgd": functools.partial(optim.sgd, **OPTIONS),
+    "mlperf": functools.partial(optim.lars, flavour="mlperf", **MASKED),
+    "optax": functools.partial(optim.lars, flavour="optax", nesterov=True, **MASKED),
+    "apex": functools.partial(optim.lars, flavour="apex", **MASKED),
+    "sgd": optim.sgd,
+    "lamb": functools.partial(optim.lamb, **MASKED),
+    "rmsprop_sgd": optim.rmsprop_sgd,
 }
 
 
@@ -65,7 +68,7 @@ def stepped(devices, update, dtype, *, carried):
     state = update.init(params)
     specs = update.specs(state)
 
-    def step(params, state, own, earlier, rate):
+    def step(params, state, own, earlier, rates):
         held = [earlier[i][0] for i in range(len(update.buckets))] if carried else None
 
         def loss(handles):
@@ -74,7 +77,7 @@ def stepped(devices, update, dtype, *, carried):
             return sum(jax.tree.leaves(products))
 
         gradients = jax.grad(loss)(update.handles(params))
-        return update.apply(gradients, state, params, rate)
+        return update.apply(gradients, state, params, rates)
 
     mapped = jax.jit(
         parallel.map_over(
@@ -94,7 +97,9 @@ def stepped(devices, update, dtype, *, carried):
             np.concatenate([flat[path].reshape(devices, -1) for path in bucket.paths], axis=1)
             for bucket in update.buckets
         ]
-        params, state = mapped(params, state, own, held, jnp.asarray(rate, dtype))
+        rates = optim.Rates(rate, step=i + 1, **GIVEN)
+        rates = optim.Rates(*(jnp.asarray(x, dtype) for x in rates))
+        params, state = mapped(params, state, own, held, rates)
     return jax.device_get((params, update.stored(state, params)))
 
 
@@ -113,6 +118,9 @@ CASES = [
     ("optax", 2, "float64", False),
     ("sgd", 8, "float64", True),
     ("sgd", 2, "float32", False),
+    ("apex", 2, "float64", False),
+    ("lamb", 4, "float64", False),
+    ("rmsprop_sgd", 8, "float64", True),
 ]
 
 
@@ -125,14 +133,16 @@ def test_sharded_equals_replicated(rule, devices, dtype, carried):
         update = Sharded(summed, buckets(), "float32", devices)
         found, other = stepped(devices, update, dtype, carried=carried)
     plain.assert_close(found, expected, tolerance)
-    plain.assert_close(other.momentum, state.momentum, tolerance)
+    assert other._fields == state._fields
+    for name in set(state._fields) - {"report"}:
+        plain.assert_close(getattr(other, name), getattr(state, name), tolerance)
     for name, one, two in zip(state.report._fields, other.report, state.report, strict=True):
         np.testing.assert_allclose(one, two, rtol=tolerance, err_msg=name)
 
 
 def test_the_wire_rounds_gradients_but_not_parameters():
     with jax.enable_x64(True):
-        rule = optim.sgd(momentum=0.0, total=parallel.sum_over_devices)
+        rule = optim.sgd(total=parallel.sum_over_devices)
         exact, rounded = (
             stepped(4, Sharded(rule, buckets(), wire, 4), "float64", carried=False)[0]
             for wire in ("float32", "bfloat16")
@@ -169,7 +179,7 @@ def test_a_step_reduces_only_parts():
             return sum(jnp.sum(x**2) for x in hooked.values())
 
         gradients = jax.grad(loss)(update.handles(params))
-        return update.apply(gradients, state, params, 0.1)
+        return update.apply(gradients, state, params, optim.Rates(0.1))
 
     specs = update.specs(state)
     mapped = parallel.map_over(mesh, step, (REPLICATED, specs), (REPLICATED, specs))

@@ -9,7 +9,7 @@ from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.parallel import from_local
 from largebatch.train import loop
-from largebatch.train.build import model_of, optimizer_of
+from largebatch.train.making import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
 from largebatch.train.transfer import OnDevices

@@ -1,0 +1,110 @@
+"""LAMB (You et al. 2020, arXiv 1904.00962): Adam with a learning rate for each layer.
+
+    v ← m·v + (1 − m)·g,  s ← b·s + (1 − b)·g²
+    u = (v / (1 − m^t)) / (√(s / (1 − b^t)) + epsilon) + wd·w
+    w ← w − n·(‖w‖ / ‖u‖)·u
+
+t is the number of the update, from 1; the ratio is 1 if either norm is 0. A learning rate that
+changes scales the newest step only, as v holds none.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from largebatch.optim.moments import kept, mean_squares
+from largebatch.optim.momentum import (
+    Mask,
+    add_decay,
+    descend,
+    resolve_mask,
+    spread,
+    times,
+    zero_velocity,
+)
+from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.rates import Rates
+from largebatch.optim.report import LayerReport, empty_report, measure
+
+PyTree = Any
+
+
+class LambState(NamedTuple):
+    """What an update leaves to the next."""
+
+    momentum: PyTree
+    """Means of gradients v, not corrected; a tree like the parameters."""
+    second_moment: PyTree
+    """Means of their squares s, likewise."""
+    report: LayerReport
+    """Of the last update."""
+
+
+def lamb(
+    *,
+    second_momentum: float = 0.999,
+    epsilon: float = 1e-6,
+    trust_mask: Mask = None,
+    decay_mask: Mask = None,
+    layout: Layout = "auto",
+    total: Total | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """LAMB; the formulas are at the top of this module.
+
+    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd, m and t.
+
+    Args:
+        second_momentum: b.
+        epsilon: Added to the root of the mean square.
+        trust_mask: Parameters that have a trust ratio; the others use 1.
+        decay_mask: Parameters that are decayed.
+        layout: How norms are computed.
+        total: Where a device holds parts of arrays only, see `norms_in`.
+
+    Returns:
+        A transformation with a `LambState`.
+
+    Raises:
+        ConfigError: An unknown layout.
+    """
+    norms = norms_in(layout, total)
+
+    def init(params: PyTree) -> LambState:
+        return LambState(zero_velocity(params), zero_velocity(params), empty_report(params))
+
+    def update(
+        grads: PyTree,
+        state: LambState,
+        params: PyTree,
+        *,
+        rates: Rates,
+        **_: Any,
+    ) -> tuple[PyTree, LambState]:
+        trusted, decayed = resolve_mask(trust_mask, params), resolve_mask(decay_mask, params)
+        report = measure(grads, params, norms)
+        dtype = report.weight_norm.dtype
+        m, t = (jnp.asarray(x, dtype) for x in (rates.momentum, rates.step))
+        first = jax.tree.map(lambda g, v: times(m, v) + times(1 - m, g), grads, state.momentum)
+        second = mean_squares(grads, state.second_moment, second_momentum)
+        seen, seen_squares = (1 - x**t for x in (m, jnp.asarray(second_momentum, dtype)))
+        directions = jax.tree.map(
+            lambda v, s: (
+                (v / seen.astype(v.dtype)) / (jnp.sqrt(s / seen_squares.astype(s.dtype)) + epsilon)
+            ),
+            first,
+            second,
+        )
+        directions = add_decay(directions, params, rates.weight_decay, decayed)
+        (norm,) = norms(jax.tree.leaves(directions), inputs=3).astype(dtype)
+        applies = np.asarray(jax.tree.leaves(trusted)) & (report.weight_norm > 0) & (norm > 0)
+        ratio = jnp.where(applies, report.weight_norm / jnp.where(applies, norm, 1), 1)
+        report = report._replace(trust_ratio=ratio)
+        scaled = spread((rates.learning_rate * ratio).astype(dtype), params, after=report)
+        steps = jax.tree.map(lambda rate, u: rate * u, scaled, directions)
+        state = LambState(kept(first, state.momentum), kept(second, state.second_moment), report)
+        return descend(steps, params), state
+
+    return optax.GradientTransformationExtraArgs(init, update)

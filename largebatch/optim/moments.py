@@ -1,0 +1,31 @@
+"""Running means of squared gradients, which LAMB and RMSprop divide by."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from largebatch.optim.momentum import times
+from largebatch.optim.norms import at_least_float32
+
+PyTree = Any
+
+
+def mean_squares(grads: PyTree, held: PyTree, share: float) -> PyTree:
+    """share·s + (1 − share)·g², in at least float32.
+
+    Args:
+        grads: g.
+        held: s.
+        share: What is kept of it.
+    """
+    return jax.tree.map(
+        lambda g, s: times(share, s) + times(1 - share, jnp.square(at_least_float32(g))),
+        grads,
+        held,
+    )
+
+
+def kept(new: PyTree, old: PyTree) -> PyTree:
+    """`new` in the dtypes of `old`."""
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), new, old)

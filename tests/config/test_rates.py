@@ -1,0 +1,205 @@
+"""From the options of a configuration to the rates of each step."""
+
+import pytest
+
+from largebatch.config import Facts, freeze, resolve
+from largebatch.config.load import override
+from largebatch.config.rates import lars_of, rates_of
+from largebatch.errors import ConfigError
+from largebatch.optim import FLAVOURS, Blend
+
+PER = {"per_step": 100, "per_epoch": 1000, "length": 90_000}
+
+
+def config(**sections):
+    base = {"schedule": {"peak": 4.0, "warmup": "5 epochs"}}
+    for section, options in sections.items():
+        base[section] = {**base.get(section, {}), **options}
+    return freeze(base)
+
+
+def made(**sections):
+    return rates_of(config(**sections), **PER)
+
+
+# RECIPES: 86,016 images a step, 15 steps an epoch, 90 epochs; the values are published to three
+# digits.
+FUJITSU = {18: 6.5, 36: 13.0, 50: 6.54, 60: 3.35, 70: 1.29, 80: 0.244, 86: 0.0425, 90: 0.0325}
+
+
+def test_the_rates_of_a_published_run():
+    """Fujitsu's submission to MLPerf v0.6, written as a recipe has it."""
+    chosen = config(
+        optimizer={"flavour": "fujitsu", "momentum": 0.96, "weight_decay": 5e-5},
+        schedule={
+            "length": "1350 steps",
+            "peak": 13.0,
+            "warmup": "540 steps",
+            "power": 2.2,
+            "end": 0.0325,
+            "decay_end": "1320 steps",
+            "weight_decay": "follow",
+        },
+    )
+    batch = 86_016
+    found = rates_of(chosen, per_step=batch, per_epoch=15 * batch, length=1350 * batch)
+    for epoch, rate in FUJITSU.items():
+        given = found.at(15 * epoch * batch, 15 * epoch * batch - batch, 15 * epoch + 1)
+        assert float(f"{given.learning_rate:.3g}") == rate
+        # Its own warm-up is as long as that of the rate: constant.
+        assert given.weight_decay == pytest.approx(5e-5, rel=1e-15)
+        assert given.momentum == 0.96
+        assert given.peak_decay == pytest.approx(6.5e-4, rel=1e-15)
+
+
+def test_points_and_turns_are_durations():
+    lines = {"decay": "lines", "points": ("16 epochs: 0.5", " 50 %:1e-1", "89 epochs: 0")}
+    found = made(schedule=lines).learning_rate
+    assert found.points == ((16_000, 0.5), (45_000, 0.1), (89_000, 0.0))
+    natan = {"decay": "arctangent", "turn": "50 epochs", "width": "5 epochs", "rescale": True}
+    found = made(schedule=natan).learning_rate
+    assert (found.turn, found.width, found.cubic) == (50_000, 5000, 10_000)
+    assert found.rescaled
+    cosine = {"warmup_shape": "cosine", "warmup_start": 0.8, "warmup": "7.6 epochs"}
+    assert made(schedule=cosine).learning_rate(3800) == pytest.approx(2.4, rel=1e-15)
+    power = {"warmup_shape": "power", "warmup_power": 3.0}
+    assert made(schedule=power).learning_rate(2500) == 0.5
+
+
+@pytest.mark.parametrize("text", ["16 epochs", "16 epochs: much", ": 0.5", "16: 0.5", "1 epochs: "])
+def test_what_is_no_point(text):
+    with pytest.raises(ConfigError, match=r"schedule\.points"):
+        made(schedule={"decay": "pieces", "points": (text,)})
+
+
+def test_momentum_at_the_peak():
+    found = made(optimizer={"momentum": 0.98, "momentum_at_peak": 0.9})
+    momenta = [found.at(position, None, 1).momentum for position in (0, 5000, 90_000)]
+    assert momenta == pytest.approx([0.98, 0.9, 0.98], rel=1e-15)
+    assert made().momentum_at_peak is None
+
+
+@pytest.mark.parametrize(
+    ("options", "corrected"),
+    [
+        ({}, False),
+        ({"flavour": "nvidia"}, True),
+        ({"flavour": "nvidia", "rate": "inside"}, False),
+        ({"rate": "inside_corrected"}, True),
+        ({"name": "sgd", "flavour": "nvidia"}, False),
+        ({"name": "sgd", "rate": "inside_corrected"}, True),
+        ({"name": "lamb"}, False),
+    ],
+)
+def test_who_corrects_momentum(options, corrected):
+    assert made(optimizer=options).corrected is corrected
+
+
+def test_weight_decay():
+    assert made().at(0, None, 1).weight_decay == 1e-4
+    decoupled = made(optimizer={"name": "sgd", "decay": "decoupled"})
+    assert decoupled.at(2500, None, 1).weight_decay == pytest.approx(5e-5, rel=1e-15)
+    follow = {"weight_decay": "follow", "weight_decay_warmup": "10 epochs"}
+    found = made(schedule=follow)
+    # Half the own warm-up where the rate's is over; L where both are.
+    assert found.at(5000, None, 1).weight_decay == pytest.approx(5e-5, rel=1e-15)
+    assert found.at(12_000, None, 1).weight_decay == pytest.approx(1e-4, rel=1e-15)
+
+
+def test_blend():
+    assert made().blend is None
+    assert made(optimizer={"name": "rmsprop_sgd"}).blend == Blend(10_000, 5000)
+    halved = {"blend_centre": "5 epochs", "blend_period": "25 steps"}
+    assert made(optimizer={"name": "rmsprop_sgd"}, schedule=halved).blend == Blend(5000, 2500)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside .* to auto"),
+        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true .*=lamb"),
+        ({"optimizer": {"decay": "decoupled"}}, r"decay=decoupled does not fit .*name=lars; use"),
+        (
+            {
+                "optimizer": {"name": "sgd", "decay": "decoupled"},
+                "schedule": {"weight_decay": "follow"},
+            },
+            r"decoupled follows the learning rate already; set schedule\.weight_decay=constant",
+        ),
+        ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"weight_decay_warmup='1 epochs' has"),
+        ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),
+    ],
+)
+def test_what_contradicts_itself(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        made(**sections)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_auto_is_as_the_flavour_has_it(flavour):
+    assert lars_of(config(optimizer={"flavour": flavour}).optimizer) == FLAVOURS[flavour]
+
+
+def test_every_setting_of_lars_can_be_chosen():
+    chosen = {
+        "denominator": "sum_of_norms",
+        "denominator_decay": "decay_times_peak",
+        "epsilon": 0.5,
+        "trust_coefficient": 0.25,
+        "rate": "outside",
+        "zero_norm": "weight",
+        "rate_clip": True,
+        "trust_clip": (0.1, 0.2),
+        "trust_skip": ("fc",),
+        "decay_skip": (),
+    }
+    found = lars_of(config(optimizer={"flavour": "optax", **chosen}).optimizer)
+    assert {name: getattr(found, name) for name in chosen} == chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("trust_skip", "auto", "auto"),
+        ("trust_skip", "bn,fc", ("bn", "fc")),
+        ("decay_skip", "", ()),
+        ("trust_clip", "1e-5, 1", (1e-5, 1.0)),
+        ("rate_clip", "auto", "auto"),
+        ("rate_clip", "true", True),
+        ("epsilon", "auto", "auto"),
+        ("epsilon", "1e-9", 1e-9),
+    ],
+)
+def test_choices_on_the_command_line(name, text, value):
+    found = override(config(), f"optimizer.{name}", text)
+    assert getattr(found.optimizer, name) == value
+
+
+@pytest.mark.parametrize("value", ["norm", ("bn", "norm"), 3])
+def test_an_unknown_kind_in_a_recipe(value):
+    with pytest.raises(ConfigError, match=r"optimizer\.decay_skip=.*(bn|list)"):
+        config(optimizer={"decay_skip": value})
+
+
+def test_a_plan_gives_the_rates_of_its_steps():
+    facts = Facts(1000, 100, 10, (8, 8, 1), devices=1)
+    stages = {"workers": 4, "images_per_worker": 25, "microbatch": 1}
+    stages["stages"] = ("2 epochs: batch.images_per_worker=50 rate=2",)
+    plan = resolve(
+        config(
+            batch=stages,
+            optimizer={"flavour": "nvidia"},
+            schedule={"length": "4 epochs", "warmup": "1 epochs", "decay": "linear"},
+        ),
+        facts,
+    )
+    assert plan.schedule is plan.rate_schedule.learning_rate
+    # Ten steps of 100 samples in each of the first two epochs, then five of 200 in each.
+    assert plan.rates(1).momentum == plan.rates(2).momentum == 0.9  # the first rate is 0
+    assert plan.rates(6).learning_rate == 2.0
+    assert plan.rates(6).momentum == pytest.approx(0.9 * 2.0 / 1.6, rel=1e-15)
+    before, after = plan.schedule(1900), plan.schedule(2000)
+    assert plan.rates(21).learning_rate == 2 * after
+    assert plan.rates(21).momentum == pytest.approx(0.9 * 2 * after / before, rel=1e-15)
+    assert plan.rates(22).momentum == pytest.approx(0.9 * plan.schedule(2200) / after, rel=1e-15)
+    assert plan.rates(22).step == 22

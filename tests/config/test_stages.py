@@ -1,0 +1,128 @@
+"""Stages: where each lies, what it changes, and what no stage may do."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from largebatch.config import Facts, freeze, resolve, stages_of
+from largebatch.errors import ConfigError
+
+FACTS = Facts(1000, 100, 10, (8, 8, 1), devices=2)
+
+
+def config(*stages, **sections):
+    base = {
+        "batch": {"workers": 4, "images_per_worker": 5, "stages": stages},
+        "schedule": {"length": "10 epochs", "warmup": "1 epochs", "peak": 2.0},
+    }
+    for section, chosen in sections.items():
+        base[section] = {**base.get(section, {}), **chosen}
+    return freeze(base)
+
+
+def plan(*stages, **sections):
+    return resolve(config(*stages, **sections), FACTS)
+
+
+def test_without_stages_a_plan_is_one():
+    made = plan()
+    assert made.stages == (made,)
+    assert (made.first_step, made.stage_steps, made.steps) == (0, 500, 500)
+
+
+def test_stages_follow_one_another_without_a_gap():
+    made = plan(
+        "2 epochs: batch.workers=8",
+        "45 %: batch.images_per_worker=7 data.image_size=12",
+        "9000 samples: batch.workers=2 data.shuffle=false",
+    )
+    sizes = [(s.workers, s.images_per_worker, s.facts.image_shape[0]) for s in made.stages]
+    # What a stage changes stays changed in those after it.
+    assert sizes == [(4, 5, 8), (8, 5, 8), (8, 7, 12), (2, 7, 12)]
+    assert [s.config.data.shuffle for s in made.stages] == [True, True, True, False]
+    for before, after in itertools.pairwise(made.stages):
+        assert after.first_step == before.first_step + before.stage_steps
+        assert after.first_sample == before.first_sample + (
+            before.stage_steps * before.samples_per_step
+        )
+    for stage, wanted in zip(made.stages, (0, 2000, 4500, 9000), strict=True):
+        assert abs(stage.first_sample - wanted) <= made.stages[0].samples_per_step * 2
+    last = made.stages[-1]
+    assert made.steps == last.first_step + last.stage_steps
+    assert made.samples - last.samples_per_step < 10_000 <= made.samples
+    positions = [made.position(step) for step in range(made.steps + 1)]
+    assert positions[0] == 0
+    assert positions[-1] == made.samples
+    sizes = [made.stage_at(step).samples_per_step for step in range(1, made.steps + 1)]
+    np.testing.assert_array_equal(np.diff(positions), sizes)
+
+
+def test_the_rate_is_that_of_the_position_times_the_stages_factor():
+    plain, made = plan(), plan("5 epochs: batch.workers=8 rate=1.5", "8 epochs: rate=0.5")
+    for step in range(1, made.steps + 1):
+        position = made.position(step - 1)
+        factor = 1.0 if position < 5000 else 1.5 if position < 8000 else 0.5
+        same = position // 20 + 1  # the step of the plain plan that begins there
+        rates = made.rates(step), plain.rates(same)
+        if position % 20 == 0:
+            assert rates[0].learning_rate == pytest.approx(
+                factor * rates[1].learning_rate, rel=1e-12, abs=1e-9
+            )
+
+
+def test_intervals_are_counted_from_where_the_batch_changes():
+    made = plan(
+        "4 epochs: batch.workers=8",
+        "8 epochs: data.shuffle=false",
+        run={"evaluate_every": "2 epochs", "evaluate_first": "1 epochs"},
+    )
+    found = [step for step in range(1, made.steps + 1) if made.evaluates_at(step)]
+    # 50 steps an epoch, then 25. The last stage has the same batch as the one before it.
+    assert found == [50, 150, 200 + 50, 200 + 100, 200 + 150]
+
+
+def test_a_stop_is_at_its_sample():
+    made = plan("4 epochs: batch.workers=8", run={"stop_after": "6 epochs"})
+    assert made.stop_after_step == 250
+    assert made.position(250) == 6000
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("batch.workers=8", "is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"),
+        ("2 epochs: batch.wokers=8", r"nothing that a stage may change; did you mean 'batch\."),
+        ("2 epochs: optimizer.momentum=0.5", "nothing that a stage may change"),
+        ("2 epochs: batch.workers", r"has no value; write batch\.workers=VALUE"),
+        ("2 epochs: batch.workers=many", r"batch\.workers='many' is not a whole number"),
+        ("2 epochs: rate=0", "rate=0 .* must be a number above 0"),
+        ("2 epochs: batch.workers=3", r"batch\.workers=3 cannot be shared evenly by 2 devices"),
+        ("soon: batch.workers=8", "'soon' is not a duration"),
+        ("0 epochs: batch.workers=8", "left without a step"),
+        ("12 epochs: batch.workers=8", "left without a step"),
+    ],
+)
+def test_impossible_stages(stage, said):
+    with pytest.raises(ConfigError, match=said):
+        plan(stage)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"data": {"epoch_end": "repeat"}}, r"data\.epoch_end=repeat has no meaning"),
+        ({"schedule": {"warmup": "3 steps"}}, r"schedule\.warmup='3 steps' is in steps"),
+    ],
+)
+def test_what_depends_on_the_size_of_a_step(sections, said):
+    with pytest.raises(ConfigError, match=said):
+        plan("2 epochs: batch.workers=8", **sections)
+    plan("2 epochs: data.shuffle=false", **sections)  # the batch stays
+
+
+def test_stages_of_a_configuration_keep_what_they_do_not_change():
+    first, second = stages_of(config("2 epochs: data.crop_area=(0.2,0.9) data.flip=true"))
+    assert second.config.data.crop_area == (0.2, 0.9)
+    assert second.config.data.flip
+    assert first.config.optimizer == second.config.optimizer
