@@ -25,8 +25,8 @@ def resolve(
     Args:
       config: the configuration.
       facts: what is known of data and devices.
-      microbatch: the choice made for ``batch.microbatch='auto'``, for all stages or for each; None
-        takes the largest possible.
+      microbatch: the choice made for ``batch.microbatch='auto'``, of the first stage or of each;
+        None takes the largest possible.
 
     Raises:
       ConfigError: an impossible value or combination, with the numbers and the nearest that work.
@@ -43,7 +43,9 @@ def resolve(
     asked = _length(config, **per)
     places = _places(stages, asked, **per)
     length = places[-1].start + places[-1].steps * _batch(stages[-1].config)
-    choices = [microbatch] * len(stages) if not isinstance(microbatch, Sequence) else microbatch
+    choices = microbatch
+    if not isinstance(choices, Sequence):
+        choices = [choices, *[None] * (len(stages) - 1)]
     rates = rates_of(config, length=length, **per)
     first, *later = (
         _stage(stage, place, facts, rates, chosen, length=length, per_epoch=epoch)

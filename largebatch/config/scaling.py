@@ -98,7 +98,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
         def one(match: re.Match) -> str:
             amount, unit = float(match[1].replace("_", "")), match[2].rstrip("s")
             epochs = amount * {"sample": 1 / epoch, "step": batch / epoch, "epoch": 1}[unit]
-            return f"{epochs * length:.6g} epochs"
+            return f"{epochs * length:.9f}".rstrip("0").rstrip(".") + " epochs"
 
         return _DURATION.sub(one, text)
 

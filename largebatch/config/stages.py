@@ -21,6 +21,7 @@ MAY_CHANGE = (
     "norm.span",
     "data.image_size",
     "data.shuffle",
+    "data.shift",
     "data.train_crop",
     "data.crop_area",
     "data.crop_ratio",

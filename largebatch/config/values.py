@@ -2,6 +2,7 @@
 
 import ast
 import numbers
+import re
 import sys
 import types
 import typing
@@ -68,7 +69,9 @@ def read(kind: Any, text: str, key: str) -> Any:
             ) from None
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
-        parts = [part.strip(" '\"") for part in text.strip("()[] ").split(",")]
+        outer = text[1:-1] if text[:1] in "([" and text[-1:] in ")]" else text
+        # A comma inside of parentheses belongs to the element.
+        parts = [part.strip(" '\"") for part in re.split(r",(?![^()]*\))", outer)]
         return tuple(read(element, part, key) for part in parts if part)
     if kind is str:
         return text

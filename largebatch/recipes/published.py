@@ -35,6 +35,7 @@ class Published:
     epochs: float | None = None
     """Epochs to the accuracy below."""
     top1_percent: float | None = None
+    """Of the run; where several were logged their mean, or the middle of their range."""
     seconds: float | None = None
     """Time of the run, by the rules of its day."""
     target_percent: float | None = None

@@ -53,7 +53,7 @@ def listing(recipes: Sequence[Recipe]) -> Rows:
             _batches(recipe),
             published.devices,
             _number(published.epochs),
-            _rule(recipe),
+            recipe.config.optimizer.title,
             _number(published.top1_percent, " %"),
             _duration(published.seconds),
             published.provenance,
@@ -99,14 +99,6 @@ def _batches(recipe: Recipe) -> str:
     sizes = [stage.samples_per_step for stage in resolve(recipe.config, facts).stages]
     distinct = [size for i, size in enumerate(sizes) if i == 0 or size != sizes[i - 1]]
     return " → ".join(f"{size:,}" for size in distinct)
-
-
-def _rule(recipe: Recipe) -> str:
-    rule = recipe.config.optimizer
-    if rule.name == "lars":
-        return f"LARS ({rule.flavour})"
-    names = {"sgd": "SGD", "lamb": "LAMB", "rmsprop_sgd": "RMSprop → SGD"}
-    return names[rule.name] + (", Nesterov" if rule.nesterov else "")
 
 
 def _number(value: float | None, unit: str = "") -> str:

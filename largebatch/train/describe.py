@@ -29,7 +29,6 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     parameters = sum(bucket.size for bucket in buckets)
     span = "all workers" if plan.span == plan.workers else f"{plan.span} worker(s)"
     optimizer = config.optimizer
-    rule = f"LARS ({optimizer.flavour})" if optimizer.name == "lars" else "SGD"
     rows = [
         (
             "model",
@@ -53,7 +52,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
         (
             "optimizer",
-            f"{rule}, momentum {optimizer.momentum:g}, weight decay {optimizer.weight_decay:g}",
+            f"{optimizer.title}, momentum {optimizer.momentum:g}, weight decay {optimizer.weight_decay:g}",
         ),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]

@@ -18,9 +18,12 @@ PUBLISHED = [path for path in PATHS if load_recipe(path).published]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_optimizations():
+def _compilation(tmp_path_factory):
+    """Quick, and kept: most recipes have some program in common with another."""
     jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     yield
+    jax.config.update("jax_compilation_cache_dir", None)
     jax.config.update("jax_disable_most_optimizations", False)
 
 
@@ -78,19 +81,23 @@ def _rate(plan, share):
     return plan.rates(step).learning_rate
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+# It is for a laptop already, and takes a minute there.
+RUN = [path for path in PATHS if path.stem != "batch81920_tiny"]
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_every_recipe_runs_end_to_end(path, tmp_path):
-    """All stages, evaluation and checkpoint included; some thirty steps of a tiny network."""
+    """All stages, evaluation and checkpoint included; some fifteen steps of a tiny network."""
     config = load_recipe(path, [("run.scale_to", "laptop")]).config
     digits = KNOWN_SETS["digits"]
     steps = resolve(config, Facts(*digits[:2], digits[2], (8, 8, 1), devices=1)).steps
-    overrides = [("run.scale_to", "laptop"), ("run.scale_length", f"{max(30 / steps, 1e-4):.6g}")]
+    overrides = [("run.scale_to", "laptop"), ("run.scale_length", f"{16 / steps:.6g}")]
     config = load_recipe(path, [*overrides, ("run.evaluate_every", "100 epochs")]).config
     request = session.Request(path, tmp_path)
     summary = session.run(config, request, devices=jax.devices()[:1])
     assert summary.status == "complete"
     assert 0 <= summary.top1 <= 1
-    assert summary.steps >= 25
+    assert summary.steps >= 14
     assert (tmp_path / "checkpoints" / str(summary.steps)).is_dir()
 
 

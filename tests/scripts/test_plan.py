@@ -9,11 +9,11 @@ from pathlib import Path
 import jax
 import plan
 import pytest
+from planning import compiled
 
 from largebatch.cluster.compile import CompileError
 from largebatch.cluster.topologies import open_topology
-from largebatch.config import Facts, load
-from largebatch.config.plan import resolve
+from largebatch.config import Facts, load, resolve
 from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
 from largebatch.train.making import model_of
@@ -87,42 +87,77 @@ def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch
     assert error.count("\n") == 1
 
 
+def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
+    """The record's plan: stages, rates, FLOPs, predicted time and doubts, and its picture."""
+    monkeypatch.setattr(compiled, "study", None)
+    recipe = DIGITS.parent / "fujitsu2019_81920.py"
+    out, picture = tmp_path / "plan.json", tmp_path / "plan.png"
+    given = [f"--config={recipe}", f"--json={out}", f"--picture={picture}"]
+    assert plan.main([*given, f"--config.data.data_dir={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("1,440 steps", "from step 1,361", "24.5 GFLOP", "2,048 devices of abci", "EFLOP"):
+        assert part in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    kept = json.loads(out.read_text())["plan"]
+    assert kept["devices"] == 2048
+    assert [stage["steps"] for stage in kept["stages"]] == [1360, 80]
+    # Published: 74.7 s by rules that count construction too.
+    assert kept["prediction"]["low_s"] < 74.7 < kept["prediction"]["high_s"]
+    assert any("smaller than a batch" in doubt for doubt in kept["doubts"])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--cluster=abcd"], "did you mean 'abci'"),
+        (["--cluster=abci", "--devices=2047"], "cannot be shared evenly by 2,047 devices"),
+    ],
+)
+def test_predictions_that_cannot_be_made(more, says, capsys, tmp_path):
+    recipe = DIGITS.parent / "fujitsu2019_81920.py"
+    given = [f"--config={recipe}", f"--config.data.data_dir={tmp_path}", *more]
+    assert plan.main(given) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
 def test_a_known_set_that_is_not_at_hand_is_planned_with_its_facts(tmp_path):
     config = load(DIGITS, [("data.source", "tfds:imagenet2012"), ("data.data_dir", str(tmp_path))])
-    train, validation = plan.sources(config)
+    train, validation = compiled.sources(config)
     assert (len(train), len(validation), len(train.classes)) == (1_281_167, 50_000, 1_000)
     assert train.image_shape == (224, 224, 3)
     assert known_split("tfds:imagenet2012", "train", 160).image_shape == (160, 160, 3)
     missing = load(DIGITS, [("data.source", "folder:nowhere")])
     with pytest.raises(DataError, match="nowhere"):
-        plan.sources(missing)
+        compiled.sources(missing)
 
 
 def planning(monkeypatch, bytes_of, **options):
     """A planner whose programs need ``bytes_of(workers at a time)``, and what it has compiled."""
-    compiled = []
+    done = []
 
     def study(request, name, **limits):
-        compiled.append(request.microbatch)
+        done.append(request.microbatch)
         fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
-        return plan.Study(name, {}, fake, None, None, None)
+        return compiled.Study(name, {}, fake, None, None, None)
 
-    monkeypatch.setattr(plan, "study", study)
+    monkeypatch.setattr(compiled, "study", study)
     overrides = [("batch.workers", "16"), *options.items()]
-    return plan.Planning(load(DIGITS, overrides), open_topology("cpu:2")), compiled
+    return compiled.Planning(load(DIGITS, overrides), open_topology("cpu:2")), done
 
 
 def test_the_most_workers_that_fit_the_devices_memory_are_planned(monkeypatch):
-    made, compiled = planning(
+    made, done = planning(
         monkeypatch,
         lambda m: m * 100 * 2**20,
         **{"batch.memory_gib": "0.5", "batch.memory_margin": "0.1"},
     )
     assert made.microbatch() == 4  # 400 of 460 MiB; 8 workers would need 800
-    assert len(compiled) == len(set(compiled))
-    before = len(compiled)
+    assert len(done) == len(set(done))
+    before = len(done)
     made.study("ours", 4)
-    assert len(compiled) == before
+    assert len(done) == before
 
 
 def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
@@ -131,9 +166,9 @@ def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
             raise CompileError("compiling for cpu:2: XlaRuntimeError: RESOURCE_EXHAUSTED: memory")
         return 0
 
-    made, compiled = planning(monkeypatch, bytes_of, **{"batch.workers": "4"})
+    made, done = planning(monkeypatch, bytes_of, **{"batch.workers": "4"})
     assert made.microbatch() == 1
-    assert 2 in compiled
+    assert 2 in done
 
     def broken(microbatch):
         raise CompileError("compiling for cpu:2: the compiler ended with code -6")
@@ -144,9 +179,9 @@ def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
 
 
 def test_a_given_number_of_workers_is_taken_as_it_is(monkeypatch):
-    made, compiled = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "2"})
+    made, done = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "2"})
     assert made.microbatch() == 2
-    assert not compiled
+    assert not done
     made, _ = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "3"})
     with pytest.raises(ConfigError, match="microbatch=3"):
         made.microbatch()

@@ -114,6 +114,17 @@ class Optimizer:
         mathematics=False,
     )
 
+    @property
+    def title(self) -> str:
+        """The rule, for people."""
+        names = {
+            "lars": f"LARS ({self.flavour})",
+            "sgd": "SGD",
+            "lamb": "LAMB",
+            "rmsprop_sgd": "RMSprop → SGD",
+        }
+        return names[self.name] + (", Nesterov" if self.nesterov else "")
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:

@@ -1,0 +1,100 @@
+"""What the study scripts share: flags, the record, its figures."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import environment, write
+
+from largebatch.errors import ConfigError, DataError, UserError
+from largebatch.studies.plots import draw_all
+
+Drawings = dict[str, Callable[[dict[str, Any]], Any]]
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The flags of a study."""
+    made = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--quick", action="store_true", help="a few steps of everything, one seed")
+    made.add_argument("--seeds", help="with commas between (0,1,2; quick: 0)")
+    made.add_argument("--json", type=Path, help="where to write the record")
+    made.add_argument("--images", type=Path, help="folder to draw the figures into")
+    made.add_argument("--draw", type=Path, help="a record to draw again, instead of a study")
+    return made
+
+
+def seeds(flags: argparse.Namespace) -> list[int]:
+    """The seeds asked for.
+
+    Raises:
+      ConfigError: they are no numbers.
+    """
+    text = flags.seeds or ("0" if flags.quick else "0,1,2")
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds={text} are not whole numbers with commas between") from error
+
+
+def draw(flags: argparse.Namespace, drawings: Drawings) -> int:
+    """Draw the figures of a record that is there.
+
+    Raises:
+      DataError: there is none.
+    """
+    try:
+        kept = json.loads(flags.draw.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"--draw={flags.draw}: no record ({error}); run the study") from error
+    _draw(flags.images or Path("docs/images"), drawings, kept)
+    return 0
+
+
+def finish(
+    flags: argparse.Namespace,
+    kept: dict[str, Any],
+    drawings: Drawings,
+    script: str,
+    arguments: Sequence[str],
+) -> int:
+    """Write the record and the figures that were asked for."""
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "command": shlex.join(["python", f"scripts/{script}", *arguments]),
+        "environment": environment(),
+    }
+    if flags.json:
+        write(flags.json, about | kept)
+    if flags.images:
+        _draw(flags.images, drawings, kept)
+    return 0
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """What the user can mend is printed in one line, and ends the program with 2."""
+    try:
+        yield
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def say(text: str) -> None:
+    """Print at once, also into a file."""
+    print(text, flush=True)
+
+
+def _draw(directory: Path, drawings: Drawings, kept: dict[str, Any]) -> None:
+    for path in draw_all(drawings, kept, directory):
+        say(f"drawn {path}")
