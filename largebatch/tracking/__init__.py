@@ -7,6 +7,7 @@ out. Only process 0 of a run makes trackers and a real console; every other proc
 
 from largebatch.tracking.console import Console
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
+from largebatch.tracking.mlperf import MlperfTracker
 from largebatch.tracking.progress import Progress
 from largebatch.tracking.summary import Summary
 from largebatch.tracking.tensorboard import TensorBoardTracker
@@ -16,6 +17,7 @@ __all__ = [
     "Composite",
     "Console",
     "JsonlTracker",
+    "MlperfTracker",
     "Progress",
     "Summary",
     "TensorBoardTracker",

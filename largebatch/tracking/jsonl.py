@@ -51,6 +51,9 @@ class JsonlTracker:
         """Appends a row to `layers.jsonl`; see `Tracker.layers`."""
         _append(self._layers, {"step": step, "samples": samples, "layers": values})
 
+    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+        """Not part of this record; see `Tracker.event`."""
+
     def flush(self) -> None:
         """Forces the rows from the system's cache to the disk."""
         for stream in (self._metrics, self._layers):

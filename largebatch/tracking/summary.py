@@ -23,6 +23,10 @@ class Summary:
         wall_s: wall time of all turns at the run, in seconds, compilation included.
         compile_s: time spent compiling, in seconds.
         images_per_s: training throughput without compilation; None when no step was timed.
+        train_s: seconds of steps in this turn at the run, the waits for data included.
+        wait_s: seconds of those that were waits for data.
+        evaluation_s: seconds of evaluations in this turn.
+        checkpoint_s: seconds that checkpoints kept this turn from training.
     """
 
     status: Status
@@ -34,6 +38,10 @@ class Summary:
     wall_s: float
     compile_s: float
     images_per_s: float | None
+    train_s: float | None = None
+    wait_s: float | None = None
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):

@@ -74,6 +74,9 @@ class TensorBoardTracker:
             ),
         )
 
+    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+        """Not part of this record; see `Tracker.event`."""
+
     def flush(self) -> None:
         """Brings the events written so far to the disk."""
         self._writer.flush()

@@ -27,6 +27,19 @@ class Tracker(Protocol):
         """
         ...
 
+    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+        """Takes notice of something that happens now.
+
+        Args:
+            name: `train_start`, before the first training example is read; `step`, when one is
+                done with all that belongs to it; `eval_start`; `eval_stop`, with `top1`, a
+                fraction; `train_stop`.
+            step: optimizer steps completed.
+            samples: training samples consumed.
+            **values: what belongs to it.
+        """
+        ...
+
     def flush(self) -> None:
         """Brings everything recorded so far to the disk."""
         ...
@@ -51,6 +64,11 @@ class Composite:
         """See `Tracker.layers`."""
         for tracker in self._trackers:
             tracker.layers(step, samples, values)
+
+    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+        """See `Tracker.event`."""
+        for tracker in self._trackers:
+            tracker.event(name, step, samples, **values)
 
     def flush(self) -> None:
         """See `Tracker.flush`."""

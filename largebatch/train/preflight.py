@@ -95,7 +95,7 @@ def check_rules(plan: Plan) -> None:
             log,
             plan,
             division=options.mlperf_log,
-            accuracy=lambda epochs: reached * epochs / plan.epochs,
+            accuracy=lambda epochs: reached * (epochs / plan.epochs),
             target=options.mlperf_target,
         )
         verdict = check_log(log)

@@ -5,24 +5,23 @@ import datetime
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from largebatch.cluster.prediction import Prediction
 from largebatch.config import Plan, load, resolve
 from largebatch.data.known import known_split
+from largebatch.recipes import Published
+from largebatch.recipes.forecast import forecast
 from largebatch.train.figures import SeedResult, estimate, olympic_mean
 from largebatch.train.opening import facts_of
-
-if TYPE_CHECKING:
-    from largebatch.cluster.prediction import Prediction
-    from largebatch.recipes import Published
 
 
 def record(
     about: Mapping[str, Any],
     plan: Plan,
     results: Sequence[SeedResult],
-    published: "Published | None" = None,
-    forecast: "Prediction | None" = None,
+    published: Published | None = None,
+    expected: Prediction | None = None,
 ) -> dict[str, Any]:
     """Everything that `record.json` holds.
 
@@ -31,7 +30,7 @@ def record(
         plan: of the runs.
         results: one for each seed.
         published: the row that is repeated; None for a recipe of our own.
-        forecast: of its time on the published hardware.
+        expected: prediction of its time on the published hardware.
     """
     top1 = [result.top1 for result in results if result.top1 is not None]
     epochs = [r.epochs for r in results if r.reached and r.epochs is not None]
@@ -53,12 +52,12 @@ def record(
         },
         "epochs_to_target": epochs and dataclasses.asdict(estimate(epochs)),
         "published": published and dataclasses.asdict(published),
-        "prediction": forecast and dataclasses.asdict(forecast),
+        "prediction": expected and dataclasses.asdict(expected),
         "seeds": [dataclasses.asdict(result) for result in results],
     }
 
 
-def prediction(recipe: Path, published: "Published") -> "Prediction | None":
+def prediction(recipe: Path, published: Published) -> Prediction | None:
     """The time of the recipe at full scale on the published hardware.
 
     Args:
@@ -67,21 +66,16 @@ def prediction(recipe: Path, published: "Published") -> "Prediction | None":
 
     Returns:
         None where the hardware or the numbers of examples are not known.
-    """
-    from largebatch.cluster.prediction import Segment, Workload, predict
 
-    options, devices = load(recipe).data, published.device_count
+    Raises:
+        ConfigError: the recipe does not fit that hardware.
+    """
+    config, devices = load(recipe), published.device_count
+    options = config.data
     known = [known_split(options.source, s, options.image_size) for s in ("train", "validation")]
     if not published.cluster or not devices or None in known:
         return None
-    plan = resolve(load(recipe), facts_of(*known, devices, 1))
-    segments = tuple(
-        Segment(s.stage_steps, s.samples_per_step / devices, devices, s.facts.image_shape[0])
-        for s in plan.stages
-    )
-    evaluations = sum(plan.evaluates_at(s) or s == plan.steps for s in range(1, plan.steps + 1))
-    work = Workload(segments, evaluations, plan.facts.validation_examples)
-    return predict(work, published.cluster)
+    return forecast(resolve(config, facts_of(*known, devices, 1)), devices, published.cluster)
 
 
 class Row(NamedTuple):
@@ -95,7 +89,7 @@ class Row(NamedTuple):
 
 def rows(kept: Mapping[str, Any]) -> list[Row]:
     """The comparison, of a record as `record` makes it."""
-    published, forecast = kept["published"] or {}, kept["prediction"] or {}
+    published, expected = kept["published"] or {}, kept["prediction"] or {}
     count, clock = len(kept["seeds"]), kept["clock_s"]
     how = "without best and worst" if clock["without_extremes"] else f"mean of {count}"
     return [
@@ -110,8 +104,8 @@ def rows(kept: Mapping[str, Any]) -> list[Row]:
             "time on the clock",
             f"{_given(clock['mean'], '{:,.1f} s')} ({how}, "
             f"{clock['not_reached']} without reaching the target)",
-            _given(published.get("seconds"), "{:,.1f} s"),
-            _given(forecast.get("clock_s"), "{:,.1f} s") + _range(forecast),
+            _given(published.get("seconds"), "{:,.1f} s") + _rules(published),
+            _given(expected.get("clock_s"), "{:,.1f} s") + _range(expected),
         ),
         Row(
             "epochs on the clock",
@@ -181,10 +175,14 @@ def _share(found: Mapping[str, Any] | None) -> str:
     return text + f" ({found['low']:.2%} to {found['high']:.2%} at 95 %, {found['runs']} runs)"
 
 
-def _range(forecast: Mapping[str, Any]) -> str:
-    if forecast.get("low_s") is None:
+def _range(expected: Mapping[str, Any]) -> str:
+    if not expected:
         return ""
-    return f" ({forecast['low_s']:,.1f} to {forecast['high_s']:,.1f})"
+    return f" ({expected['low_s']:,.1f} to {expected['high_s']:,.1f})"
+
+
+def _rules(published: Mapping[str, Any]) -> str:
+    return f" ({published['mlperf']})" if published.get("mlperf") else ""
 
 
 def _cluster(published: Mapping[str, Any]) -> str:

@@ -8,23 +8,21 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 
 from largebatch import tracking
 from largebatch.config import load
-from largebatch.errors import UserError
+from largebatch.errors import ConfigError, UserError
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compiler, processes
+from largebatch.recipes import Published
 from largebatch.tracking.compliance import check_log
-from largebatch.tracking.mlperf import interval, read_log
+from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.train import record, session
 from largebatch.train.figures import SeedResult
 from largebatch.train.preflight import preflight
-
-if TYPE_CHECKING:
-    from largebatch.recipes import Published
 
 Scale = Literal["laptop", "node", "full"]
 
@@ -55,7 +53,7 @@ class Request:
 def reproduce(
     request: Request,
     environment: Mapping[str, Any],
-    published: "Published | None" = None,
+    published: Published | None = None,
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
@@ -89,6 +87,12 @@ def reproduce(
         config.comm.xla_options,
         console.warn,
     )
+    expected = None
+    if published is not None:
+        try:
+            expected = record.prediction(request.recipe, published)
+        except ConfigError as error:
+            console.warn(f"no prediction: {error}")
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     with _compiling_once():
@@ -102,8 +106,7 @@ def reproduce(
             "environment": dict(environment),
             "xla_options": options,
         }
-        forecast = published and record.prediction(request.recipe, published)
-        kept = record.record(about, ready.plan, results, published, forecast)
+        kept = record.record(about, ready.plan, results, published, expected)
         write_json(folder / "record.json", kept)
         with replacing(folder / "README.md") as stream:
             stream.write(record.page(kept).encode())
@@ -115,7 +118,7 @@ def reproduce(
     return folder
 
 
-def _overrides(request: Request, published: "Published | None") -> list[tuple[str, str]]:
+def _overrides(request: Request, published: Published | None) -> list[tuple[str, str]]:
     """Clocked, without checkpoints on the clock, to the published target; the user's come last."""
     ours = [
         ("run.mlperf_log", "open"),
@@ -163,12 +166,16 @@ def _compiling_once() -> Iterator[None]:
     if jax.config.jax_compilation_cache_dir:
         yield
         return
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
     with tempfile.TemporaryDirectory() as directory:
-        jax.config.update("jax_compilation_cache_dir", directory)
         try:
+            for name, value in zip(names, (directory, 0.0), strict=True):
+                jax.config.update(name, value)
             yield
         finally:
-            jax.config.update("jax_compilation_cache_dir", None)
+            for name, value in zip(names, before, strict=True):
+                jax.config.update(name, value)
 
 
 def _run(

@@ -10,10 +10,11 @@ OWN = (
     "evaluation.json",
     "layers.jsonl",
     "metrics.jsonl",
+    "result_*.txt",
     "summary.json",
     "tensorboard",
 )
-"""What a run writes into its directory."""
+"""What a run writes into its directory: names, or patterns of names."""
 
 
 def prepare(workdir: Path, *, anew: bool) -> Path | None:
@@ -39,7 +40,7 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
         raise UserError(
             f"--workdir={workdir} cannot be written to ({error.strerror}); choose another directory"
         ) from error
-    old = [workdir / name for name in OWN if (workdir / name).exists()]
+    old = sorted(path for name in OWN for path in workdir.glob(name))
     if not old or not (anew or not _has_checkpoint(workdir)):
         return None
     kept = workdir / "previous"

@@ -16,6 +16,9 @@ class Recorder:
     def layers(self, step, samples, values):
         self.calls.append(("layers", step, samples, dict(values)))
 
+    def event(self, name, step, samples, **values):
+        self.calls.append(("event", name, step, samples, values))
+
     def flush(self):
         self.calls.append(("flush",))
 
@@ -30,11 +33,13 @@ def test_composite_passes_everything_to_each():
     both = Composite([first, second])
     both.scalars(3, {"loss": 1.5})
     both.layers(3, 96, {"conv": {"trust_ratio": 0.1}})
+    both.event("eval_stop", 3, 96, top1=0.5)
     both.flush()
     both.close()
     assert first.calls == [
         ("scalars", 3, {"loss": 1.5}),
         ("layers", 3, 96, {"conv": {"trust_ratio": 0.1}}),
+        ("event", "eval_stop", 3, 96, {"top1": 0.5}),
         ("flush",),
         ("close",),
     ]
@@ -53,5 +58,6 @@ def test_empty_composite_is_a_null_tracker():
     nothing = Composite(())
     nothing.scalars(1, {"loss": 1.0})
     nothing.layers(1, 2, {})
+    nothing.event("step", 1, 2)
     nothing.flush()
     nothing.close()

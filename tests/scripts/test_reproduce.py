@@ -1,0 +1,148 @@
+"""The reproduction script: two seeds from end to end, the record, and what is refused before."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+import jax
+import pytest
+import reproduce
+
+from largebatch.tracking.compliance import check_log
+from largebatch.tracking.mlperf_log import read_log
+from largebatch.train.figures import olympic_mean
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+# The recipe's 90 epochs of 16 steps become one, with two evaluations.
+SHORT = (
+    "--config.run.scale_length=0.01",
+    "--config.run.evaluate_every=8 steps",
+    "--config.model.width=4",
+    "--config.run.seed=3",
+)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Two seeds of the record's recipe at laptop scale, in a directory of their own."""
+    before, directory = Path.cwd(), tmp_path_factory.mktemp("reproduce")
+    os.chdir(directory)
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            # 23 workers are not shared evenly by the eight devices of the tests.
+            one = functools.partial(reproduce.reproduce, devices=jax.devices()[:1])
+            patch.setattr(reproduce, "reproduce", one)
+            assert reproduce.main(["fujitsu2019_81920", "--runs=2", "--scale=laptop", *SHORT]) == 0
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+        os.chdir(before)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def record(out):
+    (folder,) = (out / "records").iterdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(record):
+    return json.loads((record / "record.json").read_text())
+
+
+def test_the_folder(out, record):
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_fujitsu2019_81920-laptop_cpu", record.name)
+    files = ["README.md", "record.json"]
+    for seed in (3, 4):
+        files += [f"result_{seed}.txt", f"config_{seed}.json"]
+        files += [f"metrics_{seed}.jsonl", f"layers_{seed}.jsonl"]
+    assert sorted(p.name for p in record.iterdir()) == sorted(files)
+    for seed in (3, 4):
+        assert (out / "runs" / record.name / f"seed_{seed}" / "checkpoints").is_dir()
+        config = json.loads((record / f"config_{seed}.json").read_text())
+        assert config["config"]["run"]["seed"] == seed
+    texts = {path: path.read_text() for path in record.iterdir()}
+    for path, text in texts.items():
+        assert str(out) not in text, path
+        assert str(CONFIGS.parent) not in text, path
+
+
+def test_the_seeds(record, kept):
+    assert [seed["seed"] for seed in kept["seeds"]] == [3, 4]
+    for seed in kept["seeds"]:
+        log = record / f"result_{seed['seed']}.txt"
+        assert check_log(log).accepted
+        assert seed["accepted"]
+        assert seed["reached"]
+        assert seed["status"] == "complete"
+        events = read_log(log)
+        times = {event.key: event.seconds for event in events}
+        assert seed["clock_s"] == times["run_stop"] - times["run_start"]
+        assert seed["initialisation_s"] == times["init_stop"] - times["init_start"]
+        assert seed["compile_s"] < seed["initialisation_s"]
+        (last,) = [e for e in events if e.key == "eval_accuracy"][-1:]
+        assert seed["top1"] == last.value
+        assert seed["epochs"] == last.metadata["epoch_num"]
+        assert 0 <= seed["wait_s"] <= seed["train_s"]
+        # Milliseconds are rounded; the rest is printing and writing of rows.
+        on_clock = seed["train_s"] + seed["evaluation_s"]
+        assert 0.5 * seed["clock_s"] < on_clock < seed["clock_s"] + 2e-3
+    first, second = kept["seeds"]
+    assert first["loss"] != second["loss"]
+
+
+def test_the_figures(kept):
+    top1 = [seed["top1"] for seed in kept["seeds"]]
+    assert kept["top1"]["mean"] == pytest.approx(statistics.fmean(top1))
+    # t of one degree of freedom at 97.5 % is 12.706 (tables).
+    half = 12.706 * abs(top1[0] - top1[1]) / 2
+    assert kept["top1"]["high"] - kept["top1"]["mean"] == pytest.approx(half, rel=1e-4)
+    clock = kept["clock_s"]
+    assert clock["mean"] == olympic_mean([seed["clock_s"] for seed in kept["seeds"]])
+    assert (clock["without_extremes"], clock["not_reached"]) == (False, 0)
+    assert kept["target_top1"] is None
+    assert kept["scale"] == "laptop"
+    assert kept["command"].startswith("python scripts/reproduce.py fujitsu2019_81920 --runs=2")
+    assert kept["environment"]["versions"]["jax"] == jax.__version__
+    assert "commit" in kept["environment"]
+    assert "xla_flags" in kept["environment"]
+    assert kept["xla_options"] == {}  # CPUs have none
+
+
+def test_the_comparison(record, kept):
+    assert kept["published"]["seconds"] == 74.7
+    assert kept["published"]["top1_percent"] == 75.08
+    assert kept["published"]["device_count"] == 2048
+    forecast = kept["prediction"]
+    # At full scale, though the run was not.
+    assert forecast["low_s"] < 74.7 < forecast["high_s"]
+    page = (record / "README.md").read_text()
+    assert "at scale laptop" in page
+    assert "Shrunk" in page
+    assert "| 74.7 s (by the rules of v0.5) |" in page
+    assert "| 75.08 % |" in page
+    assert page.count("| True |") == 4  # reached and accepted, of two seeds
+
+
+def fails(capsys, *arguments):
+    assert reproduce.main(list(arguments)) == 2
+    return capsys.readouterr().err
+
+
+def test_refused_before_anything_is_compiled(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "--runs=0" in fails(capsys, "digits", "--runs=0")
+    assert "did you mean" in fails(capsys, "digit")
+    said = fails(capsys, "digits", "--config.run.mlperf_log=closed")
+    assert "rules refuse this recipe: lars_opt_end_learning_rate=0.0" in said
+    assert "no_such_folder" in fails(capsys, "digits", "--config.data.source=folder:no_such_folder")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+    said = fails(capsys, "digits")
+    assert re.search(r"runs has 0\.00 GiB free, checkpoints and logs need 0\.2\d", said)
+    assert not list(tmp_path.iterdir())

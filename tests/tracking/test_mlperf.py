@@ -1,0 +1,366 @@
+"""The MLPerf log, as MLPerf's own checkers see it."""
+
+import dataclasses
+import json
+import re
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from mlperf_logging import rcp_checker
+
+from largebatch.config import Facts, default_config, freeze, load, resolve
+from largebatch.data.digits import Digits
+from largebatch.errors import ConfigError, UserError
+from largebatch.tracking import MlperfTracker
+from largebatch.tracking.compliance import (
+    POINT_81920,
+    check_convergence,
+    check_log,
+    rehearse,
+)
+from largebatch.tracking.mlperf_log import interval, read_log
+from largebatch.train import session
+from largebatch.train.build import build
+from largebatch.train.preflight import check_rules
+from largebatch.train.warm_up import warm_up
+from tests.train import worlds
+
+IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def lines(log):
+    """The (key, value, metadata, time in ms) of a log."""
+    found = []
+    for line in log.read_text().splitlines():
+        assert line.startswith(":::MLLOG ")
+        entry = json.loads(line.removeprefix(":::MLLOG "))
+        found.append((entry["key"], entry["value"], entry["metadata"], entry["time_ms"]))
+    return found
+
+
+def closed_config(**sections):
+    """NVIDIA's at about this batch (RCP 3,264): 35 epochs, every rule of the division kept."""
+    config = default_config()
+    config.batch.update(workers=16, images_per_worker=200)
+    config.optimizer.update(name="lars", weight_decay=5e-5, momentum=0.9, epsilon=0.0)
+    config.schedule.update(length="35 epochs", peak=10.5, warmup="2 epochs", power=2.0, end=1e-4)
+    config.data.epoch_end = "repeat"
+    for section, options in sections.items():
+        config[section].update(options)
+    return freeze(config)
+
+
+def closed_plan(**sections):
+    return resolve(closed_config(**sections), IMAGENET)
+
+
+def curve(epochs):
+    """Of a run that reaches 75.9 % at 34 epochs."""
+    return 0.759 * epochs / 34
+
+
+def rehearsed(directory, plan, accuracy=curve):
+    log = directory / "result_0.txt"
+    rehearse(log, plan, division="closed", accuracy=accuracy, images_per_s=20_000)
+    return log
+
+
+def without(log, key):
+    kept = [line for line in log.read_text().splitlines() if f'"key": "{key}"' not in line]
+    log.write_text("\n".join(kept) + "\n")
+
+
+def test_a_full_length_closed_run_is_accepted(tmp_path):
+    plan = closed_plan(run={"evaluate_every": "2 epochs"}, batch={"microbatch": 1})
+    log = rehearsed(tmp_path, plan)
+    verdict = check_log(log)
+    assert verdict.accepted, verdict.text
+    found = lines(log)
+    values = {key: value for key, value, _, _ in found}
+    assert values["global_batch_size"] == 3200
+    assert values["lars_opt_learning_rate_warmup_epochs"] == 2
+    assert values["lars_opt_learning_rate_decay_steps"] == 33 * 401  # an epoch is ⌈1,281,167/3,200⌉
+    assert values["lars_opt_weight_decay"] == 5e-5
+    assert (values["train_samples"], values["eval_samples"]) == (1_281_167, 50_000)
+    assert values["model_bn_span"] == 200
+    assert values["gradient_accumulation_steps"] == 2
+
+    accuracies = [(m["epoch_num"], v) for k, v, m, _ in found if k == "eval_accuracy"]
+    assert accuracies == [(epoch, pytest.approx(curve(epoch))) for epoch in range(2, 35, 2)]
+    (_, _, stop, stopped), (_, _, _, started) = (
+        next(e for e in found if e[0] == k) for k in ("run_stop", "run_start")
+    )
+    assert (stop["status"], stop["epoch_num"]) == ("success", 34)
+    # 34 epochs of 401 steps and 17 evaluations at the made-up pace, to the millisecond.
+    assert stopped - started == pytest.approx((34 * 401 * 3200 + 17 * 50_000) / 20, abs=1)
+    assert [m["epoch_num"] for k, _, m, _ in found if k == "epoch_start"] == list(range(1, 35))
+    assert [m["epoch_num"] for k, _, m, _ in found if k == "epoch_stop"] == list(range(1, 35))
+    blocks = [m for k, _, m, _ in found if k == "block_start"]
+    assert [m["first_epoch_num"] for m in blocks] == list(range(1, 35, 2))
+    assert {m["epoch_count"] for m in blocks} == {2}
+    throughputs = {v["throughput"] for k, v, _, _ in found if k == "tracked_stats"}
+    assert all(t == pytest.approx(20_000) for t in throughputs)
+    assert found[-1][0] == "run_stop"  # nothing after the clock has stopped
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"schedule": {"end": 0.0}}, "lars_opt_end_learning_rate"),
+        ({"schedule": {"power": 2.2}}, "lars_opt_learning_rate_decay_poly_power"),
+        ({"schedule": {"decay": "cosine"}}, "lars_opt_learning_rate_decay_poly_power"),
+        ({"optimizer": {"epsilon": 1e-9}}, "lars_epsilon"),
+        ({"optimizer": {"epsilon": "auto", "flavour": "ascend"}}, "lars_epsilon"),
+        ({"optimizer": {"weight_decay": 3e-5}}, "lars_opt_weight_decay"),
+    ],
+)
+def test_a_closed_run_with_another_recipe_is_refused(tmp_path, sections, says):
+    verdict = check_log(rehearsed(tmp_path, closed_plan(**sections)))
+    assert not verdict.accepted
+    assert says in verdict.text
+
+
+@pytest.mark.parametrize(
+    "recipe", ["mlperf40_nvidia_3200", "mlperf20_nvidia_67k", "mlperf07_google_jax_64k"]
+)
+def test_published_closed_recipes_are_accepted(recipe):
+    config = load(CONFIGS / f"{recipe}.py", [("run.mlperf_log", "closed")])
+    check_rules(resolve(config, dataclasses.replace(IMAGENET, devices=1)))
+
+
+def test_a_recipe_that_breaks_the_rules_is_refused_before_it_trains():
+    plan = closed_plan(schedule={"end": 0.01, "power": 3.0}, run={"mlperf_log": "closed"})
+    said = (
+        r"mlperf_log=closed: .*lars_opt_end_learning_rate=0.01 fails v\['value'\] == 0.0001; "
+        r"lars_opt_learning_rate_decay_poly_power=3.0 fails v\['value'\] == 2; change it"
+    )
+    with pytest.raises(ConfigError, match=said):
+        check_rules(plan)
+
+
+def test_sgd_has_hyperparameters_of_its_own(tmp_path):
+    log = rehearsed(tmp_path, closed_plan(optimizer={"name": "sgd"}))
+    assert check_log(log).accepted
+    without(log, "model_bn_span")
+    assert not check_log(log).accepted
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["eval_accuracy", "run_stop", "init_stop", "gradient_accumulation_steps", "cache_clear"],
+)
+def test_a_log_that_lacks_something_is_refused(tmp_path, key):
+    log = rehearsed(tmp_path, closed_plan())
+    without(log, key)
+    verdict = check_log(log)
+    assert not verdict.accepted
+    assert key in verdict.text
+
+
+def test_a_closed_run_below_the_target_is_refused(tmp_path):
+    log = rehearsed(tmp_path, closed_plan(), lambda epochs: 0.7589 * epochs / 35)
+    assert lines(log)[-1][2]["status"] == "aborted"
+    verdict = check_log(log)
+    assert not verdict.accepted
+    assert "0.7590" in verdict.text
+
+
+def test_an_epoch_of_no_whole_number_of_steps(tmp_path):
+    """At 3,200 an epoch is 400.36 steps; samples run on, and so do the epochs of the log."""
+    log = rehearsed(tmp_path, closed_plan(data={"epoch_end": "continue"}))
+    assert check_log(log).accepted
+    found = lines(log)
+    positions = [m["samples_count"] for k, _, m, _ in found if k == "eval_accuracy"]
+    assert positions[0] == 1601 * 3200
+    epochs = [m["epoch_num"] for k, _, m, _ in found if k == "eval_accuracy"]
+    assert epochs == [pytest.approx(p / 1_281_167, abs=5e-4) for p in positions]
+    started = [m["epoch_num"] for k, _, m, _ in found if k == "epoch_start"]
+    assert started == list(range(1, started[-1] + 1))
+
+
+DIGITS = worlds.config(
+    model={"name": "resnet10"},
+    batch={"workers": 4, "images_per_worker": 80, "microbatch": 4},
+    data={"source": "digits"},
+    schedule={"length": "3 epochs", "warmup": "1 epochs", "peak": 1.0},
+    run={
+        "evaluate_every": "1 epochs",
+        "checkpoint_every": "100 %",
+        "mlperf_log": "open",
+        "seed": 7,
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """(directory, summary, time of the first example read, run)."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    workdir, reads, made = tmp_path_factory.mktemp("mlperf") / "run", [], []
+    with pytest.MonkeyPatch.context() as patch:
+        read = Digits.read
+        patch.setattr(
+            Digits, "read", lambda self, ids: (reads.append(time.time()), read(self, ids))[1]
+        )
+        patch.setattr(session, "build", lambda *given: (made.append(build(*given)), made[0])[1])
+        request = session.Request(recipe=workdir, workdir=workdir)
+        summary = session.run(DIGITS, request, devices=jax.devices()[:1])
+    yield workdir, summary, min(reads), made[0]
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_a_real_open_run_is_accepted(digits):
+    workdir, summary, first_read, _ = digits
+    log = workdir / "result_7.txt"
+    verdict = check_log(log)
+    assert verdict.accepted, verdict.text
+    found = lines(log)
+    accuracies = [v for k, v, _, _ in found if k == "eval_accuracy"]
+    assert len(accuracies) == 4  # after 4, 8, 12 and 14 steps; an epoch is 4.49
+    assert accuracies[-1] == summary.top1
+    assert {key: value for key, value, _, _ in found}["seed"] == 7
+    assert found[-1][2]["status"] == "success"
+    times = {key: ms for key, _, _, ms in found}
+    assert [ms for *_, ms in found[2:]] == sorted(ms for *_, ms in found[2:])
+    assert times["init_start"] < times["init_stop"] <= times["run_start"]
+    # Milliseconds are rounded.
+    assert times["run_start"] <= 1000 * first_read + 1
+    clocked = (times["run_stop"] - times["run_start"]) / 1000
+    assert clocked < summary.wall_s - summary.compile_s
+    # The one checkpoint comes after the clock; steps and evaluations are nearly all that it counts.
+    parts = summary.train_s + summary.evaluation_s
+    assert summary.wait_s <= summary.train_s
+    assert 0.5 * clocked < parts < clocked + 0.002
+    assert parts + summary.checkpoint_s < summary.wall_s
+
+
+def test_no_log_names_a_path_of_the_machine(digits):
+    text = (digits[0] / "result_7.txt").read_text()
+    assert set(re.findall(r'"file": "([^"]*)"', text)) == {"largebatch/tracking/mlperf.py"}
+    assert not re.search(r'"/|[A-Z]:\\', text)
+
+
+def test_a_rehearsal_has_the_events_of_the_run(digits, tmp_path):
+    log = tmp_path / "result_7.txt"
+    plan = resolve(DIGITS, Facts(1437, 360, 10, (8, 8, 1), devices=1))
+    rehearse(log, plan, division="open", accuracy=lambda epochs: 0.5)
+    real = lines(digits[0] / "result_7.txt")
+
+    def told(found):
+        unlike = ("eval_accuracy", "tracked_stats", "submission_platform")
+        return [(k, None if k in unlike else v, m) for k, v, m, _ in found]
+
+    made_up = told(lines(log))
+    for (key, value, metadata), (k, v, m) in zip(told(real), made_up, strict=True):
+        assert (key, value) == (k, v)
+        assert metadata == m
+
+
+def test_a_clocked_run_is_not_resumed(digits):
+    workdir, *_ = digits
+    request = session.Request(recipe=workdir, workdir=workdir)
+    with pytest.raises(ConfigError, match=r"mlperf_log=open clocks a run from its start.*step 14"):
+        session.run(DIGITS, request, devices=jax.devices()[:1])
+
+
+def test_a_run_that_breaks_off_is_aborted(tmp_path):
+    plan = closed_plan()
+    log = tmp_path / "result_0.txt"
+    tracker = MlperfTracker(log, plan, division="open", platform="none", began=5.0)
+    tracker.event("train_start", 0, 0)
+    tracker.event("step", 1, 3200)
+    tracker.close()
+    tracker.close()
+    found = lines(log)
+    assert found[-1][0] == "run_stop"
+    assert found[-1][2]["status"] == "aborted"
+    assert next(ms for key, *_, ms in found if key == "init_start") == 5000
+    with pytest.raises(ValueError, match="eval_strat"):
+        tracker.event("eval_strat", 1, 3200)
+    with pytest.raises(ValueError, match="'ajar'"):
+        MlperfTracker(log, plan, division="ajar", platform="none")
+
+
+def record_plan():
+    config = load(CONFIGS / "fujitsu2019_81920.py")
+    return resolve(config, dataclasses.replace(IMAGENET, devices=2048))
+
+
+def five_runs(directory, epochs):
+    """Of batch 81,920, each of which reaches its target at this epoch or the evaluation after."""
+    for seed in range(5):
+        rehearse(
+            directory / f"result_{seed}.txt",
+            record_plan(),
+            division="open",
+            target=0.759,
+            accuracy=lambda done: 0.76 if done >= epochs else 0.5,
+        )
+    return directory
+
+
+def test_our_convergence_point_at_81920(tmp_path):
+    """Accepts 90 epochs, refuses 70; MLCommons' own points know nothing of this batch."""
+    enough = five_runs(tmp_path / "enough", 90)
+    verdict = check_convergence(enough, POINT_81920)
+    assert verdict.accepted, verdict.text
+    assert "RCP found" in verdict.text
+    few = check_convergence(five_runs(tmp_path / "few", 70), POINT_81920)
+    assert not few.accepted
+    assert "RCP found" in few.text
+    unknown = check_convergence(enough)
+    assert not unknown.accepted
+    assert "Missing RCP" in unknown.text
+
+
+def test_our_point_is_derived_as_it_says():
+    """The 28 runs at 67,840, moved by the slope to 90 epochs at 86,016."""
+    path = Path(rcp_checker.__file__).parent / "training_4.0.0" / "rcps_resnet.json"
+    nearest = json.loads(path.read_text())["resnet_ref_67840"]["Epochs to converge"]
+    mean = sum(nearest) / len(nearest)
+    moved = (90 - mean) * (81_920 - 67_840) / (86_016 - 67_840)
+    (name, point), *others = json.loads(POINT_81920.read_text()).items()
+    assert not others
+    assert "derived" in name
+    assert "not MLCommons" in point["Creator"]
+    assert point["Epochs to converge"] == [round(epochs + moved, 2) for epochs in nearest]
+    plan = record_plan()
+    optimizer, wanted = plan.config.optimizer, point["Hyperparams"]
+    assert point["BS"] == plan.samples_per_step
+    assert wanted["opt_base_learning_rate"] == plan.schedule.peak
+    assert wanted["opt_momentum"] == optimizer.momentum
+    assert wanted["opt_weight_decay"] == optimizer.weight_decay
+    assert wanted["epsilon"] == optimizer.epsilon
+    assert wanted["model_bn_span"] == 40
+
+
+def test_a_log_is_read_or_said_to_be_damaged(tmp_path):
+    log = rehearsed(tmp_path, closed_plan())
+    events = read_log(log)
+    assert [(*event[:3], 1000 * event.seconds) for event in events] == lines(log)
+    assert (
+        interval(events, "run") == events[-1].seconds - events[0].seconds
+    )  # the rehearsal's clock
+    with pytest.raises(UserError, match="0 staging_start"):
+        interval(events, "staging")
+    log.write_text(log.read_text() + "torn")
+    with pytest.raises(UserError, match=f"line {len(events) + 1} of"):
+        read_log(log)
+    with pytest.raises(UserError, match="no such file"):
+        read_log(tmp_path / "result_1.txt")
+
+
+def test_what_cannot_be_asked(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        check_log(tmp_path / "result_0.txt")
+    with pytest.raises(UserError, match="holds 0 result"):
+        check_convergence(tmp_path)
+
+
+def test_warm_up_reads_no_example(digits):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Digits, "read", None)
+        warm_up(digits[-1])
