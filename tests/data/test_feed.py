@@ -65,7 +65,9 @@ class Cropper(Recorder):
 PIECES = Reading(threads=2, memory_bytes=1000, piece_bytes=2 * 6 * 6 * 3)
 
 
-def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, reading=PIECES):
+def feed(
+    source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, reading=PIECES, **others
+):
     return train_microbatches(
         source,
         order,
@@ -75,6 +77,7 @@ def feed(source, order, *, start, stop, microbatch, rows=None, augment=AUGMENT, 
         microbatch=microbatch,
         rows=rows or (0, microbatch),
         reading=reading,
+        **others,
     )
 
 
@@ -169,6 +172,17 @@ def test_a_cropping_source_is_given_seed_epochs_and_ids():
     ids, images, _ = joined(parts)
     wanted = mix(3, np.arange(STOP) // EXAMPLES, ids).astype(np.uint8)
     np.testing.assert_array_equal(images[:, 2, 2, 0], wanted)
+
+
+def test_a_cropping_source_may_be_seen_as_evaluation_sees_it():
+    """In index order, as the record's last epochs; the random crops are not asked for."""
+    order = Order(3, EXAMPLES, shuffle=False)
+    parts = feed(
+        Cropper(EXAMPLES), order, start=0, stop=STOP, microbatch=40, augment=Augment(), centre=True
+    )
+    ids, images, _ = joined(parts)
+    np.testing.assert_array_equal(ids, np.arange(STOP) % EXAMPLES)
+    np.testing.assert_array_equal(images, Recorder(EXAMPLES).read(ids)[0])
 
 
 def test_only_this_process_rows_are_read():

@@ -13,6 +13,7 @@ from largebatch.tracking import Console, read_rows
 from largebatch.train.build import build
 from largebatch.train.checkpoints import Checkpoints
 from largebatch.train.evaluation import evaluate, precise_statistics
+from largebatch.train.loss import classification_sums
 from largebatch.train.session import Request, run
 from tests import reference
 from tests.train import worlds
@@ -261,6 +262,25 @@ def test_running_out_of_memory_names_the_microbatch_to_use(tmp_path, monkeypatch
     with pytest.raises(UserError, match=r"batch\.microbatch=4 .*use --config\.batch\.microbatch=2"):
         train(config, tmp_path, devices=2)
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
+    config = worlds.config(
+        model={"name": "resnet10"},
+        batch={"workers": 8, "images_per_worker": 45},
+        data={"source": "digits", "evaluation_size": 9, "evaluation_flip": True},
+    )
+    made = build(config, Console(quiet=True), jax.devices()[:1])
+    current = made.programs.init(np.int32(0))
+    result = evaluate(made, current, 0)
+    images, labels = made.validation_source.read_centres(np.arange(360), (9, 9))
+    pixels = (images.astype(np.float32) - made.train_source.mean) / made.train_source.std
+    model = made.programs.steps.model
+    logits = [model.apply(current.params, current.stats, x) for x in (pixels, pixels[:, :, ::-1])]
+    assert abs(logits[0] - logits[1]).max() > 1e-3  # digits are not symmetric
+    sums = classification_sums(sum(logits) / 2, labels, np.ones(360, np.float32), 0.1)
+    assert round(result.top1 * 360) == int(sums.top1)
+    assert result.loss == pytest.approx(float(sums.loss) / 360, rel=1e-5)  # f32, another order
 
 
 @pytest.mark.parametrize("validation", [31, 32, 33, 1, 63])

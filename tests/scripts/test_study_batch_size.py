@@ -1,0 +1,61 @@
+"""The batch-size study from its command line, on its quick grid, and the page that shows both."""
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+import study_batch_size
+
+from largebatch.studies import batch_size, synchrony_record
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def _sooner():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.usefixtures("_sooner")
+def test_the_quick_grid_is_recorded_and_drawn(tmp_path, capsys):
+    record, images = tmp_path / "record.json", tmp_path / "images"
+    given = ["--quick", "--seeds=1", f"--json={record}", f"--images={images}"]
+    assert study_batch_size.main(given) == 0
+    kept = json.loads(record.read_text())
+    assert kept["environment"]["versions"]["jaxlib"]
+    grid, arms = batch_size.quick()
+    found = [(each["name"], each["batch"]) for each in kept["results"]]
+    expected = [(a.name, w * grid.images) for w in grid.workers for a in arms]
+    assert found == expected
+    for each in kept["results"]:
+        assert each["steps"] == -(-1437 * grid.epochs // each["batch"])
+        assert each["share"] == each["batch"] / 1437
+        for key in ("top1", "top1_ema"):
+            (value,) = each[key]["values"]
+            assert each[key]["mean"] == value
+            assert (360 * value) == pytest.approx(round(360 * value))
+    assert batch_size.tables(kept) in capsys.readouterr().out
+    names = {"batch_size_warm_up.png", "batch_size_statistics.png"}
+    assert {path.name for path in images.iterdir()} == names
+
+
+@pytest.mark.parametrize(
+    ("study", "table"),
+    [("synchrony", synchrony_record.table), ("batch_size", batch_size.tables)],
+)
+def test_the_page_shows_what_is_recorded(study, table):
+    page = (ROOT / "docs" / "studies.md").read_text()
+    name = f"records/2026-11-21_study_{study}.json"
+    assert name in page
+    assert table(json.loads((ROOT / name).read_text())) in page
+
+
+def test_every_figure_of_the_page_is_there():
+    page = (ROOT / "docs" / "studies.md").read_text()
+    named = [part.partition(")")[0] for part in page.split("](images/")[1:]]
+    assert len(named) == 6
+    for name in named:
+        assert (ROOT / "docs" / "images" / name).read_bytes().startswith(b"\x89PNG")
