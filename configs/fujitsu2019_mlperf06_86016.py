@@ -13,7 +13,7 @@ of theirs evaluated its own images with its own.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, Fujitsu/benchmarks/resnet",
@@ -29,43 +29,11 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker norm.span data.image_size model.init
-        model.head_deviation norm.momentum norm.epsilon data.epoch_end data.crop_area
-        data.crop_ratio data.flip batch.stages optimizer.name optimizer.flavour
-        optimizer.trust_coefficient optimizer.epsilon optimizer.momentum optimizer.weight_decay
-        optimizer.trust_skip optimizer.decay_skip schedule.peak schedule.decay schedule.power
-        schedule.end schedule.weight_decay schedule.length schedule.warmup schedule.decay_end
-        loss.label_smoothing model.dtype comm.wire
-    """,
+    S=f"{families.FUJITSU} batch.workers batch.images_per_worker norm.span data.image_size "
+    "optimizer.name schedule.length schedule.warmup schedule.decay_end model.dtype comm.wire",
 )
 
 
 def get_config() -> ConfigDict:
     """2,048 workers of 42 images for 90 epochs of 15 steps."""
-    config = imagenet(workers=2048, images_per_worker=42, dtype="float16")
-    config.model.init = "fan_in"
-    config.model.head_deviation = 0.01
-    config.norm.momentum = 0.9
-    config.data.epoch_end = "repeat"
-    config.data.crop_area = (0.05, 0.9)
-    config.data.crop_ratio = (2 / 3, 3 / 2)
-    config.batch.stages = ("85 epochs: data.train_crop=centre data.flip=false data.shuffle=false",)
-    config.optimizer.flavour = "fujitsu"
-    config.optimizer.trust_coefficient = 0.0025
-    config.optimizer.epsilon = 1e-9
-    config.optimizer.momentum = 0.96
-    config.optimizer.weight_decay = 5e-5
-    config.schedule.length = "1350 steps"
-    config.schedule.peak = 13.0
-    config.schedule.warmup = "540 steps"
-    config.schedule.power = 2.2
-    config.schedule.end = 0.0325
-    config.schedule.decay_end = "1320 steps"
-    config.schedule.weight_decay = "follow"
-    config.loss.label_smoothing = 0.1
-    config.run.log_every = "1 steps"
-    config.run.layers_every = "15 steps"
-    config.run.evaluate_first = "2 epochs"
-    config.run.evaluate_every = "4 epochs"
-    return config
+    return families.fujitsu(images_per_worker=42, steps_per_epoch=15)

@@ -9,7 +9,7 @@ size, so kernels are decayed twice. How large that term was in this one was not 
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, Google",
@@ -25,30 +25,26 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span data.crop_area
-        optimizer.name optimizer.trust_coefficient optimizer.epsilon optimizer.weight_decay
-        optimizer.momentum optimizer.trust_skip optimizer.decay_skip schedule.length
-        schedule.peak schedule.warmup schedule.end schedule.decay schedule.power
-        loss.label_smoothing model.dtype
-    """,
+    S=f"{families.MLPERF} data.crop_area",
+    C=families.STATISTICS,
     U="loss.l2 loss.l2_skip",
-    C="norm.momentum norm.epsilon",
 )
 
 
 def get_config() -> ConfigDict:
     """32 workers of 128 images."""
-    config = imagenet(workers=32, images_per_worker=128, dtype="bfloat16")
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay = 2e-4
-    polynomial(config, length="72 epochs", peak=10.0, warmup="5 epochs")
-    config.loss.label_smoothing = 0.1
+    config = families.mlperf(
+        workers=32,
+        images_per_worker=128,
+        dtype="bfloat16",
+        flavour="mlperf",
+        length="72 epochs",
+        peak=10.0,
+        warmup="5 epochs",
+        momentum=0.9,
+        weight_decay=2e-4,
+    )
     config.comm.wire = "float32"
     config.loss.l2 = 2e-4
     config.loss.l2_skip = ("bn",)
-    config.run.evaluate_every = "4 epochs"
     return config

@@ -9,7 +9,7 @@ changes.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, NVIDIA",
@@ -25,27 +25,21 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span data.crop_area
-        optimizer.name optimizer.trust_coefficient optimizer.epsilon optimizer.weight_decay
-        optimizer.momentum optimizer.trust_skip optimizer.decay_skip schedule.length
-        schedule.peak schedule.warmup schedule.end schedule.decay schedule.power
-        loss.label_smoothing model.dtype optimizer.flavour comm.wire
-    """,
-    C="norm.momentum norm.epsilon",
+    S=f"{families.MLPERF} data.crop_area",
+    C=families.STATISTICS,
 )
 
 
 def get_config() -> ConfigDict:
     """1,536 workers of 39 images."""
-    config = imagenet(workers=1536, images_per_worker=39, dtype="float16")
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.flavour = "nvidia"
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay = 2e-4
-    polynomial(config, length="90 epochs", peak=40.7, warmup="33 epochs")
-    config.loss.label_smoothing = 0.1
-    config.run.evaluate_every = "4 epochs"
-    return config
+    return families.mlperf(
+        workers=1536,
+        images_per_worker=39,
+        dtype="float16",
+        flavour="nvidia",
+        length="90 epochs",
+        peak=40.7,
+        warmup="33 epochs",
+        momentum=0.9,
+        weight_decay=2e-4,
+    )

@@ -10,7 +10,7 @@ steps after the warm-up. It resampled bicubically; here linearly.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.7, Google",
@@ -26,30 +26,27 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span norm.momentum
-        norm.epsilon data.crop_area optimizer.name optimizer.trust_coefficient optimizer.epsilon
-        optimizer.weight_decay optimizer.momentum optimizer.trust_skip optimizer.decay_skip
-        schedule.length schedule.peak schedule.warmup schedule.end schedule.decay schedule.power
-        loss.label_smoothing model.dtype model.stem norm.last_gamma schedule.decay_end
-    """,
+    S=f"{families.MLPERF} {families.STATISTICS} data.crop_area model.stem norm.last_gamma "
+    "schedule.decay_end",
 )
 
 
 def get_config() -> ConfigDict:
     """8,192 workers of 8 images."""
-    config = imagenet(workers=8192, images_per_worker=8, dtype="bfloat16")
-    config.norm.span = 8
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9537213777059405
-    config.optimizer.weight_decay = 1e-4
-    polynomial(config, length="92 epochs", peak=23.080977304670448, warmup="33 epochs")
+    config = families.mlperf(
+        workers=8192,
+        images_per_worker=8,
+        span=8,
+        dtype="bfloat16",
+        flavour="mlperf",
+        length="92 epochs",
+        peak=23.080977304670448,
+        warmup="33 epochs",
+        momentum=0.9537213777059405,
+        weight_decay=1e-4,
+    )
     config.schedule.decay_end = "92.6578 epochs"
-    config.loss.label_smoothing = 0.1
     config.comm.wire = "float32"
     config.model.stem = "space_to_depth"
     config.norm.last_gamma = 0.0
-    config.run.evaluate_every = "4 epochs"
     return config

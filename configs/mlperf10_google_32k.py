@@ -8,7 +8,7 @@ workers; 75.94 % in 17.1 s (their logs).
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v1.0, Google",
@@ -24,28 +24,24 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span optimizer.name
-        optimizer.trust_coefficient optimizer.epsilon optimizer.weight_decay optimizer.momentum
-        optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak schedule.warmup
-        schedule.end schedule.decay schedule.power loss.label_smoothing model.dtype model.stem
-        comm.wire
-    """,
-    C="norm.momentum norm.epsilon data.crop_area",
+    S=f"{families.MLPERF} model.stem",
+    C=f"{families.STATISTICS} data.crop_area",
 )
 
 
 def get_config() -> ConfigDict:
     """2,048 workers of 16 images."""
-    config = imagenet(workers=2048, images_per_worker=16, dtype="bfloat16")
-    config.norm.span = 4
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.929
-    config.optimizer.weight_decay = 1e-4
-    polynomial(config, length="2355 steps", peak=29.0, warmup="18 epochs")
-    config.loss.label_smoothing = 0.1
+    config = families.mlperf(
+        workers=2048,
+        images_per_worker=16,
+        span=4,
+        dtype="bfloat16",
+        flavour="mlperf",
+        length="2355 steps",
+        peak=29.0,
+        warmup="18 epochs",
+        momentum=0.929,
+        weight_decay=1e-4,
+    )
     config.model.stem = "space_to_depth"
-    config.run.evaluate_every = "4 epochs"
     return config

@@ -9,7 +9,7 @@ the same run at an eighth of the speed.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v4.0, NVIDIA",
@@ -25,27 +25,21 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span optimizer.name
-        optimizer.trust_coefficient optimizer.epsilon optimizer.weight_decay optimizer.momentum
-        optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak schedule.warmup
-        schedule.end schedule.decay schedule.power loss.label_smoothing model.dtype
-        optimizer.flavour comm.wire
-    """,
-    C="norm.momentum norm.epsilon data.crop_area",
+    S=families.MLPERF,
+    C=f"{families.STATISTICS} data.crop_area",
 )
 
 
 def get_config() -> ConfigDict:
     """8 workers of 400 images."""
-    config = imagenet(workers=8, images_per_worker=400, dtype="float16")
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.flavour = "nvidia"
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay = 5e-5
-    polynomial(config, length="37 epochs", peak=11.0, warmup="2 epochs")
-    config.loss.label_smoothing = 0.1
-    config.run.evaluate_every = "4 epochs"
-    return config
+    return families.mlperf(
+        workers=8,
+        images_per_worker=400,
+        dtype="float16",
+        flavour="nvidia",
+        length="37 epochs",
+        peak=11.0,
+        warmup="2 epochs",
+        momentum=0.9,
+        weight_decay=5e-5,
+    )

@@ -8,7 +8,7 @@ of 17 runs (33 to 37). 8 workers of 204 images share no statistics.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/logging, rcp_checker/training_4.0.0/rcps_resnet.json",
@@ -30,20 +30,20 @@ SOURCES = sources(
         loss.label_smoothing
     """,
     D="schedule.length",
-    C="optimizer.flavour data.crop_area data.flip data.image_size model.dtype",
-    U="comm.wire",
+    C="optimizer.flavour data.crop_area data.flip data.image_size model.dtype comm.wire",
 )
 
 
 def get_config() -> ConfigDict:
     """8 workers of 204 images for 35 epochs."""
-    config = imagenet(workers=8, images_per_worker=204, dtype="float16")
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.flavour = "nvidia"
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay = 5e-5
-    polynomial(config, length="35 epochs", peak=7.4, warmup="2 epochs")
-    config.loss.label_smoothing = 0.1
-    config.run.evaluate_every = "4 epochs"
-    return config
+    return families.mlperf(
+        workers=8,
+        images_per_worker=204,
+        dtype="float16",
+        flavour="nvidia",
+        length="35 epochs",
+        peak=7.4,
+        warmup="2 epochs",
+        momentum=0.9,
+        weight_decay=5e-5,
+    )

@@ -11,7 +11,7 @@ automatic one.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.7, SIAT",
@@ -27,14 +27,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.crop_area
-        data.evaluation_size data.evaluation_crop norm.span norm.gamma norm.epsilon
-        norm.momentum optimizer.name optimizer.flavour optimizer.weight_decay optimizer.momentum
-        optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak schedule.warmup
-        schedule.warmup_shape schedule.warmup_start schedule.decay loss.label_smoothing
-        model.dtype
-    """,
+    S=families.SIAT,
     M="optimizer.trust_coefficient optimizer.epsilon",
     U="data.flip comm.wire",
 )
@@ -42,25 +35,4 @@ SOURCES = sources(
 
 def get_config() -> ConfigDict:
     """512 workers of 32 images at 160 pixels."""
-    config = imagenet(workers=512, images_per_worker=32, dtype="float16")
-    config.norm.gamma = 1.4
-    config.norm.epsilon = 1e-4
-    config.norm.momentum = 0.9
-    config.data.image_size = 160
-    config.data.crop_area = (0.45, 1.0)
-    config.data.evaluation_size = 224
-    config.data.evaluation_crop = 0.8
-    config.optimizer.flavour = "ascend"
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.epsilon = 1e-5
-    config.optimizer.momentum = 0.95
-    config.optimizer.weight_decay = 1e-4
-    config.schedule.length = "20 epochs"
-    config.schedule.peak = 21.0
-    config.schedule.warmup = "5.6 epochs"
-    config.schedule.warmup_shape = "cosine"
-    config.schedule.warmup_start = 0.8
-    config.schedule.decay = "cosine"
-    config.loss.label_smoothing = 0.1
-    config.run.evaluate_every = "4 epochs"
-    return config
+    return families.siat_open(workers=512, length="20 epochs", peak=21.0, warmup="5.6 epochs")

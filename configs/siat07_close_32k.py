@@ -9,7 +9,7 @@ closed division's epsilon of 0 is assumed.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.7, SIAT",
@@ -25,29 +25,24 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span optimizer.name
-        optimizer.trust_coefficient optimizer.weight_decay optimizer.momentum
-        optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak schedule.warmup
-        schedule.end schedule.decay schedule.power loss.label_smoothing model.dtype
-        optimizer.flavour
-    """,
-    U="optimizer.epsilon data.crop_area comm.wire",
-    C="norm.momentum norm.epsilon",
+    S=families.MLPERF,
+    C=families.STATISTICS,
+    U="data.crop_area",
 )
 
 
 def get_config() -> ConfigDict:
     """512 workers of 64 images."""
-    config = imagenet(workers=512, images_per_worker=64, dtype="float16")
-    config.norm.momentum = 0.9
-    config.data.crop_area = (0.05, 1.0)
-    config.optimizer.flavour = "ascend"
-    config.optimizer.trust_coefficient = 0.001
-    config.optimizer.momentum = 0.9395
-    config.optimizer.weight_decay = 1e-4
-    polynomial(config, length="68 epochs", peak=20.81, warmup="11 epochs")
-    config.loss.label_smoothing = 0.1
+    config = families.mlperf(
+        workers=512,
+        images_per_worker=64,
+        dtype="float16",
+        flavour="ascend",
+        length="68 epochs",
+        peak=20.81,
+        warmup="11 epochs",
+        momentum=0.9395,
+        weight_decay=1e-4,
+    )
     config.optimizer.epsilon = 0.0
-    config.run.evaluate_every = "4 epochs"
     return config

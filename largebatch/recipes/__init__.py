@@ -1,5 +1,6 @@
 """Recipes: what a published run was, where each of its values is from, and what many share."""
 
+from largebatch.recipes import families
 from largebatch.recipes.bases import imagenet, polynomial
 from largebatch.recipes.published import TAGS, UNVERIFIED, Published, sources
 from largebatch.recipes.recipe import Recipe, all_recipes, load_recipe
@@ -10,6 +11,7 @@ __all__ = [
     "Published",
     "Recipe",
     "all_recipes",
+    "families",
     "imagenet",
     "load_recipe",
     "polynomial",
