@@ -31,8 +31,8 @@ SOURCES = sources(
         norm.statistics model.dtype comm.wire
     """,
     M="""
-        optimizer.second_momentum optimizer.rmsprop_rate optimizer.weight_decay
-        optimizer.decay_skip
+        optimizer.epsilon optimizer.second_momentum optimizer.rmsprop_rate
+        optimizer.weight_decay optimizer.decay_skip
     """,
     U="data.flip",
 )

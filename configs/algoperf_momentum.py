@@ -2,9 +2,8 @@
 
     python train.py --config=configs/algoperf_momentum.py --config.data.data_dir=DATA
 
-The run that set AlgoPerf's ResNet-50 target: a long warm-up and decay close to 1 on the way to 77.4
-%. Length and accuracy are from memory; whether momentum was Nesterov's was not read, nor what it
-did not decay.
+The run that set AlgoPerf's ResNet-50 target: a long warm-up, then a straight line down over 0.9008
+of what remains, on the way to 77.4 %. Length and accuracy are from memory.
 """
 
 from ml_collections import ConfigDict
@@ -23,12 +22,13 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     S="""
-        batch.workers batch.images_per_worker optimizer.name optimizer.weight_decay
-        optimizer.momentum schedule.peak schedule.warmup schedule.decay schedule.end
-        schedule.decay_end loss.label_smoothing
+        batch.workers batch.images_per_worker optimizer.name optimizer.nesterov
+        optimizer.weight_decay optimizer.momentum optimizer.decay_skip schedule.peak
+        schedule.warmup schedule.decay schedule.end loss.label_smoothing
     """,
+    D="schedule.decay_end",
     M="schedule.length",
-    U="optimizer.nesterov optimizer.decay_skip data.image_size data.flip",
+    U="data.image_size data.flip norm.span",
 )
 
 
@@ -36,16 +36,16 @@ def get_config() -> ConfigDict:
     """8 workers of 128 images for 149 epochs."""
     config = imagenet(workers=8, images_per_worker=128, dtype="float32")
     config.optimizer.name = "sgd"
-    config.optimizer.nesterov = True
+    config.optimizer.nesterov = False
     config.optimizer.momentum = 0.92748
     config.optimizer.weight_decay = 5.6688e-6
-    config.optimizer.decay_skip = ("bn", "bias")
+    config.optimizer.decay_skip = ()
     config.schedule.length = "149 epochs"
     config.schedule.peak = 4.1319
     config.schedule.warmup = "6999 steps"
     config.schedule.decay = "linear"
     config.schedule.end = 0.0041319
-    config.schedule.decay_end = "90.08 %"
+    config.schedule.decay_end = "90.45 %"
     config.loss.label_smoothing = 0.2
     config.run.evaluate_every = "1 epochs"
     return config

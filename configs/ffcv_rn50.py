@@ -10,9 +10,9 @@ The longer ones, as published (top-1, minutes), with --config.schedule.length="N
     S   19     25     32     45     71
         75.6   76.6   77.2   78.0   78.4 %
         21.7   28.7   35.6   49.4   77.2 min
-Their ramp from 160 to 192 is rounded to multiples of 32 pixels, so it is one step. Their script
-hands 512 to the loader of each of 8 processes, so 4,096 in all; whether the rate was tuned for that
-is not known. Not comparable one to one with MLPerf's protocol.
+Their ramp from 160 to 192 pixels (epochs 11 to 13 of 16) is rounded to multiples of 32, so it is
+one step. Their script hands 512 to the loader of each of 8 processes, so 4,096 in all; whether the
+rate was tuned for that is not known. Not comparable one to one with MLPerf's protocol.
 """
 
 from ml_collections import ConfigDict

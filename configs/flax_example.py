@@ -23,12 +23,13 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     S="""
-        batch.workers batch.images_per_worker data.image_size data.flip optimizer.name
-        optimizer.nesterov optimizer.momentum schedule.length schedule.per_256 schedule.warmup
-        schedule.decay loss.label_smoothing norm.momentum norm.span norm.last_gamma model.dtype
+        batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.nesterov
+        optimizer.momentum schedule.length schedule.per_256 schedule.warmup schedule.decay
+        loss.label_smoothing norm.momentum norm.span norm.last_gamma model.dtype
         optimizer.weight_decay loss.l2_skip
     """,
     M="loss.l2",
+    U="data.flip",
 )
 
 

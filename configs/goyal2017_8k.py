@@ -3,9 +3,9 @@
     python train.py --config=configs/goyal2017_8k.py --config.data.data_dir=DATA
 
 Accurate, Large Minibatch SGD (arXiv 1706.02677): the learning rate grows with the batch, after a
-warm-up of five epochs from the rate of one worker; statistics of each worker's 32 images; the last
-scale of each residual branch starts at 0; no decay of BatchNorm. Top-1 76.26 ± 0.09 % in about an
-hour (from notes on the paper).
+warm-up of five epochs from 0.1, the rate of a batch of 256; statistics of each worker's 32 images;
+the last scale of each residual branch starts at 0; no decay of BatchNorm. Top-1 76.26 ± 0.09 % in
+about an hour (from notes on the paper).
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +29,8 @@ SOURCES = sources(
         schedule.per_256 schedule.warmup schedule.warmup_start schedule.decay schedule.steps
         schedule.factor loss.label_smoothing norm.span norm.last_gamma model.dtype
     """,
-    M="norm.momentum data.crop_area data.flip model.head_deviation",
+    M="norm.momentum data.crop_area model.head_deviation",
+    U="data.flip",
 )
 
 

@@ -4,9 +4,8 @@
 
 Highly Scalable Deep Learning Training System (arXiv 1807.11205): forward and backward in float16,
 LARS in float32, no decay of biases and BatchNorm (71.9 → 75.8 %), 75.8 % in 6.6 minutes. Rate and
-warm-up are published nowhere that could be read: those here are of the nearest published run
-without label smoothing's help, mlperf06_nvidia_60k. Coefficient, momentum and decay are from
-memory.
+warm-up are published nowhere that could be read; those of mlperf06_nvidia_60k, which smooths
+labels, are carried over. Coefficient, momentum and decay are from memory.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +14,7 @@ from largebatch.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1807.11205",
-    provenance="A",
+    provenance="A+M",
     devices="2,048 P40",
     device_count=2048,
     epochs=90,
@@ -26,14 +25,14 @@ PUBLISHED = Published(
 SOURCES = sources(
     A="""
         batch.workers batch.images_per_worker data.image_size optimizer.name
-        optimizer.trust_skip optimizer.decay_skip schedule.length loss.label_smoothing norm.span
-        model.dtype comm.wire
+        optimizer.decay_skip schedule.length loss.label_smoothing norm.span model.dtype
     """,
     M="""
         optimizer.trust_coefficient optimizer.momentum optimizer.weight_decay schedule.decay
         schedule.power
     """,
-    U="schedule.peak schedule.warmup data.flip",
+    C="schedule.peak schedule.warmup",
+    U="optimizer.trust_skip data.flip comm.wire",
 )
 
 

@@ -3,9 +3,9 @@
     python train.py --config=configs/mikami2019_54k.py --config.data.data_dir=DATA
 
 Massively Distributed SGD (arXiv 1811.05233, second version; Neural Network Libraries on ABCI, 2-D
-torus all-reduce): label smoothing, and momentum coupled to the batch; 122 s is in the abstract,
-batch, devices and 75.29 % are from memory. Rate and warm-up are published nowhere that could be
-read and are chosen here.
+torus all-reduce): label smoothing; 122 s is in the abstract; batch, devices, 75.29 % and a momentum
+coupled to the batch, which is constant here, are from memory. Rate and warm-up are published
+nowhere that could be read and are chosen here.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from largebatch.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.05233v2",
-    provenance="M",
+    provenance="A+M",
     devices="3,456 V100 (ABCI)",
     device_count=3456,
     cluster="abci",
@@ -27,10 +27,10 @@ SOURCES = sources(
     A="data.image_size optimizer.name norm.span model.dtype",
     M="""
         batch.workers batch.images_per_worker loss.label_smoothing optimizer.trust_coefficient
-        optimizer.epsilon optimizer.momentum optimizer.weight_decay optimizer.trust_skip
-        optimizer.decay_skip schedule.length schedule.decay schedule.power
+        optimizer.epsilon optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip
+        schedule.length schedule.decay schedule.power
     """,
-    U="schedule.peak schedule.warmup data.flip comm.wire",
+    U="optimizer.momentum schedule.peak schedule.warmup data.flip comm.wire",
 )
 
 

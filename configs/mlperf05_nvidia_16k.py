@@ -25,12 +25,12 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     S="""
-        batch.workers batch.images_per_worker data.image_size data.flip norm.span optimizer.name
+        batch.workers batch.images_per_worker data.image_size norm.span optimizer.name
         optimizer.weight_decay optimizer.momentum optimizer.decay_skip schedule.length
         schedule.peak schedule.warmup schedule.decay schedule.steps schedule.factor
-        loss.label_smoothing model.dtype comm.wire
+        loss.label_smoothing model.dtype
     """,
-    U="optimizer.rate data.crop_area",
+    U="optimizer.rate data.crop_area data.flip comm.wire",
 )
 
 

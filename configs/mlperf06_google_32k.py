@@ -4,7 +4,7 @@
 
 The MLPerf v0.6 closed-division submission of Google: LARS, statistics of 128 images, those of 8
 workers; 75.97 to 76.28 % in 76.95 s (their logs), reached at epoch 72. Google added an L2 term to
-the loss of the same size, so kernels are decayed twice.
+the loss, so kernels are decayed twice.
 """
 
 from ml_collections import ConfigDict
@@ -26,6 +26,7 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     S=f"{families.MLPERF} {families.STATISTICS} data.crop_area loss.l2 loss.l2_skip",
+    U="data.flip comm.wire",
 )
 
 

@@ -26,6 +26,7 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     S=f"{families.MLPERF} {families.STATISTICS} data.crop_area",
+    U="data.flip comm.wire",
 )
 
 

@@ -27,6 +27,7 @@ PUBLISHED = Published(
 SOURCES = sources(
     S=f"{families.MLPERF} data.crop_area",
     C=families.STATISTICS,
+    U="data.flip comm.wire",
 )
 
 

@@ -25,8 +25,10 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem schedule.decay_end",
+    S=f"{families.MLPERF} model.stem",
     C=f"{families.STATISTICS} data.crop_area",
+    U="data.flip comm.wire",
+    D="schedule.decay_end",
 )
 
 
@@ -44,7 +46,7 @@ def get_config() -> ConfigDict:
         momentum=0.951807,
         weight_decay=1e-4,
     )
-    config.schedule.decay_end = "88.9565 epochs"
+    config.schedule.decay_end = "1739.03 steps"
     config.comm.wire = "float32"
     config.model.stem = "space_to_depth"
     return config

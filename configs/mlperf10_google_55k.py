@@ -24,8 +24,9 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem",
+    S=f"{families.MLPERF} model.stem comm.wire",
     C=f"{families.STATISTICS} data.crop_area",
+    U="data.flip",
 )
 
 

@@ -26,6 +26,7 @@ PUBLISHED = Published(
 SOURCES = sources(
     S=families.MLPERF,
     C=f"{families.STATISTICS} data.crop_area",
+    U="data.flip comm.wire",
 )
 
 

@@ -24,8 +24,10 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} model.stem schedule.decay_end",
+    S=f"{families.MLPERF} model.stem",
     C=f"{families.STATISTICS} data.crop_area",
+    U="data.flip comm.wire",
+    D="schedule.decay_end",
 )
 
 
@@ -43,6 +45,6 @@ def get_config() -> ConfigDict:
         momentum=0.9321,
         weight_decay=1e-4,
     )
-    config.schedule.decay_end = "60.2742 epochs"
+    config.schedule.decay_end = "2356.57 steps"
     config.model.stem = "space_to_depth"
     return config

@@ -1,9 +1,9 @@
-"""NVIDIA, MLPerf v3.0: batch 57,344 on 3,584 H100 in 10.98 s.
+"""NVIDIA and CoreWeave, MLPerf v3.0: batch 57,344 on 3,584 H100 in 10.98 s.
 
     python train.py --config=configs/mlperf30_nvidia_57k.py --config.data.data_dir=DATA
 
-The MLPerf v3.0 closed-division submission of NVIDIA: LARS, statistics of 32 images, those of 2
-workers; 76.18 % in 10.98 s (their logs), reached at epoch 77.
+The MLPerf v3.0 closed-division submission of NVIDIA and CoreWeave: LARS, statistics of 32 images,
+those of 2 workers; 76.18 % in 10.98 s (their logs), reached at epoch 77.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from largebatch.recipes import Published, families, sources
 
 PUBLISHED = Published(
-    source="mlcommons/training_results_v3.0, NVIDIA",
+    source="mlcommons/training_results_v3.0, NVIDIA and CoreWeave",
     provenance="S",
     devices="3,584 H100",
     device_count=3584,
@@ -26,6 +26,7 @@ PUBLISHED = Published(
 SOURCES = sources(
     S=families.MLPERF,
     C=f"{families.STATISTICS} data.crop_area",
+    U="data.flip comm.wire",
 )
 
 

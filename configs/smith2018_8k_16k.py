@@ -14,7 +14,7 @@ from largebatch.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="arXiv 1711.00489",
-    provenance="A",
+    provenance="A+M",
     devices="128 TPU v2 (half or full pod)",
     device_count=128,
     epochs=90,
@@ -24,12 +24,12 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     A="""
-        batch.workers batch.images_per_worker batch.stages data.image_size optimizer.name
-        optimizer.momentum optimizer.decay_skip schedule.length loss.label_smoothing model.dtype
+        batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.momentum
+        optimizer.decay_skip schedule.length loss.label_smoothing model.dtype
     """,
     M="""
-        norm.span schedule.peak schedule.warmup schedule.decay schedule.steps schedule.factor
-        optimizer.weight_decay
+        batch.stages norm.span schedule.peak schedule.warmup schedule.decay schedule.steps
+        schedule.factor optimizer.weight_decay
     """,
     U="data.flip",
 )

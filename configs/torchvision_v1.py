@@ -25,6 +25,7 @@ SOURCES = sources(
         schedule.length schedule.per_256 schedule.warmup schedule.decay schedule.steps
         schedule.factor loss.label_smoothing model.dtype
     """,
+    U="norm.span",
 )
 
 

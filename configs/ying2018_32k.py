@@ -14,7 +14,7 @@ from largebatch.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.06992",
-    provenance="A",
+    provenance="A+M",
     devices="1,024 TPU v3 chips",
     device_count=2048,
     cluster="tpu-v3",
@@ -29,8 +29,8 @@ SOURCES = sources(
         optimizer.trust_coefficient optimizer.epsilon optimizer.momentum optimizer.trust_skip
         optimizer.decay_skip schedule.length schedule.decay schedule.power model.dtype
     """,
-    M="schedule.peak schedule.warmup schedule.end optimizer.weight_decay loss.label_smoothing",
-    C="norm.span",
+    M="schedule.peak schedule.warmup optimizer.weight_decay loss.label_smoothing",
+    C="norm.span schedule.end",
     U="data.flip",
 )
 

@@ -25,21 +25,22 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     M="""
-        batch.workers batch.images_per_worker data.image_size optimizer.name schedule.length
-        schedule.decay schedule.power model.dtype
+        batch.workers batch.images_per_worker optimizer.name schedule.length schedule.decay
+        schedule.power model.dtype
     """,
     C="""
-        schedule.peak schedule.warmup schedule.end optimizer.momentum optimizer.weight_decay
-        optimizer.trust_skip optimizer.decay_skip loss.label_smoothing norm.span
+        optimizer.trust_coefficient optimizer.epsilon schedule.peak schedule.warmup schedule.end
+        optimizer.momentum optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip
+        loss.label_smoothing norm.span
     """,
-    U="data.flip",
+    U="data.image_size data.flip",
 )
 
 
 def get_config() -> ConfigDict:
-    """2,048 cores of 32 images, statistics over 4 of them."""
+    """2,048 cores of 32 images, statistics over 2 of them."""
     config = imagenet(workers=2048, images_per_worker=32, dtype="bfloat16")
-    config.norm.span = 4
+    config.norm.span = 2
     config.optimizer.momentum = 0.951807
     config.optimizer.weight_decay = 1e-4
     polynomial(config, length="90 epochs", peak=24.699, warmup="31 epochs")

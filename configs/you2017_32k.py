@@ -4,7 +4,8 @@
 
 ImageNet Training in Minutes (arXiv 1709.05011) with LARS (arXiv 1708.03888): 75.4 % in 20 minutes.
 The peak rate is published nowhere that could be read; 32 is the MLPerf reference's for this batch.
-Warm-up and decay are from memory. The paper augments heavily; which way is not known.
+Warm-up, weight decay and the form of LARS are from memory. The paper augments heavily; which way is
+not known.
 """
 
 from ml_collections import ConfigDict
@@ -13,8 +14,8 @@ from largebatch.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1708.03888, 1709.05011",
-    provenance="A",
-    devices="2,048 Intel Xeon Phi 7250",
+    provenance="A+M",
+    devices="2,048 KNL",
     device_count=2048,
     epochs=90,
     top1_percent=75.4,
@@ -23,11 +24,14 @@ PUBLISHED = Published(
 
 SOURCES = sources(
     A="""
-        batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.flavour
+        batch.workers batch.images_per_worker data.image_size optimizer.name
         optimizer.trust_coefficient optimizer.epsilon optimizer.momentum schedule.length
         schedule.decay schedule.power loss.label_smoothing norm.span model.dtype
     """,
-    M="schedule.warmup optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip",
+    M="""
+        optimizer.flavour schedule.warmup optimizer.weight_decay optimizer.trust_skip
+        optimizer.decay_skip
+    """,
     U="schedule.peak data.flip",
 )
 

@@ -80,7 +80,16 @@ def predicted(
     """
     published = recipe.published
     cluster = flags.cluster or (published.cluster if published else "")
+    if flags.devices is not None and flags.devices < 1:
+        raise ConfigError(f"--devices={flags.devices} must be above 0")
+    if flags.devices and not cluster:
+        raise ConfigError(
+            f"--devices={flags.devices} needs to know of which machines; give --cluster, one of "
+            f"{', '.join(known_clusters())}"
+        )
     devices = flags.devices or (published.device_count if published else None) or 1
+    if recipe.config.run.scale_to != "full" and not flags.devices:
+        cluster = ""  # the published devices are not for what is shrunk
     if flags.cluster and flags.cluster not in known_clusters():
         raise ConfigError(
             f"--cluster={flags.cluster} is unknown; {did_you_mean(flags.cluster, known_clusters())}"

@@ -78,7 +78,7 @@ def check_stages(stages: tuple[Stage, ...]) -> None:
     Raises:
       ConfigError: with the option.
     """
-    batches = {s.config.batch.workers * s.config.batch.images_per_worker for s in stages}
+    batches = {s.config.batch.images for s in stages}
     if len(batches) == 1:
         return
     first = stages[0].config

@@ -72,6 +72,17 @@ class Plan:
         stage = self.stage_at(step)
         return stage.first_sample + (step - stage.first_step) * stage.samples_per_step
 
+    def steps_until(self, position: int) -> int:
+        """The first number of steps after which so many samples, or more, are consumed."""
+        stage = next((s for s in reversed(self.stages) if position > s.first_sample), self)
+        done = math.ceil((position - stage.first_sample) / stage.samples_per_step)
+        return min(self.steps, stage.first_step + done)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the whole training."""
+        return sum(self.evaluates_at(s) or s == self.steps for s in range(1, self.steps + 1))
+
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due after ``step`` steps."""
         stage = self.stage_at(step)

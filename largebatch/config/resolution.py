@@ -37,12 +37,12 @@ def resolve(
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)
     check_stages(stages)
-    batch = _batch(config)
+    batch = config.batch.images
     epoch = durations.epoch_samples(facts.train_examples, batch, config.data.epoch_end)
     per = {"per_step": batch, "per_epoch": epoch}
     asked = _length(config, **per)
     places = _places(stages, asked, **per)
-    length = places[-1].start + places[-1].steps * _batch(stages[-1].config)
+    length = places[-1].start + places[-1].steps * stages[-1].config.batch.images
     choices = microbatch
     if not isinstance(choices, Sequence):
         choices = [choices, *[None] * (len(stages) - 1)]
@@ -82,7 +82,7 @@ def _places(
     places: list[_Place] = []
     start, done, counted, before = 0, 0, 0, None
     for stage, following in zip(stages, [*begins, None], strict=True):
-        batch = _batch(stage.config)
+        batch = stage.config.batch.images
         left = (length if following is None else following) - start
         steps = math.ceil(left / batch) if following is None else round(left / batch)
         if steps < 1:
@@ -109,7 +109,7 @@ def _stage(
 ) -> Plan:
     """The plan of one stage, whose ``steps`` are those up to its end."""
     config = stage.config
-    workers, images, batch = config.batch.workers, config.batch.images_per_worker, _batch(config)
+    workers, batch = config.batch.workers, config.batch.images
     span = _span(config)
     fitting = microbatch_candidates(config, facts)
     chosen = config.batch.microbatch
@@ -129,7 +129,7 @@ def _stage(
         config=config,
         facts=facts_at(config, facts),
         workers=workers,
-        images_per_worker=images,
+        images_per_worker=config.batch.images_per_worker,
         microbatch=chosen,
         microbatches=workers // (facts.devices * chosen),
         span=span,
@@ -175,10 +175,6 @@ def facts_at(config: Config, facts: Facts) -> Facts:
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
     """The values of ``batch.microbatch`` that fit workers, devices and span, ascending."""
     return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
-
-
-def _batch(config: Config) -> int:
-    return config.batch.workers * config.batch.images_per_worker
 
 
 def _span(config: Config) -> int:

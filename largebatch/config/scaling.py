@@ -6,6 +6,7 @@ learning rate. What that shows is that a recipe runs and how it behaves, not its
 """
 
 import dataclasses
+import math
 import re
 from typing import Literal
 
@@ -13,7 +14,7 @@ from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
-from largebatch.config.stages import KEY
+from largebatch.config.stages import KEY, split_stage
 from largebatch.errors import ConfigError
 from largebatch.optim.schedules import peak_rate
 
@@ -27,7 +28,9 @@ class _Target:
     source: str
     examples: int
     images_per_worker: int | None
-    """None keeps the recipe's."""
+    """None keeps about the recipe's, or fewer where ``devices`` want more workers."""
+    devices: int
+    """Workers are a multiple of this."""
     side: float
     """Factor of image sizes."""
     rate: float
@@ -42,6 +45,7 @@ _TARGETS = {
         source="digits",
         examples=1_437,
         images_per_worker=4,
+        devices=1,
         side=8 / 224,
         rate=0.25,  # gradients of so few images are noisy
         least_batch=16,
@@ -59,9 +63,10 @@ _TARGETS = {
         source="tfds:imagenette/320px-v2",
         examples=9_469,
         images_per_worker=None,
+        devices=8,
         side=1.0,
-        rate=1.0,
-        least_batch=32,
+        rate=1.0,  # not tried yet
+        least_batch=64,
         changes={},
     ),
 }
@@ -82,23 +87,25 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
     Raises:
       ConfigError: the recipe is for another data set.
     """
-    if to == "full" and length == 1:
-        return config
-    if config.data.source not in KNOWN_SETS:
-        raise ConfigError(
-            f"run.scale_to={to} shrinks recipes for {', '.join(KNOWN_SETS)}, and data.source is "
-            f"{config.data.source}; use run.scale_to=full"
-        )
-    examples = KNOWN_SETS[config.data.source][0]
-    shrunk = {} if to == "full" else _shrunk(config, _TARGETS[to], examples)
-    batch = config.batch.workers * config.batch.images_per_worker
-    epoch = epoch_samples(examples, batch, config.data.epoch_end)
+    shrunk: dict[str, object] = {}
+    epochs = {}
+    if to != "full":
+        if config.data.source not in KNOWN_SETS:
+            raise ConfigError(
+                f"run.scale_to={to} shrinks recipes for {', '.join(KNOWN_SETS)}, and data.source "
+                f"is {config.data.source}; use run.scale_to=full"
+            )
+        examples, batch = KNOWN_SETS[config.data.source].train, config.batch.images
+        shrunk = _shrunk(config, _TARGETS[to], examples)
+        epoch = epoch_samples(examples, batch, config.data.epoch_end)
+        epochs = {"sample": 1 / epoch, "step": batch / epoch}
 
     def shorter(text: str) -> str:
         def one(match: re.Match) -> str:
-            amount, unit = float(match[1].replace("_", "")), match[2].rstrip("s")
-            epochs = amount * {"sample": 1 / epoch, "step": batch / epoch, "epoch": 1}[unit]
-            return f"{epochs * length:.9f}".rstrip("0").rstrip(".") + " epochs"
+            amount, unit = float(match[1].replace("_", "")) * length, match[2].rstrip("s")
+            if unit in epochs:  # steps and samples of another batch and data set
+                amount, unit = amount * epochs[unit], "epoch"
+            return f"{amount:.9f}".rstrip("0").rstrip(".") + f" {unit}s"
 
         return _DURATION.sub(one, text)
 
@@ -117,19 +124,23 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
     """What changes but durations."""
     if config.data.source == target.source:
         return {}
-    batch = config.batch.workers * config.batch.images_per_worker
-    images = target.images_per_worker or config.batch.images_per_worker
-    wanted = max(target.least_batch, batch * target.examples / examples)
-    span = config.norm.span
-    workers = max(1, round(wanted / images))
+    wanted = max(target.least_batch, config.batch.images * target.examples / examples)
+    unit, span = target.devices, config.norm.span
+    most = target.images_per_worker or config.batch.images_per_worker
+    workers = unit * math.ceil(max(1, round(wanted / most)) / unit)
     if isinstance(span, int) and span > 1:
         span = min(span, workers)
-        workers = max(1, round(workers / span)) * span
+        unit = math.lcm(unit, span)
+        workers = max(1, round(workers / unit)) * unit
+    images = target.images_per_worker or max(1, round(wanted / workers))
     changes: dict[str, object] = {
         "data.source": target.source,
         "batch.workers": workers,
         "batch.images_per_worker": images,
         "norm.span": span,
+        "norm.momentum_samples": round(
+            config.norm.momentum_samples * workers * images / config.batch.images
+        ),
         **target.changes,
     }
     for key, value, _ in options(config):
@@ -140,7 +151,10 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
     schedule = config.schedule
     # Of the batch that it was for.
     peak = peak_rate(
-        peak=schedule.peak, per_256=schedule.per_256, batch=batch, scaling=schedule.scaling
+        peak=schedule.peak,
+        per_256=schedule.per_256,
+        batch=config.batch.images,
+        scaling=schedule.scaling,
     )
     changes |= {"schedule.peak": peak * target.rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
@@ -155,9 +169,9 @@ def _side(size: int, target: _Target) -> int:
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
     """The text of a stage with its own sizes shrunk as the first stage's were."""
-    begin, _, changes = text.partition(":")
+    begin, changes = split_stage(text)
     parts = []
-    for change in changes.split():
+    for change in changes:
         key, _, value = change.partition("=")
         if key == "batch.images_per_worker":
             value = max(1, round(int(value) * images / config.batch.images_per_worker))

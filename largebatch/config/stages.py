@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "data.evaluation_crop",
     "data.rectangular",
 )
+_BLANKS = re.compile(r"\s+(?![^()]*\))")  # but those inside of parentheses
 _FORM = re.compile(r"(?P<begin>[^:]+):\s*(?P<changes>\S.*)")
 
 
@@ -57,14 +58,24 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _read(before: Stage, text: str) -> Stage:
+def split_stage(text: str) -> tuple[str, list[str]]:
+    """Where a stage begins, and its changes, each 'option=value'.
+
+    Raises:
+      ConfigError: the text is no stage.
+    """
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
             f"{KEY}: {text!r} is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"
         )
+    return match["begin"].strip(), _BLANKS.split(match["changes"].strip())
+
+
+def _read(before: Stage, text: str) -> Stage:
+    begin, changes = split_stage(text)
     config, rate = before.config, before.rate
-    for change in match["changes"].split():
+    for change in changes:
         key, equals, value = change.partition("=")
         if key not in (RATE, *MAY_CHANGE):
             raise ConfigError(
@@ -77,7 +88,7 @@ def _read(before: Stage, text: str) -> Stage:
             rate = _factor(value, text)
         else:
             config = override(config, key, value)
-    return Stage(match["begin"].strip(), config, rate)
+    return Stage(begin, config, rate)
 
 
 def _factor(value: str, text: str) -> float:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from largebatch.config.known_sets import KNOWN_SETS
-from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD
+from largebatch.data.photos import MEAN, STD
 from largebatch.data.sources import Split
 
 
@@ -32,7 +32,7 @@ def known_split(spec: str, split: Split, image_size: int = 0) -> KnownSplit | No
     """
     if not spec.startswith("tfds:") or spec not in KNOWN_SETS:
         return None
-    train, validation, classes = KNOWN_SETS[spec]
-    side = image_size or DEFAULT_SIZE
-    examples = train if split == "train" else validation
-    return KnownSplit(spec, examples, tuple(map(str, range(classes))), (side, side, 3))
+    known = KNOWN_SETS[spec]
+    side = image_size or known.side
+    examples = known.train if split == "train" else known.validation
+    return KnownSplit(spec, examples, tuple(map(str, range(known.classes))), (side, side, 3))

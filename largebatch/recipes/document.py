@@ -11,19 +11,22 @@ _HEAD = """# Recipes
 
 Written by `python scripts/recipes.py --write_docs`; do not edit.
 
-Each recipe in `configs/` repeats a published run: `python train.py --config=configs/NAME.py
---config.data.data_dir=DATA`. `python scripts/recipes.py NAME` shows where each of its values is
-from; `--config.run.scale_to=laptop` (or `node`) shrinks it, with the same ratio of batch to data
-set and the same shape of schedule. Time and accuracy below are the published ones, not ours. What
-nobody published is chosen here and counted as unverified.
+Each of these recipes in `configs/` repeats a published run: `python train.py
+--config=configs/NAME.py --config.data.data_dir=DATA`. `python scripts/recipes.py NAME` shows where
+each of its values is from; `--config.run.scale_to=laptop` (or `node`) shrinks it, with the same
+ratio of batch to data set, as far as that leaves 16 images (or 64), and the same shape of
+schedule. Time and accuracy below are the published ones, not ours. Of
+what a recipe sets, values that are not known to be those of the run are counted as unverified;
+what it leaves at a default is not counted.
 """
 _TAGS = "| tag | meaning |\n|---|---|\n"
 _MISSING = """## Not here
 
-Runs whose batch, optimizer and schedule are known but which need what this trainer lacks:
-Distributed Shampoo (MLPerf v1.0 open) and SP-NGD (Osawa et al. 2020; its schedule was not found
-either), both second-order; Composer's *mild*, *medium* and *hot*, timm's RSB and torchvision's
-second weights, which need binary cross-entropy, weight averaging, SAM, mixup or RandAugment.
+Second-order methods: Distributed Shampoo (MLPerf v1.0 open, batch 32,768; at 65,536 there is only
+a configuration and no log) and SP-NGD (Osawa et al. 2020, batches 32,768 and 131,072; its schedule
+was not found). And what needs other techniques than this trainer has: Composer's *mild*, *medium*
+and *hot*, timm's RSB and torchvision's
+second weights, with binary cross-entropy, weight averaging, SAM, mixup or RandAugment.
 """
 _LADDER = """## Another batch
 
@@ -97,25 +100,30 @@ def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def proposal(found: ladder.Proposal) -> list[str]:
     """A proposal in lines, with the command that runs it."""
-    workers, images = ladder.workers_of(found.batch)
     made_of = " and ".join(f"{p.batch:,} ({p.source})" for p in found.between)
-    options = {
-        "batch.workers": workers,
-        "batch.images_per_worker": images,
-        "optimizer.momentum": f"{found.momentum:.5g}",
-        "optimizer.weight_decay": f"{found.weight_decay:g}",
-        "schedule.peak": f"{found.peak:.5g}",
-        "schedule.warmup": f"{found.warmup_epochs:.3g} epochs",
-        "schedule.length": f"{found.epochs:.3g} epochs",
-    }
-    words = [f"--config.{key}={value}" for key, value in options.items()]
-    command = ["python", "train.py", "--config=configs/mlperf40_nvidia_40k.py", *words]
-    return [
+    recipe = found.between[0].recipe if found.kind == "published" else ""
+    lines = [
         f"batch {found.batch:,}: {found.kind} from {made_of}",
         f"epochs to 75.9 % top-1: {found.epochs:.1f} ± {found.uncertainty:.1f}"
         + ("" if found.kind != "extrapolated" else " (nobody has published a run there)"),
-        f"peak rate {found.peak:.5g} at a trust coefficient of 0.001, warm-up "
-        f"{found.warmup_epochs:.3g} epochs, momentum {found.momentum:.5g}, weight decay "
-        f"{found.weight_decay:g}, polynomial of power 2 to 1e-4, label smoothing 0.1",
-        shlex.join(command),
+        f"peak rate {found.peak:.6g} at a trust coefficient of 0.001, warm-up "
+        f"{found.warmup_epochs:.3g} epochs, momentum {found.momentum:.6g}, weight decay "
+        f"{found.weight_decay:g}, polynomial of power 2 to 1e-4 over {found.length_epochs:.3g} "
+        "epochs, label smoothing 0.1",
     ]
+    if recipe:
+        return [*lines, f"python train.py --config=configs/{recipe}.py"]
+    workers, images = ladder.workers_of(found.batch)
+    options = {
+        "batch.workers": workers,
+        "batch.images_per_worker": images,
+        "norm.span": 1,
+        "optimizer.momentum": f"{found.momentum:.6g}",
+        "optimizer.weight_decay": f"{found.weight_decay:g}",
+        "schedule.peak": f"{found.peak:.6g}",
+        "schedule.warmup": f"{found.warmup_epochs:.3g} epochs",
+        "schedule.length": f"{found.length_epochs:.3g} epochs",
+    }
+    words = [f"--config.{key}={value}" for key, value in options.items()]
+    command = ["python", "train.py", "--config=configs/mlperf40_nvidia_40k.py", *words]
+    return [*lines, shlex.join(command)]

@@ -5,11 +5,10 @@ from ml_collections import ConfigDict
 from largebatch.recipes.bases import imagenet, polynomial
 
 MLPERF = """
-    batch.workers batch.images_per_worker data.image_size data.flip norm.span model.dtype
-    comm.wire optimizer.name optimizer.flavour optimizer.trust_coefficient optimizer.epsilon
-    optimizer.momentum optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip
-    schedule.length schedule.peak schedule.warmup schedule.decay schedule.power schedule.end
-    loss.label_smoothing
+    batch.workers batch.images_per_worker data.image_size norm.span model.dtype optimizer.name
+    optimizer.flavour optimizer.trust_coefficient optimizer.epsilon optimizer.momentum
+    optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak
+    schedule.warmup schedule.decay schedule.power schedule.end loss.label_smoothing
 """
 """What logs and configuration files of an MLPerf submission with LARS give."""
 STATISTICS = "norm.momentum norm.epsilon"

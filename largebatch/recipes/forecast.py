@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from largebatch.cluster.prediction import Prediction, Segment, Workload, predict
 from largebatch.config import Config, Plan
+from largebatch.config.rates import lars_of
 from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.recipes import ladder
@@ -31,16 +32,11 @@ def workload_of(plan: Plan, devices: int) -> Workload:
             Segment(s.stage_steps, s.samples_per_step // devices, devices, s.facts.image_shape[0])
             for s in plan.stages
         ),
-        evaluations_of(plan),
+        plan.evaluations,
         plan.facts.validation_examples,
         evaluation_size=config.data.evaluation_size or plan.stages[-1].facts.image_shape[0],
         wire_bytes=4 if config.comm.wire == "float32" else 2,
     )
-
-
-def evaluations_of(plan: Plan) -> int:
-    """Evaluations of the whole training."""
-    return sum(plan.evaluates_at(step) or step == plan.steps for step in range(1, plan.steps + 1))
 
 
 def forecast(plan: Plan, devices: int, cluster: str) -> Prediction:
@@ -133,6 +129,6 @@ def doubts(config: Config, plan: Plan) -> list[str]:
         found.append(
             f"an epoch is {plan.epoch_samples / batch:.2f} steps; batches run on into the next one"
         )
-    if config.optimizer.name == "lars" and config.optimizer.trust_skip == ():
+    if config.optimizer.name == "lars" and not lars_of(config.optimizer).trust_skip:
         found.append("BatchNorm and biases have trust ratios too (optimizer.trust_skip is empty)")
     return found

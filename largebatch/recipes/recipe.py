@@ -33,17 +33,12 @@ class Recipe:
     @property
     def samples_per_step(self) -> int:
         """The global batch, at first."""
-        return self.config.batch.workers * self.config.batch.images_per_worker
+        return self.config.batch.images
 
     @property
     def unverified(self) -> tuple[str, ...]:
         """Options whose values no primary or secondary source gives."""
         return tuple(key for key, tag in self.sources.items() if tag in UNVERIFIED)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every value that decides the mathematics is from a primary source."""
-        return not self.untagged() and set(self.sources.values()) <= {"S", "D"}
 
     def values(self) -> Iterator[tuple[str, Any, str]]:
         """(option, value, tag) of every option that the recipe sets or has a source for."""
@@ -91,5 +86,14 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
 
 
 def all_recipes(folder: Path) -> tuple[Recipe, ...]:
-    """The recipes of a folder, by name."""
-    return tuple(load_recipe(path) for path in sorted(folder.glob("*.py")))
+    """The recipes of a folder, by name.
+
+    Raises:
+      ConfigError: there are none.
+    """
+    paths = sorted(folder.glob("*.py"))
+    if not paths:
+        raise ConfigError(
+            f"no recipes in {folder}; give a folder of Python files with get_config()"
+        )
+    return tuple(load_recipe(path) for path in paths)

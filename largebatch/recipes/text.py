@@ -16,9 +16,9 @@ def facts_of(recipe: Recipe) -> Facts | None:
     source = recipe.config.data.source
     if source not in KNOWN_SETS:
         return None
-    train, validation, classes = KNOWN_SETS[source]
-    side = recipe.config.data.image_size or 224
-    return Facts(train, validation, classes, (side, side, 3), devices=1)
+    known = KNOWN_SETS[source]
+    side = recipe.config.data.image_size or known.side
+    return Facts(known.train, known.validation, known.classes, (side, side, 3), devices=1)
 
 
 def resolved_text(recipe: Recipe) -> str:
@@ -57,7 +57,7 @@ def listing(recipes: Sequence[Recipe]) -> Rows:
             _number(published.top1_percent, " %"),
             _duration(published.seconds),
             published.provenance,
-            "exact" if recipe.is_exact else f"{len(recipe.unverified)} unverified",
+            f"{len(recipe.unverified)} unverified",
         )
         for recipe in recipes
         if (published := recipe.published)

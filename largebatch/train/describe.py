@@ -52,7 +52,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
         (
             "optimizer",
-            f"{optimizer.title}, momentum {optimizer.momentum:g}, weight decay {optimizer.weight_decay:g}",
+            f"{optimizer.title}, momentum {optimizer.momentum:g}, "
+            f"weight decay {optimizer.weight_decay:g}",
         ),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]

@@ -114,7 +114,8 @@ class Loop:
         if last > first:
             self._event("train_stop", last)
         if self.result is None:
-            self.result = evaluate(self.run.stage_at(last), state, plan.position(last))
+            stage = self.run.stage_at(last)
+            self.result = evaluate(stage, stage.placed(state), plan.position(last))
         return state
 
     def _train_stage(self, stage: Run, state: TrainState, first: int, last: int) -> TrainState:

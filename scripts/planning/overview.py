@@ -6,7 +6,7 @@ from typing import Any
 from largebatch.cluster.prediction import Prediction
 from largebatch.config import Plan
 from largebatch.recipes import Recipe
-from largebatch.recipes.forecast import Flops, evaluations_of
+from largebatch.recipes.forecast import Flops
 
 Rows = list[tuple[str, str]]
 
@@ -23,7 +23,7 @@ def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
             "length",
             f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs of "
             f"{plan.epoch_samples / plan.samples_per_step:.2f} steps, "
-            f"{evaluations_of(plan)} evaluations",
+            f"{plan.evaluations} evaluations",
         ),
     ]
     if len(plan.stages) > 1:
@@ -37,7 +37,8 @@ def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
             for stage in plan.stages
         ]
     for name, position, _ in plan.schedule.milestones():
-        step = min(plan.steps, 1 + _step_at(plan, position))
+        position = min(position, plan.samples)
+        step = min(plan.steps, 1 + plan.steps_until(position))
         rates = plan.rates(step)
         rows.append(
             (
@@ -127,9 +128,3 @@ def as_json(
         "model_dtype": plan.config.model.dtype,
         "wire": plan.config.comm.wire,
     }
-
-
-def _step_at(plan: Plan, position: int) -> int:
-    """Steps done when so many samples are consumed."""
-    stage = next((s for s in reversed(plan.stages) if position >= s.first_sample), plan)
-    return stage.first_step + round((position - stage.first_sample) / stage.samples_per_step)

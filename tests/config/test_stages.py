@@ -122,7 +122,7 @@ def test_what_depends_on_the_size_of_a_step(sections, said):
 
 
 def test_stages_of_a_configuration_keep_what_they_do_not_change():
-    first, second = stages_of(config("2 epochs: data.crop_area=(0.2,0.9) data.flip=true"))
+    first, second = stages_of(config("2 epochs: data.crop_area=(0.2, 0.9)  data.flip=true"))
     assert second.config.data.crop_area == (0.2, 0.9)
     assert second.config.data.flip
     assert first.config.optimizer == second.config.optimizer

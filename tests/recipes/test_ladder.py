@@ -2,9 +2,12 @@
 
 import itertools
 import math
+import shlex
+from pathlib import Path
 
 import pytest
 
+from largebatch.config import Facts, load, resolve
 from largebatch.errors import ConfigError
 from largebatch.recipes import document, ladder
 
@@ -65,6 +68,18 @@ def test_workers_make_up_the_batch():
         assert 8 <= images <= 64
     with pytest.raises(ConfigError, match=r"cannot be shared by workers .* try"):
         ladder.workers_of(40_009)  # a prime
+
+
+@pytest.mark.parametrize("batch", [p.batch for p in ladder.POINTS] + [4_160, 40_000, 131_072])
+def test_every_proposal_can_be_run(batch):
+    """The command's options, resolved."""
+    line = shlex.split(document.proposal(ladder.propose(batch))[-1])
+    path = Path(__file__).parents[2] / line[2].removeprefix("--config=")
+    overrides = [tuple(word.removeprefix("--config.").split("=", 1)) for word in line[3:]]
+    config = load(path, overrides)
+    plan = resolve(config, Facts(1_281_167, 50_000, 1_000, (224, 224, 3), devices=1))
+    assert plan.samples_per_step == batch
+    assert plan.epochs > ladder.propose(batch).epochs - 1e-9
 
 
 def test_a_proposal_names_what_it_is_made_of_and_the_command():

@@ -42,7 +42,6 @@ def test_what_a_recipe_says(recipe):
     assert found.published.devices == "8 of them"
     assert found.unverified == ("norm.span",)
     assert found.untagged() == ("optimizer.momentum",)
-    assert not found.is_exact
     shown = {key: tag for key, _, tag in text.values(found)}
     assert shown == {
         "schedule.peak": "S",

@@ -39,6 +39,11 @@ class Batch:
         mathematics=False,
     )
 
+    @property
+    def images(self) -> int:
+        """The global batch: W × n."""
+        return self.workers * self.images_per_worker
+
 
 @dataclasses.dataclass(frozen=True)
 class Comm:
