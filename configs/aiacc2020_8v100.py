@@ -20,6 +20,7 @@ PUBLISHED = Published(
     epochs=21.0,
     top1_percent=75.58,
     seconds=1297.7,
+    software="v0.7",
 )
 
 SOURCES = sources(

@@ -18,6 +18,7 @@ PUBLISHED = Published(
     cluster="dgx1-v100",
     epochs=149.0,
     top1_percent=77.4,
+    software="v2.0",
 )
 
 SOURCES = sources(

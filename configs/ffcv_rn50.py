@@ -28,6 +28,7 @@ PUBLISHED = Published(
     epochs=16.0,
     top1_percent=73.8,
     seconds=894.0,
+    software="v2.0",
 )
 
 SOURCES = sources(

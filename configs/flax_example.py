@@ -19,6 +19,7 @@ PUBLISHED = Published(
     epochs=100.0,
     top1_percent=76.37,
     seconds=15840.0,
+    software="v0.7",
 )
 
 SOURCES = sources(

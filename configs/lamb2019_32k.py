@@ -18,6 +18,7 @@ PUBLISHED = Published(
     cluster="tpu-v3",
     epochs=90.0,
     top1_percent=76.34,
+    software="v0.6",
 )
 
 SOURCES = sources(

@@ -22,6 +22,7 @@ PUBLISHED = Published(
     epochs=90,
     top1_percent=75.03,
     seconds=224.0,
+    software="v0.5",
 )
 
 SOURCES = sources(

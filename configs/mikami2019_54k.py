@@ -21,6 +21,7 @@ PUBLISHED = Published(
     epochs=90,
     top1_percent=75.29,
     seconds=122.0,
+    software="v0.6",
 )
 
 SOURCES = sources(

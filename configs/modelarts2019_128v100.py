@@ -21,6 +21,7 @@ PUBLISHED = Published(
     epochs=36.0,
     top1_percent=75.33,
     seconds=162.3,
+    software="v0.6",
 )
 
 SOURCES = sources(

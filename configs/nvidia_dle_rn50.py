@@ -21,6 +21,7 @@ PUBLISHED = Published(
     epochs=90.0,
     top1_percent=77.19,
     seconds=6480.0,
+    software="v0.7",
 )
 
 SOURCES = sources(

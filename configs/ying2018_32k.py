@@ -21,6 +21,7 @@ PUBLISHED = Published(
     epochs=90,
     top1_percent=76.3,
     seconds=132.0,
+    software="v0.5",
 )
 
 SOURCES = sources(

@@ -21,6 +21,7 @@ PUBLISHED = Published(
     epochs=90,
     top1_percent=75.2,
     seconds=108.0,
+    software="v0.5",
 )
 
 SOURCES = sources(

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from largebatch.errors import UserError
+
 
 def plain(value: Any) -> Any:
     """Converts a value to what strict JSON can hold.
@@ -52,6 +54,25 @@ def folders(directory: str | Path) -> list[str]:
     """
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def check_parent(path: Path) -> None:
+    """Makes the folder that a file is to go into, before the work whose result it will hold.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UserError: The folder cannot be made or written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise PermissionError(None, "no permission, or a folder")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); choose another place"
+        ) from error
 
 
 @contextmanager

@@ -21,11 +21,12 @@ from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
 from largebatch.cluster import compile as compiling
-from largebatch.cluster.prediction import Prediction, known_clusters
+from largebatch.cluster.prediction import known_clusters
 from largebatch.cluster.study import VARIANTS, parse_variants
 from largebatch.cluster.topologies import open_topology
-from largebatch.config import Plan, command_line, resolve
+from largebatch.config import command_line, resolve
 from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.files import check_parent
 from largebatch.recipes import Recipe, load_recipe
 from largebatch.recipes.forecast import doubts, flops_of, forecast
 from largebatch.tracking import Console
@@ -70,31 +71,36 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def predicted(
-    recipe: Recipe, plan: Plan, flags: argparse.Namespace
-) -> tuple[Prediction | None, int, str]:
-    """The prediction, devices and cluster; None where the machines are not modelled.
+def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
+    """Devices, cluster and software to predict for; cluster empty where none is modelled.
 
     Raises:
-      ConfigError: an unknown cluster, or devices that do not suit plan or cluster.
+      ConfigError: an unknown cluster, or devices that do not say of which machines.
     """
-    published = recipe.published
-    cluster = flags.cluster or (published.cluster if published else "")
+    row = recipe.published
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices={flags.devices} must be above 0")
-    if flags.devices and not cluster:
-        raise ConfigError(
-            f"--devices={flags.devices} needs to know of which machines; give --cluster, one of "
-            f"{', '.join(known_clusters())}"
-        )
-    devices = flags.devices or (published.device_count if published else None) or 1
-    if recipe.config.run.scale_to != "full" and not flags.devices:
-        cluster = ""  # the published devices are not for what is shrunk
     if flags.cluster and flags.cluster not in known_clusters():
         raise ConfigError(
             f"--cluster={flags.cluster} is unknown; {did_you_mean(flags.cluster, known_clusters())}"
         )
-    return (forecast(plan, devices, cluster) if cluster else None), devices, cluster
+    if recipe.config.run.scale_to != "full":
+        return flags.devices or 1, "", ""  # it knows ResNet-50 on photographs
+    cluster = flags.cluster or (row.cluster if row else "")
+    if flags.devices and not cluster:
+        raise ConfigError(
+            f"--devices={flags.devices} does not say of which machines; give --cluster, one of "
+            f"{', '.join(known_clusters())}"
+        )
+    devices = flags.devices or (row.device_count if row else None) or 1
+    same = row is not None and cluster == row.cluster
+    return devices, cluster, row.round if same else ""
+
+
+def _check_files(flags: argparse.Namespace) -> None:
+    for path in (flags.json, flags.picture):
+        if path:
+            check_parent(path)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,17 +120,27 @@ def main(arguments: Sequence[str]) -> int:
 def _plan(
     flags: argparse.Namespace, overrides: list[tuple[str, str]], arguments: Sequence[str]
 ) -> int:
+    _check_files(flags)
     recipe = load_recipe(flags.config, overrides)
     config, console = recipe.config, Console()
     topology = open_topology(flags.topology) if flags.topology else None
     names = parse_variants(flags.variants)
     plan = resolve(config, facts_of(*compiled.sources(config), 1, 1))
     flops = flops_of(plan, model_of(plan))
-    found, devices, cluster = predicted(recipe, plan, flags)
+    devices, cluster, software = machines(recipe, flags)
+    found = forecast(plan, devices, cluster, software) if cluster else None
     rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
-    if found:
-        rows += overview.forecast_rows(found, devices, cluster)
     warnings = doubts(config, plan)
+    if found:
+        rows += overview.forecast_rows(found, devices, cluster, software)
+        remark = (
+            overview.unlike_published(recipe, found) if not (flags.devices or flags.cluster) else ""
+        )
+        warnings += [remark] if remark else []
+    else:
+        rows.append(
+            ("predicted", "no time: it needs ResNet-50 at full scale and a --cluster that is known")
+        )
     kept = {"plan": overview.as_json(plan, flops, found, devices, warnings)}
     title, studies = recipe.name, []
     if topology:

@@ -28,6 +28,7 @@ from rich.table import Table
 
 from largebatch.cluster import prediction, simulation
 from largebatch.errors import ConfigError, UserError
+from largebatch.files import check_parent
 
 RECORD = Path("records") / "2026-11-21_cost_model.json"
 PAGE = Path("docs") / "cost-model.md"
@@ -133,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         check_pictures()
+        for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
+            check_parent(options.out / path)
         if options.record:
             kept = read(options.record)
         else:

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.measure import environment, write
 
 from largebatch.errors import ConfigError, DataError, UserError
+from largebatch.files import check_parent
 from largebatch.studies.plots import draw_all
 
 Drawings = dict[str, Callable[[dict[str, Any]], Any]]
@@ -29,7 +30,9 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--seeds", help="with commas between (0,1,2; quick: 0)")
     made.add_argument("--json", type=Path, help="where to write the record")
     made.add_argument("--images", type=Path, help="folder to draw the figures into")
-    made.add_argument("--draw", type=Path, help="a record to draw again, instead of a study")
+    made.add_argument(
+        "--draw", type=Path, help="a record to draw again into --images, instead of a study"
+    )
     return made
 
 
@@ -46,6 +49,17 @@ def seeds(flags: argparse.Namespace) -> list[int]:
         raise ConfigError(f"--seeds={text} are not whole numbers with commas between") from error
 
 
+def check_files(flags: argparse.Namespace) -> None:
+    """Refuse to begin what could not be written at the end.
+
+    Raises:
+      UserError: with the file.
+    """
+    for path in (flags.json, flags.images and flags.images / "any.png"):
+        if path:
+            check_parent(path)
+
+
 def draw(flags: argparse.Namespace, drawings: Drawings) -> int:
     """Draw the figures of a record that is there.
 
@@ -56,7 +70,14 @@ def draw(flags: argparse.Namespace, drawings: Drawings) -> int:
         kept = json.loads(flags.draw.read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"--draw={flags.draw}: no record ({error}); run the study") from error
-    _draw(flags.images or Path("docs/images"), drawings, kept)
+    if not flags.images:
+        raise ConfigError("--draw needs to know where to; give --images, such as docs/images")
+    try:
+        _draw(flags.images, drawings, kept)
+    except KeyError as error:
+        raise DataError(
+            f"--draw={flags.draw} is no record of this study: it lacks {error}; give one of its own"
+        ) from error
     return 0
 
 

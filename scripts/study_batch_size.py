@@ -18,6 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the study, or draw a record of it."""
     flags = studies.parser(__doc__).parse_args(arguments)
     with studies.errors():
+        studies.check_files(flags)
         if flags.draw:
             return studies.draw(flags, batch_size_plots.DRAWINGS)
         grid, arms = batch_size.quick() if flags.quick else batch_size.full()

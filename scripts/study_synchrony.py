@@ -19,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the study, or draw a record of it."""
     flags = studies.parser(__doc__).parse_args(arguments)
     with studies.errors():
+        studies.check_files(flags)
         if flags.draw:
             return studies.draw(flags, synchrony_plots.DRAWINGS)
         setup, policies = synchrony_record.quick() if flags.quick else synchrony_record.full()

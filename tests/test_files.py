@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from largebatch.files import write_json
+from largebatch.errors import UserError
+from largebatch.files import check_parent, write_json
 
 
 def test_write_json_converts_what_a_config_holds(tmp_path):
@@ -80,3 +81,12 @@ def test_colleagues_can_read_the_file(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "summary.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_where_a_file_cannot_be_written_is_found_out_before(tmp_path):
+    check_parent(tmp_path / "new" / "folder" / "record.json")
+    assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "record.json", tmp_path / "new"):
+        with pytest.raises(UserError, match=r"cannot be written .* choose another place"):
+            check_parent(path)

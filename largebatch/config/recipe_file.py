@@ -20,7 +20,8 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
       ConfigError: no such file, or it raises, with the line; or it has no configuration.
     """
     if path.suffix != ".py" or not path.is_file():
-        where = path.parent if path.parent.is_dir() else Path("configs")
+        named = str(path.parent) != "." and path.parent.is_dir()
+        where = path.parent if named else Path("configs")
         recipes = sorted(str(p) for p in where.glob("*.py"))
         raise ConfigError(
             f"no recipe file {path}; {did_you_mean(str(path), recipes)}"

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from largebatch.cluster.prediction import Prediction, Segment, Workload, predict
 from largebatch.config import Config, Plan
+from largebatch.config.geometry import check_workers
 from largebatch.config.rates import lars_of
-from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.recipes import ladder
 
@@ -22,11 +22,7 @@ def workload_of(plan: Plan, devices: int) -> Workload:
     """
     config = plan.config
     for stage in plan.stages:
-        if stage.workers % devices:
-            raise ConfigError(
-                f"{stage.workers:,} workers cannot be shared evenly by {devices:,} devices; give "
-                "--devices that divide them"
-            )
+        check_workers(stage.workers, devices)
     return Workload(
         tuple(
             Segment(s.stage_steps, s.samples_per_step // devices, devices, s.facts.image_shape[0])
@@ -39,13 +35,19 @@ def workload_of(plan: Plan, devices: int) -> Workload:
     )
 
 
-def forecast(plan: Plan, devices: int, cluster: str) -> Prediction:
+def forecast(plan: Plan, devices: int, cluster: str, round: str = "") -> Prediction:
     """The time of a plan on so many devices of a cluster of `known_clusters`.
+
+    Args:
+      plan: what is trained.
+      devices: as JAX counts them.
+      cluster: of which machines.
+      round: MLPerf round whose software is meant; empty: the latest that is known there.
 
     Raises:
       ConfigError: the workers, the devices and the cluster do not fit each other.
     """
-    return predict(workload_of(plan, devices), cluster)
+    return predict(workload_of(plan, devices), cluster, round=round)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,13 @@ class Published:
     """Top-1 at which its clock stopped."""
     mlperf: str = ""
     """Round and division of an MLPerf submission; empty: none."""
+    software: str = ""
+    """MLPerf round nearest in time, for predictions; empty: that of ``mlperf``."""
+
+    @property
+    def round(self) -> str:
+        """MLPerf round whose software predictions are for; empty: not known."""
+        return self.software or (self.mlperf.split()[0] if self.mlperf.startswith("v") else "")
 
 
 def sources(**options: str) -> dict[str, str]:

@@ -75,7 +75,8 @@ def prediction(recipe: Path, published: Published) -> Prediction | None:
     known = [known_split(options.source, s, options.image_size) for s in ("train", "validation")]
     if not published.cluster or not devices or None in known:
         return None
-    return forecast(resolve(config, facts_of(*known, devices, 1)), devices, published.cluster)
+    plan = resolve(config, facts_of(*known, devices, 1))
+    return forecast(plan, devices, published.cluster, published.round)
 
 
 class Row(NamedTuple):
@@ -102,8 +103,12 @@ def rows(kept: Mapping[str, Any]) -> list[Row]:
         ),
         Row(
             "time on the clock",
-            f"{_given(clock['mean'], '{:,.1f} s')} ({how}, "
-            f"{clock['not_reached']} without reaching the target)",
+            f"{_given(clock['mean'], '{:,.1f} s')} ({how}"
+            + (
+                f", {clock['not_reached']} without reaching the target)"
+                if clock["not_reached"]
+                else ")"
+            ),
             _given(published.get("seconds"), "{:,.1f} s") + _rules(published),
             _given(expected.get("clock_s"), "{:,.1f} s") + _range(expected),
         ),
@@ -172,7 +177,10 @@ def _share(found: Mapping[str, Any] | None) -> str:
     text = f"{found['mean']:.2%}"
     if found["low"] is None:
         return text + " (1 run)"
-    return text + f" ({found['low']:.2%} to {found['high']:.2%} at 95 %, {found['runs']} runs)"
+    return (
+        text
+        + f" ({found['low']:.2%} to {min(1.0, found['high']):.2%} at 95 %, {found['runs']} runs)"
+    )
 
 
 def _range(expected: Mapping[str, Any]) -> str:

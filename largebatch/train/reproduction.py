@@ -111,7 +111,8 @@ def reproduce(
         with replacing(folder / "README.md") as stream:
             stream.write(record.page(kept).encode())
         rows = [
-            (row.name, f"{row.measured}; published {row.published}") for row in record.rows(kept)
+            (row.name, f"{row.measured}; published {row.published}; predicted {row.predicted}")
+            for row in record.rows(kept)
         ]
         console.closing(rows, str(folder))
     processes.wait_for_all("record written")

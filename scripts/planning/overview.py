@@ -1,5 +1,6 @@
 """What a plan says without a compiler: stages, rates, FLOPs, and the time that is predicted."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,13 +66,13 @@ def flops_rows(flops: Flops) -> Rows:
     return [
         (
             "FLOPs",
-            f"{flops.of_image / 1e9:.1f} GFLOP to train on an image, "
-            f"{flops.of_training / 1e18:.3g} EFLOP in all (forward, and twice that for backward)",
+            f"{_flop(flops.of_image)} to train on an image, {_flop(flops.of_training)} in all "
+            "(forward, and twice that for backward)",
         )
     ]
 
 
-def forecast_rows(found: Prediction, devices: int, cluster: str) -> Rows:
+def forecast_rows(found: Prediction, devices: int, cluster: str, round: str) -> Rows:
     """Predicted times, as (label, value)."""
     parts = {
         "computing": found.compute_s,
@@ -81,7 +82,11 @@ def forecast_rows(found: Prediction, devices: int, cluster: str) -> Rows:
         "slowest device": found.straggler_s,
     }
     return [
-        ("predicted on", f"{devices:,} devices of {cluster}"),
+        (
+            "predicted on",
+            f"{devices:,} devices of {cluster}"
+            + (f", with the software of MLPerf {round}" if round else ""),
+        ),
         (
             "step",
             f"{1e3 * found.step_s:.2f} ms: "
@@ -128,3 +133,20 @@ def as_json(
         "model_dtype": plan.config.model.dtype,
         "wire": plan.config.comm.wire,
     }
+
+
+def _flop(count: float) -> str:
+    """With the prefix that leaves 1 to 999."""
+    power = min(6, int(math.log10(max(1.0, count))) // 3)
+    return f"{count / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}FLOP"
+
+
+def unlike_published(recipe: Recipe, found: Prediction) -> str:
+    """A remark where the published time is not in the predicted interval; else empty."""
+    seconds = recipe.published and recipe.published.seconds
+    if not seconds or found.low_s <= seconds <= found.high_s:
+        return ""
+    return (
+        f"the published time, {seconds:,g} s, is outside of the predicted {found.low_s:,.1f} to "
+        f"{found.high_s:,.1f} s: the model does not describe that run well"
+    )

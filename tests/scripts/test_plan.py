@@ -110,7 +110,8 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     ("more", "says"),
     [
         (["--cluster=abcd"], "did you mean 'abci'"),
-        (["--cluster=abci", "--devices=2047"], "cannot be shared evenly by 2,047 devices"),
+        (["--cluster=abci", "--devices=2047"], "cannot be shared evenly by 2047 devices"),
+        (["--devices=-8"], "--devices=-8 must be above 0"),
     ],
 )
 def test_predictions_that_cannot_be_made(more, says, capsys, tmp_path):

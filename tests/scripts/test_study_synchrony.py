@@ -2,12 +2,15 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import jax
 import pytest
 import study_synchrony
 
 from largebatch.studies import synchrony_record
+
+OTHER = Path(__file__).parents[2] / "records" / "2026-11-21_study_batch_size.json"
 
 
 @pytest.fixture
@@ -69,9 +72,13 @@ def test_arrivals_drawn_are_near_those_of_the_closed_form():
     [
         (["--quick", "--seeds=0,x"], "error: --seeds=0,x are not whole numbers"),
         (["--draw=absent.json"], "error: --draw=absent.json: no record"),
+        ([f"--draw={OTHER}"], "error: --draw needs to know where to; give --images"),
+        ([f"--draw={OTHER}", "--images=IMAGES"], f"error: --draw={OTHER} is no record of this"),
+        (["--quick", "--json=/dev/null/x.json"], "error: /dev/null/x.json cannot be written"),
     ],
 )
-def test_mistakes_are_told_in_one_line(flags, message, capsys):
+def test_mistakes_are_told_in_one_line(flags, message, capsys, tmp_path):
+    flags = [flag.replace("IMAGES", str(tmp_path)) for flag in flags]
     with pytest.raises(SystemExit) as stopped:
         study_synchrony.main(flags)
     assert stopped.value.code == 2

@@ -13,8 +13,9 @@ class Run:
     seed: int = option(0, "seed of parameters, data order and augmentation", within="at least 0")
     scale_to: Literal["full", "node", "laptop"] = option(
         "full",
-        "shrink a recipe for ImageNet, with the same ratio of batch to data set and the same shape "
-        "of schedule: node, to Imagenette; laptop, to the digits and a tiny network",
+        "shrink a recipe for ImageNet, with the same ratio of batch to data set (but at least 64 "
+        "or 16 images) and the same shape of schedule: node, to Imagenette, for 8 devices; laptop, "
+        "to the digits and a tiny network, at a quarter of the learning rate",
         mathematics=False,
     )
     scale_length: float = option(
