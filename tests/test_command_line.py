@@ -30,7 +30,7 @@ def fails(capsys, *arguments):
         ("--config.batch.images_per_worker=500", ["4000", "1437", "data.repeat"]),
         ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
         ("--config.data.source=imagenet", ["imagenet", "digits", "synthetic"]),
-        ("--config.data.image_size=32", ["image_size", "32", "8"]),
+        ("--config.data.examples=32", ["data.examples", "32", "1437"]),
         ("--config.optimizer.decay_skip=norm", ["optimizer.decay_skip", "'norm'", "bn"]),
         ("--lr=3", ["--lr=3", "--config.section.key=value"]),
         ("--coordinator=localhost:1", ["--processes", "--process"]),

@@ -167,6 +167,8 @@ def _compiling_once() -> Iterator[None]:
     if jax.config.jax_compilation_cache_dir:
         yield
         return
+    from jax.experimental.compilation_cache import compilation_cache
+
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [getattr(jax.config, name) for name in names]
     with tempfile.TemporaryDirectory() as directory:
@@ -177,6 +179,7 @@ def _compiling_once() -> Iterator[None]:
         finally:
             for name, value in zip(names, before, strict=True):
                 jax.config.update(name, value)
+            compilation_cache.reset_cache()  # or it would go on in the folder that is deleted
 
 
 def _run(

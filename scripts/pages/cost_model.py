@@ -45,6 +45,7 @@ half.
 
 ```python
 from largebatch.cluster.prediction import Segment, Workload, predict
+
 record = Segment(steps=1440, images_per_device=40, devices=2048)
 predict(Workload((record,), evaluations=23, evaluation_images=50_000), "abci").clock_s
 ```

@@ -10,7 +10,8 @@ _WIDTH = 110
 def flowed(section: str) -> str:
     """Prose and items of lists filled to the page's width; all else as it is."""
     blocks = []
-    for block in section.strip().split("\n\n"):
+    # A blank line inside of a fence divides nothing.
+    for block in re.findall(r"```.*?```|[^\n](?:(?!\n\n).)*", section.strip(), re.DOTALL):
         head, _, rest = block.partition("\n")
         if head.startswith("#") and rest:
             blocks.append(f"{head}\n{flowed(rest)}")
