@@ -73,13 +73,9 @@ class Programs:
     @functools.cached_property
     def finish(self) -> jax.stages.Compiled:
         """The last microbatch, all-reduce and update."""
-        rate = jax.ShapeDtypeStruct(
-            (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
-        )
-        rates = Rates(*[rate] * len(Rates._fields))
         carry = self._carry if self.steps.plan.microbatches > 1 else None
         return self._compile(
-            "train step", self.steps.finish, self.state, carry, *self._images, rates
+            "train step", self.steps.finish, self.state, carry, *self._images, self._rates
         )
 
     def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:
@@ -130,6 +126,13 @@ class Programs:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             jax.eval_shape(self.steps.empty_carry),
         )
+
+    @property
+    def _rates(self) -> Rates:
+        rate = jax.ShapeDtypeStruct(
+            (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
+        )
+        return Rates(*[rate] * len(Rates._fields))
 
     @property
     def _images(self) -> tuple[PyTree, jax.ShapeDtypeStruct]:

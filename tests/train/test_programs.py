@@ -16,9 +16,8 @@ def finish_text(devices, microbatch, **sections):
     """The train step as it is handed to the compiler, and its step functions."""
     made = worlds.steps(worlds.config(**sections), devices, microbatch, "float32")
     programs = Programs(made)
-    rate = jax.ShapeDtypeStruct((), "float32")
     carry = programs._carry if made.plan.microbatches > 1 else None
-    lowered = made.finish.lower(programs.state, carry, *programs._images, rate)
+    lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates)
     return lowered.as_text(), made
 
 
@@ -62,8 +61,7 @@ def overlap(scheme):
     """
     made = worlds.steps(worlds.config(comm={"allreduce": scheme}), 4, 1, "float32")
     programs = Programs(made)
-    rate = jax.ShapeDtypeStruct((), "float32")
-    outer = jax.make_jaxpr(made.finish)(programs.state, None, *programs._images, rate)
+    outer = jax.make_jaxpr(made.finish)(programs.state, None, *programs._images, programs._rates)
     jaxpr = outer.jaxpr
     while not any(e.primitive.name.startswith("psum") for e in jaxpr.eqns):
         (jaxpr,) = (
