@@ -51,11 +51,12 @@ def check_batch(config: Config, facts: Facts) -> None:
       ConfigError: with the numbers and the nearest that work.
     """
     workers, images = config.batch.workers, config.batch.images_per_worker
+    batch = config.batch.images
     examples = facts.train_examples
     may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
-    if workers * images > examples and not may_repeat:
+    if batch > examples and not may_repeat:
         raise ConfigError(
-            f"a global batch of {workers * images} ({workers} workers × {images} images) exceeds "
+            f"a global batch of {batch} ({workers} workers × {images} images) exceeds "
             f"the {examples} training examples; "
             + (
                 f"use batch.workers={examples // images} or fewer, or "

@@ -72,9 +72,13 @@ class Plan:
         stage = self.stage_at(step)
         return stage.first_sample + (step - stage.first_step) * stage.samples_per_step
 
+    def stage_of(self, position: int) -> "Plan":
+        """The stage in which sample number ``position``, from 1, is consumed."""
+        return next((s for s in reversed(self.stages) if position > s.first_sample), self)
+
     def steps_until(self, position: int) -> int:
         """The first number of steps after which so many samples, or more, are consumed."""
-        stage = next((s for s in reversed(self.stages) if position > s.first_sample), self)
+        stage = self.stage_of(position)
         done = math.ceil((position - stage.first_sample) / stage.samples_per_step)
         return min(self.steps, stage.first_step + done)
 

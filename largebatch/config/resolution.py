@@ -157,7 +157,7 @@ def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan
         return plan
     per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
     wanted = durations.samples(text, "run.stop_after", **per)
-    stage = next((s for s in reversed(plan.stages) if wanted > s.first_sample), plan)
+    stage = plan.stage_of(wanted)
     done = round((wanted - stage.first_sample) / stage.samples_per_step)
     return dataclasses.replace(
         plan, stop_after_step=min(plan.steps, stage.first_step + max(1, done))

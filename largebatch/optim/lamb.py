@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from largebatch.optim.moments import kept, mean_squares
+from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
     descend,
+    kept,
     resolve_mask,
     spread,
     times,

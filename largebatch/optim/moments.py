@@ -24,8 +24,3 @@ def mean_squares(grads: PyTree, held: PyTree, share: float) -> PyTree:
         grads,
         held,
     )
-
-
-def kept(new: PyTree, old: PyTree) -> PyTree:
-    """`new` in the dtypes of `old`."""
-    return jax.tree.map(lambda x, like: x.astype(like.dtype), new, old)

@@ -68,7 +68,12 @@ def accumulate(
     """
     new = jax.tree.map(lambda x, v: times(momentum, v) + x, inputs, velocity)
     steps = jax.tree.map(lambda x, v: x + times(momentum, v), inputs, new) if nesterov else new
-    return steps, jax.tree.map(lambda v, old: v.astype(old.dtype), new, velocity)
+    return steps, kept(new, velocity)
+
+
+def kept(new: PyTree, old: PyTree) -> PyTree:
+    """`new` in the dtypes of `old`, in which it is held until the next update."""
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), new, old)
 
 
 def advance(

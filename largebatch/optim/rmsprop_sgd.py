@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from largebatch.optim.moments import kept, mean_squares
+from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
     advance,
     descend,
+    kept,
     resolve_mask,
     zero_velocity,
 )

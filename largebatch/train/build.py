@@ -138,9 +138,9 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
       devices: None for all devices of all processes.
     """
     devices = jax.devices() if devices is None else devices
-    opened = functools.cache(open_source)
+    opener = functools.cache(data.open_source)  # most stages read the same source alike
     splits = [
-        (opened(stage.config, "train"), opened(stage.config, "validation"))
+        tuple(open_source(stage.config, split, opener) for split in ("train", "validation"))
         for stage in stages_of(config)
     ]
     facts = facts_of(

@@ -1,14 +1,18 @@
 """The data that a configuration names, and what a plan needs to know of them."""
 
+from collections.abc import Callable
+
 from largebatch import data
 from largebatch.config import Config, Facts
 from largebatch.errors import DataError
 
 
-def open_source(config: Config, split: str) -> data.Source:
-    """The training or validation split of the configured data."""
+def open_source(
+    config: Config, split: str, opener: Callable[..., data.Source] = data.open_source
+) -> data.Source:
+    """The training or validation split of the configured data, opened by ``opener``."""
     options = config.data
-    return data.open_source(
+    return opener(
         options.source,
         split,
         data.SourceOptions(

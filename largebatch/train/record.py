@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from largebatch.cluster.prediction import Prediction
-from largebatch.config import Plan, load, resolve
-from largebatch.data.known import known_split
-from largebatch.recipes import Published
+from largebatch.config import Plan, resolve
+from largebatch.recipes import Published, load_recipe
 from largebatch.recipes.forecast import forecast
+from largebatch.recipes.text import facts_of
 from largebatch.train.figures import SeedResult, estimate, olympic_mean
-from largebatch.train.opening import facts_of
 
 
 def record(
@@ -70,12 +69,11 @@ def prediction(recipe: Path, published: Published) -> Prediction | None:
     Raises:
         ConfigError: the recipe does not fit that hardware.
     """
-    config, devices = load(recipe), published.device_count
-    options = config.data
-    known = [known_split(options.source, s, options.image_size) for s in ("train", "validation")]
-    if not published.cluster or not devices or None in known:
+    full, devices = load_recipe(recipe), published.device_count
+    facts = facts_of(full)
+    if not published.cluster or not devices or facts is None:
         return None
-    plan = resolve(config, facts_of(*known, devices, 1))
+    plan = resolve(full.config, facts)
     return forecast(plan, devices, published.cluster, published.round)
 
 

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch import parallel
+from largebatch.cluster.backward import shapes_of
 from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.data.device_crops import crop_and_resize
@@ -76,10 +77,8 @@ class Steps:
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The static groups in which gradients are reduced."""
-        params, _ = jax.eval_shape(self.model.init, 0)
-        shapes = {path: leaf.shape for path, leaf in flatten_paths(params).items()}
         return gradient_buckets(
-            [(path, shapes[path]) for path in self.model.parameter_paths()],
+            shapes_of(self.model),
             self.plan.config.comm,
             tuple(self.mesh.devices.flat),
             images=self.plan.local_images,
