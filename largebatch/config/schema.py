@@ -11,6 +11,7 @@ from largebatch.config.sections import (
     Batch,
     Comm,
     Data,
+    Health,
     Loss,
     Model,
     Norm,
@@ -33,3 +34,4 @@ class Config:
     loss: Loss = dataclasses.field(default_factory=Loss)
     comm: Comm = dataclasses.field(default_factory=Comm)
     run: Run = dataclasses.field(default_factory=Run)
+    health: Health = dataclasses.field(default_factory=Health)

@@ -26,6 +26,17 @@ class Batch:
         within="above 0",
         mathematics=False,
     )
+    deadline_s: float = option(
+        0.0,
+        "seconds from the begin of a step after which a process computes no more microbatches of "
+        "it but the last; gradients are then the mean over what was computed; 0: none",
+        within="at least 0",
+    )
+    deadline_share: float = option(
+        0.5,
+        "with deadline_s: most of a step's microbatches that a process may leave out",
+        within="at least 0 and below 1",
+    )
     memory_gib: float = option(
         0.0,
         "device memory that `auto` plans for; 0: what the device reports",

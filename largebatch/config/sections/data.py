@@ -82,6 +82,14 @@ class Data:
         0, "augment by a random translation of up to this many pixels", within="at least 0"
     )
     flip: bool = option(False, "augment by a random horizontal flip")
+    max_unreadable: float = option(
+        0.001,
+        "photographs: share of a split's examples that may be undecodable; up to that a training "
+        "example is replaced by the next readable one, a validation example is seen as grey, and "
+        "each is named; more stop the run",
+        within="at least 0 and below 1",
+        mathematics=False,
+    )
     threads: int = option(
         0,
         "threads that read and augment; 0: one for each core",

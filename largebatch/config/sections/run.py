@@ -38,6 +38,12 @@ class Run:
         "stop here, with a checkpoint, as if interrupted; empty: at the end of training",
         mathematics=False,
     )
+    deterministic: bool = option(
+        False,
+        "only algorithms that give the same bits every time: of importance on GPUs, CPUs and TPUs "
+        "have no others",
+        mathematics=False,
+    )
     mlperf_log: Literal["", "open", "closed"] = option(
         "",
         "write WORKDIR/result_SEED.txt, MLPerf's log in this division, after a warm-up on made-up "
