@@ -12,7 +12,9 @@ from pathlib import Path
 
 from largebatch.config import command_line, load
 from largebatch.errors import UserError
+from largebatch.guard import MISTAKE, PEER, PREEMPTED, Guard, Interrupted, PeerError, leave
 from largebatch.parallel import processes
+from largebatch.parallel.peers import peers_of
 from largebatch.train import session
 
 
@@ -43,14 +45,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code."""
+    """Run; the result is the process's exit code (largebatch.guard has what each means)."""
     flags, others = parse(arguments)
     try:
         overrides = command_line.overrides(others)
         config = load(flags.config, overrides)
-        hosts = processes.initialise(
-            coordinator=flags.coordinator, processes=flags.processes, process=flags.process
-        )
         request = session.Request(
             recipe=flags.config,
             workdir=flags.workdir or Path("runs") / flags.config.stem,
@@ -59,18 +58,23 @@ def main(arguments: Sequence[str]) -> int:
             dry_run=flags.dry_run,
             eval_only=flags.eval_only,
         )
-        session.run(config, request, hosts=hosts)
+        with Guard(config.health).watching() as guard:
+            hosts = processes.initialise(
+                coordinator=flags.coordinator, processes=flags.processes, process=flags.process
+            )
+            guard.join(peers_of(config.health.peer_timeout_s))
+            session.run(config, request, hosts=hosts, guard=guard)
+    except Interrupted as reason:
+        print(f"stopped ({reason}); the same command resumes", file=sys.stderr)
+        return PREEMPTED
+    except PeerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return PEER
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "interrupted; the same command resumes from the newest checkpoint, if any",
-            file=sys.stderr,
-        )
-        return 130
+        return MISTAKE
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

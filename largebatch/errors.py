@@ -20,6 +20,10 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, unreadable or of another run."""
 
 
+class HealthError(UserError):
+    """A training that comes to nothing: not finite, diverged or stuck."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint at the nearest known name, or the list of all of them."""
     known = list(known)

@@ -4,7 +4,8 @@
 
 Each process has CPU devices of its own, and they talk over loopback (Gloo), as the hosts of a
 cluster do over a network. Process 0 is shown as it is, of the others only standard error. The exit
-code is that of the first process that fails; the others are then stopped.
+code is that of the first process that fails; the others find that out and are killed if they do not
+end by themselves. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-GRACE_S = 10.0
+GRACE_S = 30.0
 
 
 def free_port() -> int:
@@ -56,10 +57,7 @@ def wait(started: Sequence[subprocess.Popen]) -> int:
 
 
 def stop(started: Sequence[subprocess.Popen]) -> None:
-    """End those that still run."""
-    for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+    """Wait for those that still run, which may be saving; kill what does not end."""
     deadline = time.monotonic() + GRACE_S
     for process in started:
         try:
@@ -81,10 +79,16 @@ def main(arguments: Sequence[str]) -> int:
     if flags.processes < 1 or flags.devices < 1:
         parser.error("--processes and --devices must be at least 1")
     started = launch(flags.command, flags.processes, flags.devices)
+
+    def pass_on(number: int, _: object) -> None:
+        for process in started:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, pass_on)
     try:
         return wait(started)
-    except KeyboardInterrupt:
-        return 130
     finally:
         stop(started)
 

@@ -7,6 +7,8 @@ from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage
 from largebatch.errors import ConfigError
 
+MAX_SAMPLES = 2**31
+"""So that a sample position fits any integer on a device."""
 _MAX_SEED = 2**31  # it travels to the devices as int32
 
 
@@ -53,6 +55,11 @@ def check_batch(config: Config, facts: Facts) -> None:
     workers, images = config.batch.workers, config.batch.images_per_worker
     batch = config.batch.images
     examples = facts.train_examples
+    if batch >= MAX_SAMPLES:
+        raise ConfigError(
+            f"a global batch of {batch} (batch.workers={workers} × batch.images_per_worker="
+            f"{images}) is above the {MAX_SAMPLES} samples that can be counted; lower one of them"
+        )
     may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
     if batch > examples and not may_repeat:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 
 _PREFIX = "--config."
@@ -18,13 +19,14 @@ def overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
         argument = rest.pop(0)
         if not argument.startswith(_PREFIX):
             raise ConfigError(
-                f"unknown argument {argument!r}; options are written --config.section.key=value, "
-                "flags are listed by --help"
+                f"unknown argument {shown(argument)}; options are written "
+                "--config.section.key=value, flags are listed by --help"
             )
         key, equals, text = argument.removeprefix(_PREFIX).partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"{argument} has no value; write {argument}=VALUE")
+                said = shown(argument)[1:-1]
+                raise ConfigError(f"{said} has no value; write {said}=VALUE")
             text = rest.pop(0)
         pairs.append((key, text))
     return pairs

@@ -3,9 +3,11 @@
 import re
 from fractions import Fraction
 
+from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 
 _FORM = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
+_DIGITS = 30  # far more than any training has
 
 
 def samples(
@@ -24,13 +26,17 @@ def samples(
       Whole samples, rounded to the nearest.
 
     Raises:
-      ConfigError: the text is not a duration.
+      ConfigError: the text is not a duration, or not one that can be counted.
     """
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{key}={text!r} is not a duration; write '5 epochs', '540 steps', "
+            f"{key}={shown(text)} is not a duration; write '5 epochs', '540 steps', "
             "'1000000 samples' or '40 %'"
+        )
+    if len(match[1]) > _DIGITS:
+        raise ConfigError(
+            f"{key}={shown(text)} has more than the {_DIGITS} digits that can be counted"
         )
     # Exact arithmetic: 0.1 epochs of 1,281,167 must not depend on binary rounding.
     amount, unit = Fraction(match[1].replace("_", "")), match[2].rstrip("s")

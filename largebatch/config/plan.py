@@ -43,6 +43,12 @@ class Plan:
     checkpoint_every_steps: int
     stop_after_step: int
     """The step after which this process stops; ``steps`` unless ``run.stop_after`` is set."""
+    stuck_after_step: int = 0
+    """The step after which a loss like that of a guess means a stuck training; 0: never."""
+    hosts_every_steps: int = 0
+    """0: never."""
+    replay_every_steps: int = 0
+    """0: never."""
     evaluate_first_step: int = 0
     """The first evaluation; 0: as all others."""
     stage_steps: int = 0
@@ -83,6 +89,11 @@ class Plan:
         return min(self.steps, stage.first_step + done)
 
     @property
+    def warmup_steps(self) -> int:
+        """Steps until the warm-up is over, if this is the first stage; the next has the peak."""
+        return self.steps_until(self.schedule.warmup)
+
+    @property
     def evaluations(self) -> int:
         """Evaluations of the whole training."""
         return sum(self.evaluates_at(s) or s == self.steps for s in range(1, self.steps + 1))
@@ -94,8 +105,13 @@ class Plan:
         return step >= first and stage.is_due(step - first, stage.evaluate_every_steps)
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something is due after ``step`` steps that happens ``every`` so many."""
-        return (step - self.stage_at(step).counted_from) % every == 0
+        """Whether something is due after ``step`` steps that happens ``every`` so many, or never.
+
+        Args:
+          step: steps done.
+          every: the interval in steps; 0: never.
+        """
+        return every > 0 and (step - self.stage_at(step).counted_from) % every == 0
 
     @property
     def samples_per_step(self) -> int:

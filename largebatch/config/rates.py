@@ -6,6 +6,7 @@ from collections.abc import Callable
 from largebatch.config import durations
 from largebatch.config.schema import Config
 from largebatch.config.sections import Optimizer
+from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 from largebatch.optim.flavours import LarsSettings, lars_settings
 from largebatch.optim.rates import Blend, RateSchedule
@@ -104,8 +105,8 @@ def _points(texts: tuple[str, ...], at: Callable[[str, str], int]) -> Points:
             made.append((at("points", match["where"]), float(match["multiple"])))
         except (TypeError, ValueError):
             raise ConfigError(
-                f"schedule.points: {text!r} is no point; write '16 epochs: 0.5', the place and the "
-                "multiple of the peak"
+                f"schedule.points: {shown(text)} is no point; write '16 epochs: 0.5', the place "
+                "and the multiple of the peak"
             ) from None
     return tuple(made)
 

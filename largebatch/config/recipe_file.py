@@ -1,6 +1,7 @@
 """A recipe is a Python file with a ``get_config()``."""
 
 import importlib.util
+import re
 import sys
 import traceback
 import types
@@ -12,6 +13,9 @@ from ml_collections import ConfigDict
 
 from largebatch.errors import ConfigError, did_you_mean
 
+# A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
 
 def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
     """Run the recipe at ``path``; what its ``get_config()`` returns, and the module.
@@ -19,15 +23,7 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
     Raises:
       ConfigError: no such file, or it raises, with the line; or it has no configuration.
     """
-    if path.suffix != ".py" or not path.is_file():
-        named = str(path.parent) != "." and path.parent.is_dir()
-        where = path.parent if named else Path("configs")
-        recipes = sorted(str(p) for p in where.glob("*.py"))
-        raise ConfigError(
-            f"no recipe file {path}; {did_you_mean(str(path), recipes)}"
-            if recipes
-            else f"no recipe file {path}; give a Python file with get_config()"
-        )
+    _check_local(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     written, sys.dont_write_bytecode = (
@@ -61,3 +57,25 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
             f"{path}: get_config() returned {type(result).__name__}, not a configuration"
         )
     return result, module
+
+
+def _check_local(path: Path) -> None:
+    """Raises a ConfigError unless a path is that of a Python file on this machine."""
+    form = "give a local Python file with get_config()"
+    if _ELSEWHERE.match(str(path)):
+        raise ConfigError(
+            f"{path} is no file of this machine, and a recipe is run: get it, read it, and {form}"
+        )
+    if path.suffix == ".py" and path.is_file():
+        return
+    if path.is_symlink() and not path.exists():
+        raise ConfigError(f"{path} is a link to {path.readlink()}, which is not there; {form}")
+    if path.exists():
+        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
+        name = "" if path.suffix == ".py" else " without the suffix .py"
+        raise ConfigError(f"{path} is {kind}{name}; {form}")
+    named = str(path.parent) != "." and path.parent.is_dir()
+    recipes = sorted(str(p) for p in (path.parent if named else Path("configs")).glob("*.py"))
+    raise ConfigError(
+        f"no recipe file {path}; {did_you_mean(str(path), recipes) if recipes else form}"
+    )

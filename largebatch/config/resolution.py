@@ -5,7 +5,13 @@ import math
 from collections.abc import Sequence
 
 from largebatch.config import durations, geometry
-from largebatch.config.checks import check_batch, check_model, check_ranges, check_stages
+from largebatch.config.checks import (
+    MAX_SAMPLES,
+    check_batch,
+    check_model,
+    check_ranges,
+    check_stages,
+)
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan
 from largebatch.config.rates import rates_of
@@ -13,8 +19,6 @@ from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
 from largebatch.optim.rates import RateSchedule
-
-_MAX_SAMPLES = 2**31  # so that a sample position fits any integer on a device
 
 
 def resolve(
@@ -87,7 +91,7 @@ def _places(
         steps = math.ceil(left / batch) if following is None else round(left / batch)
         if steps < 1:
             raise ConfigError(
-                f"{KEY}: the stage at {stage.begin or '0'} is left without a step before "
+                f"{KEY}: the stage at {stage.begin or '0'!r} is left without a step before "
                 f"{following if following is not None else length} samples; move it or train longer"
             )
         if batch != before:
@@ -117,14 +121,15 @@ def _stage(
         chosen = microbatch if microbatch is not None else fitting[-1]
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
 
-    def every(key: str) -> int:
-        text = getattr(config.run, key)
-        wanted = durations.samples(
-            text, f"run.{key}", per_step=batch, per_epoch=per_epoch, length=length
-        )
+    def every(key: str, *, or_never: bool = False) -> int:
+        section, _, name = key.partition(".")
+        text = getattr(getattr(config, section), name)
+        if or_never and not text:
+            return 0
+        wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
         return max(1, round(wanted / batch))
 
-    first = every("evaluate_first") if config.run.evaluate_first and not place.counted_from else 0
+    has_first = config.run.evaluate_first and not place.counted_from
     return Plan(
         config=config,
         facts=facts_at(config, facts),
@@ -136,12 +141,14 @@ def _stage(
         members=max(1, span // chosen),
         steps=place.first_step + place.steps,
         rate_schedule=rates,
-        log_every_steps=every("log_every"),
-        layers_every_steps=every("layers_every"),
-        evaluate_every_steps=every("evaluate_every"),
-        checkpoint_every_steps=every("checkpoint_every"),
+        log_every_steps=every("run.log_every"),
+        layers_every_steps=every("run.layers_every"),
+        evaluate_every_steps=every("run.evaluate_every"),
+        checkpoint_every_steps=every("run.checkpoint_every"),
         stop_after_step=place.first_step + place.steps,
-        evaluate_first_step=first,
+        evaluate_first_step=every("run.evaluate_first") if has_first else 0,
+        hosts_every_steps=every("health.hosts_every", or_never=True),
+        replay_every_steps=every("health.replay_every", or_never=True),
         stage_steps=place.steps,
         first_step=place.first_step,
         first_sample=place.start,
@@ -151,16 +158,20 @@ def _stage(
 
 
 def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan:
-    """The plan with the step that ``run.stop_after`` asks for."""
-    text = plan.config.run.stop_after
-    if not text:
-        return plan
+    """The plan with the steps of ``run.stop_after`` and ``health.stuck_after``."""
     per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
-    wanted = durations.samples(text, "run.stop_after", **per)
-    stage = plan.stage_of(wanted)
-    done = round((wanted - stage.first_sample) / stage.samples_per_step)
+
+    def step_at(key: str, text: str) -> int:
+        wanted = durations.samples(text, key, **per)
+        stage = plan.stage_of(wanted)
+        done = round((wanted - stage.first_sample) / stage.samples_per_step)
+        return min(plan.steps, stage.first_step + max(1, done))
+
+    stop, stuck = plan.config.run.stop_after, plan.config.health.stuck_after
     return dataclasses.replace(
-        plan, stop_after_step=min(plan.steps, stage.first_step + max(1, done))
+        plan,
+        stop_after_step=step_at("run.stop_after", stop) if stop else plan.stop_after_step,
+        stuck_after_step=step_at("health.stuck_after", stuck) if stuck else 0,
     )
 
 
@@ -187,8 +198,8 @@ def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
     length = durations.samples(text, "schedule.length", per_step=per_step, per_epoch=per_epoch)
     if length <= 0:
         raise ConfigError(f"schedule.length={text!r} is no training; give at least a step")
-    if length + per_step >= _MAX_SAMPLES:
+    if length + per_step >= MAX_SAMPLES:
         raise ConfigError(
-            f"schedule.length={text!r} is {length} samples; at most {_MAX_SAMPLES} can be counted"
+            f"schedule.length={text!r} is {length} samples; at most {MAX_SAMPLES} can be counted"
         )
     return length

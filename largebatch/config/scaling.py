@@ -10,6 +10,8 @@ import math
 import re
 from typing import Literal
 
+from largebatch.config import values
+from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
@@ -72,7 +74,7 @@ _TARGETS = {
 }
 _SIZES = ("data.image_size", "data.evaluation_size")
 _LEAST_SIDE = 4
-_DURATION = re.compile(r"([0-9_.]+)\s*(samples?|steps?|epochs?)")
+_DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
 
 
 def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
@@ -85,7 +87,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
       length: factor of all durations.
 
     Raises:
-      ConfigError: the recipe is for another data set.
+      ConfigError: the recipe is for another data set, or one of its numbers is out of range.
     """
     shrunk: dict[str, object] = {}
     epochs = {}
@@ -95,6 +97,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
                 f"run.scale_to={to} shrinks recipes for {', '.join(KNOWN_SETS)}, and data.source "
                 f"is {config.data.source}; use run.scale_to=full"
             )
+        check_ranges(config)
         examples, batch = KNOWN_SETS[config.data.source].train, config.batch.images
         shrunk = _shrunk(config, _TARGETS[to], examples)
         epoch = epoch_samples(examples, batch, config.data.epoch_end)
@@ -105,7 +108,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
             amount, unit = float(match[1].replace("_", "")) * length, match[2].rstrip("s")
             if unit in epochs:  # steps and samples of another batch and data set
                 amount, unit = amount * epochs[unit], "epoch"
-            return f"{amount:.9f}".rstrip("0").rstrip(".") + f" {unit}s"
+            return (f"{amount:.9f}".rstrip("0").rstrip(".") or "0") + f" {unit}s"
 
         return _DURATION.sub(one, text)
 
@@ -173,12 +176,14 @@ def _stage(text: str, config: Config, images: int, workers: int, target: _Target
     parts = []
     for change in changes:
         key, _, value = change.partition("=")
-        if key == "batch.images_per_worker":
-            value = max(1, round(int(value) * images / config.batch.images_per_worker))
-        elif key == "batch.workers":
-            value = max(1, round(int(value) * workers / config.batch.workers))
-        elif key in _SIZES:
-            value = _side(int(value), target)
+        if key in ("batch.images_per_worker", "batch.workers", *_SIZES):
+            size = values.read(int, value, f"{KEY}: {key}")
+            if key == "batch.images_per_worker":
+                value = max(1, round(size * images / config.batch.images_per_worker))
+            elif key == "batch.workers":
+                value = max(1, round(size * workers / config.batch.workers))
+            else:
+                value = _side(size, target)
         elif key == "data.flip" and "data.flip" in target.changes:
             value = target.changes["data.flip"]
         parts.append(f"{key}={value}")

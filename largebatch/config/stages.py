@@ -10,6 +10,7 @@ import re
 
 from largebatch.config.schema import Config
 from largebatch.config.typed import override
+from largebatch.config.values import shown
 from largebatch.errors import ConfigError, did_you_mean
 
 KEY = "batch.stages"
@@ -67,7 +68,8 @@ def split_stage(text: str) -> tuple[str, list[str]]:
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{KEY}: {text!r} is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"
+            f"{KEY}: {shown(text)} is no stage; write "
+            "'30 epochs: batch.images_per_worker=32 rate=1.7'"
         )
     return match["begin"].strip(), _BLANKS.split(match["changes"].strip())
 
@@ -79,11 +81,13 @@ def _read(before: Stage, text: str) -> Stage:
         key, equals, value = change.partition("=")
         if key not in (RATE, *MAY_CHANGE):
             raise ConfigError(
-                f"{KEY}: {key!r} in {text!r} is nothing that a stage may change; "
+                f"{KEY}: {shown(key)} in {shown(text)} is nothing that a stage may change; "
                 f"{did_you_mean(key, (RATE, *MAY_CHANGE))}"
             )
         if not equals:
-            raise ConfigError(f"{KEY}: {change!r} in {text!r} has no value; write {key}=VALUE")
+            raise ConfigError(
+                f"{KEY}: {shown(change)} in {shown(text)} has no value; write {key}=VALUE"
+            )
         if key == RATE:
             rate = _factor(value, text)
         else:
@@ -97,5 +101,7 @@ def _factor(value: str, text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise ConfigError(f"{KEY}: rate={value} in {text!r} must be a number above 0")
+        raise ConfigError(
+            f"{KEY}: rate={shown(value)[1:-1]} in {shown(text)} must be a number above 0"
+        )
     return rate

@@ -24,11 +24,13 @@ def freeze(config: Mapping[str, Any]) -> Config:
     for section, chosen in config.items():
         if section not in sections:
             raise ConfigError(
-                f"unknown section {section!r} in the configuration; "
+                f"unknown section {values.shown(section)} in the configuration; "
                 f"{did_you_mean(str(section), sections)}"
             )
         if not isinstance(chosen, Mapping | ConfigDict):
-            raise ConfigError(f"section {section!r} is {chosen!r}; give its options by name")
+            raise ConfigError(
+                f"section {section!r} is {values.shown(chosen)}; give its options by name"
+            )
         known = _fields(sections[section])
         for key in chosen:
             if key not in known:
@@ -45,7 +47,8 @@ def override(config: Config, key: str, text: str) -> Config:
     sections = _fields(Config)
     if section not in sections:
         raise ConfigError(
-            f"unknown option {key!r}; " + _nearest_option(key, did_you_mean(section, sections))
+            f"unknown option {values.shown(key)}; "
+            + _nearest_option(key, did_you_mean(section, sections))
         )
     known = _fields(sections[section])
     if not dot or name not in known:
@@ -60,7 +63,7 @@ def _fields(cls: type) -> dict[str, Any]:
 def _unknown(section: str, key: str) -> str:
     known = _fields(_fields(Config)[section])
     hint = _nearest_option(f"{section}.{key}", did_you_mean(key, known))
-    return f"unknown option '{section}.{key}'; {hint}"
+    return f"unknown option {values.shown(f'{section}.{key}')}; {hint}"
 
 
 def _nearest_option(key: str, otherwise: str) -> str:

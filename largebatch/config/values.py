@@ -1,6 +1,6 @@
 """One typed value: checking it, and reading it from a command line."""
 
-import ast
+import contextlib
 import numbers
 import re
 import sys
@@ -9,6 +9,9 @@ import typing
 from typing import Any, Literal
 
 from largebatch.errors import ConfigError, did_you_mean
+
+_MOST = 2**63  # whole numbers travel to places where they have 64 bits
+_SHOWN = 200
 
 
 def check(kind: Any, value: Any, key: str) -> Any:
@@ -19,16 +22,18 @@ def check(kind: Any, value: Any, key: str) -> Any:
     """
     if typing.get_origin(kind) is Literal:
         words = typing.get_args(kind)
-        if value in words and isinstance(value, str):
+        if isinstance(value, str) and value in words:
             return value
         hint = (
             did_you_mean(value, words) if isinstance(value, str) else f"known: {', '.join(words)}"
         )
-        raise ConfigError(f"{key}={value!r} is not one of {', '.join(words)}; {hint}")
+        raise ConfigError(f"{key}={shown(value)} is not one of {', '.join(words)}; {hint}")
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         plain, words = typing.get_args(kind)
-        listed = typing.get_origin(plain) is tuple and value not in typing.get_args(words)
-        return check(words if isinstance(value, str) and not listed else plain, value, key)
+        a_word = isinstance(value, str) and (
+            typing.get_origin(plain) is not tuple or value in typing.get_args(words)
+        )
+        return check(words if a_word else plain, value, key)
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         if isinstance(value, list | tuple):
@@ -36,14 +41,16 @@ def check(kind: Any, value: Any, key: str) -> Any:
     elif kind is float:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
             if not abs(value) <= sys.float_info.max:  # an integer may exceed it too
-                raise ConfigError(f"{key} is not a finite number; give one")
+                raise ConfigError(f"{key}={shown(value)} is not a finite number; give one")
             return float(value)
     elif kind is int:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            if not -_MOST <= value < _MOST:
+                raise ConfigError(f"{key} is too large a number; give one of 64 bits")
             return int(value)
     elif type(value) is kind:
         return value
-    raise ConfigError(f"{key}={value!r} is not {describe(kind)}; give {describe(kind)}")
+    raise ConfigError(f"{key}={shown(value)} is not {describe(kind)}; give {describe(kind)}")
 
 
 def read(kind: Any, text: str, key: str) -> Any:
@@ -65,7 +72,7 @@ def read(kind: Any, text: str, key: str) -> Any:
             if typing.get_origin(plain) is tuple:  # its message says which element is wrong
                 raise
             raise ConfigError(
-                f"{key}={text!r} is not {describe(kind)}; give one of these"
+                f"{key}={shown(text)} is not {describe(kind)}; give one of these"
             ) from None
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
@@ -78,14 +85,20 @@ def read(kind: Any, text: str, key: str) -> Any:
     if kind is bool:
         if text.lower() in ("true", "false", "1", "0"):
             return text.lower() in ("true", "1")
-        raise ConfigError(f"{key}={text!r} is neither true nor false")
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise ConfigError(
-            f"{key}={text!r} is not {describe(kind)}; give {describe(kind)}"
-        ) from None
+        raise ConfigError(f"{key}={shown(text)} is neither true nor false")
+    value: Any = text
+    with contextlib.suppress(ValueError):  # also for more digits than Python reads
+        value = kind(text)
     return check(kind, value, key)
+
+
+def shown(value: Any) -> str:
+    """A value of unknown kind and size, for a message: on one line, and cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whatever the value's own code raises, also for more digits than are shown
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def describe(kind: Any) -> str:

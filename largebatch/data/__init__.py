@@ -9,7 +9,14 @@ from largebatch.data.feed import (
 )
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
-from largebatch.data.sources import Source, SourceOptions, open_source, stored_source
+from largebatch.data.sources import (
+    Source,
+    SourceOptions,
+    differing,
+    open_source,
+    stored_source,
+)
+from largebatch.data.unreadable import Unreadable, as_far_as_possible
 from largebatch.data.views import View, rectangular_views, square_views
 
 __all__ = [
@@ -21,9 +28,12 @@ __all__ = [
     "Reading",
     "Source",
     "SourceOptions",
+    "Unreadable",
     "View",
     "ahead",
+    "as_far_as_possible",
     "cores",
+    "differing",
     "evaluation_batches",
     "fingerprint",
     "open_source",

@@ -1,17 +1,19 @@
 """`arrayrecord:PATH`: a directory of ArrayRecord shards, whoever wrote them."""
 
+import contextlib
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 from largebatch.data.examples import (
     ExampleRecords,
     Keys,
     Shards,
     check_present,
+    lengths_of,
     open_shard,
     parse,
 )
+from largebatch.data.places import nearby
 from largebatch.data.sources import SourceOptions
 from largebatch.data.tfds import is_prepared, open_prepared
 from largebatch.errors import DataError
@@ -20,7 +22,6 @@ _SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
 _KEYS = (Keys("image", "label"), Keys("image/encoded", "image/class/label"))
 _LABELS = ("labels.txt", "label.labels.txt")
-_OPENERS = 16  # threads, for file systems on which opening waits
 
 
 def open_array_record(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
@@ -53,15 +54,16 @@ def open_array_record(spec: str, split: str, options: SourceOptions) -> ExampleR
         raise DataError(f"data.source: {spec!r} has no directory; write arrayrecord:PATH")
     directory = os.path.abspath(os.path.expanduser(path))
     if not os.path.isdir(directory):
-        raise DataError(f"data.source: {spec}: no directory {directory}")
+        raise DataError(f"data.source: {spec}: no directory {directory}; {_remedy(directory)}")
     if is_prepared(directory):
-        return open_prepared(spec, split, directory)
+        return open_prepared(spec, split, directory, options)
     own, names = _files(directory, split)
     paths = tuple(os.path.join(directory, name) for name in names)
-    with ThreadPoolExecutor(_OPENERS) as threads:
-        lengths = tuple(threads.map(lambda path: open_shard(path).num_records(), paths))
+    lengths = lengths_of(paths)
     if not sum(lengths):
-        raise DataError(f"{directory}: the {len(names)} files of {own} hold no record")
+        raise DataError(
+            f"{directory}: the {len(names)} files of {own} hold no record; write them anew"
+        )
     first = next(path for path, length in zip(paths, lengths, strict=True) if length)
     return ExampleRecords(
         spec,
@@ -78,20 +80,44 @@ def _files(directory: str, split: str) -> tuple[str, list[str]]:
     splits: dict[str, list[str]] = {}
     words = {name for names in _SPLITS.values() for name in names}
     every = sorted(name for name in os.listdir(directory) if not name.startswith("."))
-    for name in every:
-        if "array_record" in name.lower() or "arrayrecord" in name.lower():
-            said = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
-            splits.setdefault(said[-1] if said else "no split", []).append(name)
+    for name in _shards(directory):
+        said = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
+        splits.setdefault(said[-1] if said else "no split", []).append(name)
     own = next((name for name in _SPLITS[split] if name in splits), None)
     if own is None:
         found = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
         raise DataError(
             f"{directory} has no ArrayRecord files of {split}: it holds "
             + (found or f"{len(every)} other entries, such as {every[:3]}")
-            + f"; expected e.g. {_SPLITS[split][0]}.array_record-00000-of-00004"
+            + f"; expected e.g. {_SPLITS[split][0]}.array_record-00000-of-00004; "
+            + ("add them" if found else _remedy(directory))
         )
     _check_series(directory, own, splits[own])
     return own, splits[own]
+
+
+def _shards(directory: str) -> list[str]:
+    """Names of the files of records in a directory, sorted."""
+    with os.scandir(directory) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if re.search("array_?record", entry.name, re.IGNORECASE)
+            and not entry.name.startswith(".")
+            and entry.is_file()
+        )
+
+
+def _remedy(directory: str) -> str:
+    """What to do where a directory is absent or holds something else."""
+
+    def fits(path: str) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(_shards(path))
+        return False
+
+    meant = nearby(directory, fits)
+    return f"{meant} looks right: write arrayrecord:{meant}" if meant else "correct the path"
 
 
 def _check_series(directory: str, own: str, names: list[str]) -> None:
@@ -123,7 +149,7 @@ def _keys(path: str) -> Keys:
             return keys
         except ValueError as error:
             problems.append(str(error))
-    raise DataError(f"{path}, record 0: {'; '.join(problems)}")
+    raise DataError(f"{path}, record 0: {'; '.join(problems)}; write the records anew")
 
 
 def _classes(directory: str, count: int) -> tuple[str, ...]:

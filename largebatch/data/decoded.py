@@ -1,14 +1,16 @@
 """`decoded:PATH`: pictures of a decoded store, cropped here or on the device."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from largebatch.data.boxes import centre_boxes, random_boxes
 from largebatch.data.decoded_reader import StoredSplit
-from largebatch.data.decoded_store import read_index
+from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
+from largebatch.data.places import holds, nearby
 from largebatch.data.sources import SourceOptions, check_sizes
 from largebatch.errors import DataError
 
@@ -58,7 +60,7 @@ class DecodedSource:
         self._options = options
         self._split = split
         self._directory = Path(spec.partition(":")[2]).expanduser().absolute()
-        index = read_index(self._directory)
+        index = _index(self._directory)
         if split not in index.splits:
             raise DataError(
                 f"{self._directory} has no {split} images, only {' and '.join(index.splits)}; "
@@ -72,6 +74,12 @@ class DecodedSource:
         self.classes = index.classes
         side = options.image_size or DEFAULT_SIZE
         self.image_shape = (side, side, 3)
+        if side > index.size:
+            raise DataError(
+                f"{self._directory} holds pictures of {index.size}×{index.size}, fewer pixels than "
+                f"data.image_size={side}{'' if options.image_size else ' (the default)'}; set "
+                f"data.image_size={index.size} or less, or prepare a store with --size {side}"
+            )
 
     def __len__(self) -> int:
         return len(self._stored.labels)
@@ -154,6 +162,18 @@ class DecodedSource:
         self, ids: np.ndarray, boxes: np.ndarray, out: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._stored.images(ids, out), self._stored.labels[ids], boxes.astype(np.int32)
+
+
+def _index(directory: Path) -> Index:
+    """As of `read_index`; where there is no store, says where there may be one."""
+    if not (directory / INDEX_FILE).exists():
+        meant = nearby(str(directory), lambda path: os.path.isfile(os.path.join(path, INDEX_FILE)))
+        if meant:
+            raise DataError(
+                f"{directory / INDEX_FILE} is absent: {directory} {holds(str(directory))}; {meant} "
+                f"looks right: write decoded:{meant}"
+            )
+    return read_index(directory)
 
 
 def open_decoded(spec: str, split: str, options: SourceOptions) -> DecodedSource:

@@ -131,7 +131,7 @@ class _Descriptor:
 def _array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.memmap:
     """Maps a whole .npy file, once it is known to be the array that is expected."""
     try:
-        array = np.load(path, mmap_mode="r")
+        array = np.lib.format.open_memmap(path, mode="r")  # of plain numbers: never unpickles
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, EOFError) as error:

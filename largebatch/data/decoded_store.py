@@ -18,6 +18,7 @@ import numpy as np
 from largebatch.errors import DataError
 from largebatch.files import replacing, write_json
 
+INDEX_FILE = "index.json"
 _FORMAT = {"format": "largebatch decoded images", "version": 1}
 
 
@@ -118,7 +119,7 @@ def write_index(
             raise ValueError(f"{split}: the shards are not the {len(facts)} of the split in order")
     splits = {split: [asdict(shard) for shard in facts] for split, facts in shards.items()}
     write_json(
-        directory / "index.json", _FORMAT | {"size": size, "classes": classes, "splits": splits}
+        directory / INDEX_FILE, _FORMAT | {"size": size, "classes": classes, "splits": splits}
     )
 
 
@@ -143,7 +144,7 @@ def read_index(directory: Path) -> Index:
     Raises:
         DataError: There is no finished store, or one that this version cannot read.
     """
-    path = directory / "index.json"
+    path = directory / INDEX_FILE
     try:
         content = json.loads(path.read_bytes())
         found = {key: content[key] for key in _FORMAT}

@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from largebatch.data.assembly import Arrays, assembled
+from largebatch.data.assembly import assembled
 from largebatch.data.augment import Augment
 from largebatch.data.order import Order
 from largebatch.data.reading import Reading
-from largebatch.data.sources import CroppingSource, Source, StoredSource, stored_source
+from largebatch.data.rows import EvaluationRows, TrainRows
+from largebatch.data.sources import Source, stored_source
+from largebatch.data.unreadable import Unreadable
 from largebatch.data.views import View, square_views
 from largebatch.errors import ConfigError
 
@@ -31,7 +33,7 @@ class Microbatch:
         images: uint8 (rows, H, W, C), not normalised; augmented unless there are `crops`.
         labels: int32 (rows,).
         position: Sample position of the microbatch's first global row; the same on every process.
-        ids: int64 (rows,), the example of each row.
+        ids: int64 (rows,), the example that each row shows.
         crops: None, or int32 (rows, 5) that the device is to cut out: top, left, height and width
             of a box of the image, and 1 if mirrored.
     """
@@ -74,6 +76,7 @@ def train_microbatches(
     reading: Reading,
     crops: Where = "host",
     centre: bool = False,
+    unreadable: Unreadable | None = None,
 ) -> Generator[Microbatch]:
     """The microbatches at sample positions [start, stop), in order.
 
@@ -91,6 +94,8 @@ def train_microbatches(
         reading: Threads, processes and memory.
         crops: Who cuts out the random crops of a `StoredSource`.
         centre: Whether training sees what evaluation does instead of random crops.
+        unreadable: Accounts for the examples that cannot be decoded, each of which the next one
+            that can replaces; None ends with the first.
 
     Returns:
         Iterator of (stop - start) / G microbatches. An error of the source is raised by the `next`
@@ -115,13 +120,19 @@ def train_microbatches(
             f"sample positions {start} to {stop} are not a whole number of microbatches of "
             f"{microbatch}; stop at start + k·{microbatch}"
         )
-    drawn = _TrainRows(source, stored, order, augment, start, microbatch, rows, centre)
+    account = unreadable or Unreadable("train", len(source))
+    drawn = TrainRows(
+        source, stored, order, augment, start, microbatch, rows, centre, account.limit
+    )
     count = (stop - start) // microbatch
     wholes = assembled(drawn, count, rows[1] - rows[0], math.prod(drawn.shape(0)), reading)
 
     def microbatches() -> Generator[Microbatch]:
         with contextlib.closing(wholes):
-            for index, (images, labels, ids, *crops) in enumerate(wholes):
+            for index, (images, labels, ids, passed, *crops) in enumerate(wholes):
+                for row in np.flatnonzero(passed):
+                    over = ids[row] - np.arange(passed[row], 0, -1)
+                    account.add((over % len(source)).tolist(), source.explain)
                 yield Microbatch(images, labels, start + index * microbatch, ids, *crops)
 
     return microbatches()
@@ -135,6 +146,7 @@ def evaluation_batches(
     reading: Reading,
     crops: Where = "host",
     views: Sequence[View] | None = None,
+    unreadable: Unreadable | None = None,
 ) -> Generator[EvaluationBatch]:
     """Every example of a split once over all processes.
 
@@ -148,6 +160,8 @@ def evaluation_batches(
         reading: Threads, processes and memory.
         crops: Who cuts out the centre of a `StoredSource`.
         views: Which examples are seen at which shape; None is all of them at the source's own.
+        unreadable: Accounts for the examples that cannot be decoded, each of which is seen as the
+            mean grey; None ends with the first.
 
     Returns:
         Iterator of batches. An error of the source is raised by the `next` whose batch it spoils,
@@ -160,7 +174,8 @@ def evaluation_batches(
     stored = stored_source(source) if crops == "device" else None
     if views is None:
         views = square_views(source)
-    chosen = _EvaluationRows(
+    account = unreadable or Unreadable("validation", len(source))
+    chosen = EvaluationRows(
         source,
         stored,
         tuple(
@@ -175,107 +190,13 @@ def evaluation_batches(
 
     def batches() -> Generator[EvaluationBatch]:
         with contextlib.closing(wholes):
-            for (view, _), (images, labels, mask, *crops) in zip(
-                chosen.batches, wholes, strict=True
-            ):
-                yield EvaluationBatch(images, labels, mask, view.shape, *crops)
+            for index, (images, labels, mask, grey, *crops) in enumerate(wholes):
+                if grey.any():
+                    ids = chosen.ids(index, 0, len(grey))
+                    account.add(ids[grey[: len(ids)]].tolist(), source.explain)
+                yield EvaluationBatch(images, labels, mask, chosen.batches[index][0].shape, *crops)
 
     return batches()
-
-
-@dataclass(frozen=True)
-class _TrainRows:
-    """The local rows of a run's microbatches: images, labels, ids and, for the device, crops."""
-
-    source: Source
-    stored: StoredSource | None
-    order: Order
-    augment: Augment
-    start: int
-    microbatch: int
-    rows: tuple[int, int]
-    centre: bool
-
-    def shape(self, batch: int) -> tuple[int, int, int]:
-        """As of `Rows`; the same for every microbatch."""
-        return _stored_shape(self.stored) if self.stored else self.source.image_shape
-
-    def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """As of `Rows`."""
-        position = self.start + batch * self.microbatch + self.rows[0]
-        positions = np.arange(position + first, position + last, dtype=np.int64)
-        ids, epochs = self.order.ids(positions), self.order.epochs(positions)
-        drawn = {"seed": self.order.seed, "epochs": epochs}
-        if self.stored is not None:
-            if self.centre:
-                shape = self.source.image_shape[:2]
-                images, labels, boxes = self.stored.read_stored_centres(ids, shape, out=out)
-            else:
-                images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
-            flips = self.augment.flips(**drawn, ids=ids)
-            return images, labels, ids, np.column_stack([boxes, flips]).astype(np.int32)
-        if isinstance(self.source, CroppingSource) and not self.centre:
-            images, labels = self.source.read_crops(ids, **drawn, out=out)
-        else:
-            images, labels = self.source.read(ids)
-        images = self.augment(images, **drawn, ids=ids)
-        return _placed(images, out), labels, ids
-
-
-@dataclass(frozen=True)
-class _EvaluationRows:
-    """The local rows of evaluation batches: images, labels, mask and, for the device, crops.
-
-    Attributes:
-        source: What is read.
-        stored: The same where the device cuts out the centre.
-        batches: The view of each batch, and where in it this process's rows begin.
-    """
-
-    source: Source
-    stored: StoredSource | None
-    batches: tuple[tuple[View, int], ...]
-
-    def shape(self, batch: int) -> tuple[int, int, int]:
-        """As of `Rows`."""
-        if self.stored:
-            return _stored_shape(self.stored)
-        return (*self.batches[batch][0].shape, self.source.image_shape[2])
-
-    def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """As of `Rows`."""
-        view, begin = self.batches[batch]
-        ids = view.ids[begin + first : begin + last]
-        count = len(ids)  # the last batch may leave a process nothing but padding
-        images = np.empty((last - first, *self.shape(batch)), np.uint8) if out is None else out
-        images[count:] = 0
-        labels = np.zeros(last - first, np.int32)
-        mask = np.zeros(last - first, np.float32)
-        mask[:count] = 1
-        if self.stored is not None:
-            crops = np.tile(np.array([0, 0, 1, 1, 0], np.int32), (last - first, 1))
-            if count:
-                _, labels[:count], crops[:count, :4] = self.stored.read_stored_centres(
-                    ids, view.shape, out=images[:count]
-                )
-            return images, labels, mask, crops
-        if count and view.shape == self.source.image_shape[:2]:
-            images[:count], labels[:count] = self.source.read(ids)
-        elif count:
-            images[:count], labels[:count] = self.source.read_centres(ids, view.shape)
-        return images, labels, mask
-
-
-def _placed(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """The images in `out`, if that is given and they are not there yet."""
-    if out is None or images is out:
-        return images
-    out[...] = images
-    return out
-
-
-def _stored_shape(source: StoredSource) -> tuple[int, int, int]:
-    return (source.stored_size, source.stored_size, source.image_shape[2])
 
 
 def _check_rows(batch: int, rows: tuple[int, int]) -> None:

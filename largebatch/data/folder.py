@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from largebatch.data.places import holds, nearby
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 from largebatch.files import folders
@@ -126,13 +127,14 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     if own is None:
         raise DataError(
             f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
-            f"{_holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG"
+            f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
+            + _remedy(root, split)
         )
     directory = os.path.join(root, own)
     classes = _folders(directory)
     if not classes:
         raise DataError(
-            f"{directory} has no class folders: it {_holds(directory)}; move each picture into the "
+            f"{directory} has no class folders: it {holds(directory)}; move each picture into the "
             "folder of its class"
         )
     _check_classes(directory, classes, root, split)
@@ -160,6 +162,14 @@ def _split_folder(root: str, split: str) -> str | None:
     return next((n for n in _SPLITS[split] if os.path.isdir(os.path.join(root, n))), None)
 
 
+def _remedy(root: str, split: str) -> str:
+    """What to do where a split is absent."""
+    if any(_split_folder(root, other) for other in _SPLITS):
+        return f"put the {split} pictures there"
+    meant = nearby(root, lambda path: _split_folder(path, split) is not None)
+    return f"{meant} looks right: write folder:{meant}" if meant else "correct the path"
+
+
 def _check_classes(directory: str, classes: list[str], root: str, split: str) -> None:
     """Raises a DataError unless the other split, if it is there, has the same classes."""
     other = _split_folder(root, "validation" if split == "train" else "train")
@@ -182,16 +192,6 @@ def _folders(directory: str) -> list[str]:
     """As of `folders`; what cannot be listed is a DataError."""
     with _told(directory):
         return folders(directory)
-
-
-def _holds(directory: str) -> str:
-    """What a directory holds, for a message."""
-    if not os.path.isdir(directory):
-        return "does not exist"
-    with _told(directory):
-        names = sorted(os.listdir(directory))
-    examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"holds {len(names):,} entries: {examples}" if names else "is empty"
 
 
 def _pictures(folder: str) -> tuple[list[str], int]:

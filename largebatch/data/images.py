@@ -19,6 +19,8 @@ Resampling = Literal["linear", "antialias"]
 Box = tuple[int, int, int, int]
 """Top, left, height, width in pixels."""
 
+# What Pillow may take a file for. It knows forty formats, and runs another program for some (EPS).
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Pillow refuses twice as many as a bomb; so do we, whichever library decodes.
 _MOST_PIXELS = 178_956_970
 # Pixels that a reduced picture must keep for each pixel of the result: linear interpolation looks
@@ -198,22 +200,28 @@ def decode(data: bytes) -> np.ndarray:
 
 def _open(data: bytes) -> Image.Image:
     try:
-        return Image.open(io.BytesIO(data))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # Pillow names the stream that it was given, which tells nobody anything.
-        why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-        raise UndecodableError(f"{len(data):,} bytes that are no picture{why}") from error
+        return Image.open(io.BytesIO(data), formats=_FORMATS)
+    except (
+        UnidentifiedImageError
+    ) as error:  # which names the stream, and that tells nobody anything
+        raise UndecodableError(f"{len(data):,} bytes that are no picture") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # there is no file behind it, so the data alone can be at fault
+        raise UndecodableError(f"{len(data):,} bytes that are no picture ({error})") from error
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
-    """Decodes; three channels of 8 bits whatever the file has."""
+    """Decodes the first frame; three channels of 8 bits whatever the file has."""
     try:
         image.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UndecodableError(str(error)) from error
-    if image.mode.startswith("I"):  # 16 bits: Pillow would clip instead of scaling
-        grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
-    if "transparency" in image.info:
-        image = image.convert("RGBA")
-    return np.asarray(image.convert("RGB"))
+        if image.mode.startswith("I"):  # 16 bits: Pillow would clip instead of scaling
+            grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+            return np.repeat(grey[..., None], 3, axis=2)
+        if "transparency" in image.info:
+            image = image.convert("RGBA")
+        return np.asarray(image.convert("RGB"))
+    except MemoryError:
+        raise
+    except Exception as error:  # as above
+        raise UndecodableError(str(error) or type(error).__name__) from error

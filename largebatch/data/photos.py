@@ -1,15 +1,16 @@
 """Encoded pictures of any size as a `Source`: a random box for training, the centre to evaluate."""
 
 import math
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from largebatch.data.boxes import centre_boxes, random_boxes
-from largebatch.data.images import Picture, Resampling, UndecodableError
+from largebatch.data.images import Picture, Resampling, UndecodableError, decode
 from largebatch.data.records import Records
 from largebatch.data.sources import SourceOptions
-from largebatch.errors import ConfigError, DataError
+from largebatch.data.unreadable import IncompleteReadError
+from largebatch.errors import ConfigError
 
 DEFAULT_SIZE = 224
 # Statistics of ImageNet's training split as everybody rounds them; used for any photographs.
@@ -18,7 +19,7 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 
 
 class Photos:
-    """`Records` decoded, cropped and resized: a `CroppingSource`."""
+    """`Records` decoded, cropped and resized: a `CroppingSource` and a `FallibleSource`."""
 
     mean = MEAN
     std = STD
@@ -52,68 +53,102 @@ class Photos:
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of `RectangularSource.read_centres`."""
-        pictures, sizes, labels = self._open(ids)
-        boxes = centre_boxes(sizes, shape, self._options.evaluation_crop)
-        return self._views(ids, pictures, boxes, shape), labels
+        opened = self._open(ids)
+        boxes = centre_boxes(opened.sizes, shape, self._options.evaluation_crop)
+        return self._views(ids, opened, boxes, shape)
 
     def read_crops(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of `CroppingSource.read_crops`: a random box of each picture."""
-        pictures, sizes, labels = self._open(ids)
+        opened = self._open(ids)
         options = self._options
         boxes = random_boxes(
-            sizes,
+            opened.sizes,
             seed=seed,
             epochs=epochs,
             ids=ids,
             area=options.crop_area,
             ratio=options.crop_ratio,
         )
-        return self._views(ids, pictures, boxes, self.image_shape[:2], out), labels
+        return self._views(ids, opened, boxes, self.image_shape[:2], out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
         """As of `RectangularSource.sizes`: from the headers."""
-        return self._open(ids)[1]
+        opened = self._open(ids)
+        self._check(ids, opened, opened.sizes)
+        return opened.sizes
+
+    def explain(self, example: int) -> tuple[str, str]:
+        """As of `FallibleSource.explain`."""
+        contents, _ = self._records.read(np.array([example]))
+        try:
+            decode(contents[0])
+        except UndecodableError as error:
+            return self._records.where(example), str(error)
+        return self._records.where(example), "a part of it cannot be decoded"
 
     def describe(self) -> str:
         """As of `Source.describe`."""
         height, width = self.image_shape[:2]
         return f"{self._records.describe()}, seen at {height}×{width}"
 
-    def _open(self, ids: np.ndarray) -> tuple[list[Picture], np.ndarray, np.ndarray]:
-        """Pictures with their headers read, their sizes int64 (b, 2) and labels int32 (b,)."""
+    def _open(self, ids: np.ndarray) -> "_Opened":
         contents, labels = self._records.read(ids)
-        pictures = []
-        for example, content in zip(ids, contents, strict=True):
+        pictures: list[Picture | None] = []
+        spoilt = {}
+        for row, content in enumerate(contents):
             try:
                 pictures.append(Picture(content))
             except UndecodableError as error:
-                raise self._spoilt(example, error) from error
-        sizes = np.array([(p.height, p.width) for p in pictures], np.int64).reshape(-1, 2)
-        return pictures, sizes, labels
+                pictures.append(None)
+                spoilt[row] = error
+        shapes = [(p.height, p.width) if p else (1, 1) for p in pictures]
+        return _Opened(pictures, np.array(shapes, np.int64).reshape(-1, 2), labels, spoilt)
 
     def _views(
         self,
         ids: np.ndarray,
-        pictures: list[Picture],
+        opened: "_Opened",
         boxes: np.ndarray,
         shape: tuple[int, int],
         out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        images = np.empty((len(pictures), *shape, 3), np.uint8) if out is None else out
-        for row, (picture, box) in enumerate(zip(pictures, boxes.tolist(), strict=True)):
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels."""
+        images = np.empty((len(ids), *shape, 3), np.uint8) if out is None else out
+        for row, (picture, box) in enumerate(zip(opened.pictures, boxes.tolist(), strict=True)):
+            if picture is None:
+                continue
             try:
                 picture.view(tuple(box), shape, self._options.resampling, out=images[row])
             except UndecodableError as error:
-                raise self._spoilt(ids[row], error) from error
-        return images
+                opened.spoilt[row] = error
+        self._check(ids, opened, (images, opened.labels))
+        return images, opened.labels
 
-    def _spoilt(self, example: int, error: UndecodableError) -> DataError:
-        return DataError(
-            f"{self._records.where(int(example))} cannot be decoded: {error}; "
-            "replace the file or prepare the data set anew"
-        )
+    def _check(self, ids: np.ndarray, opened: "_Opened", partial: Any) -> None:
+        """Raises an IncompleteReadError with what there is if a picture could not be decoded."""
+        if opened.spoilt:
+            rows = np.array(sorted(opened.spoilt), np.int64)
+            error = opened.spoilt[rows[0]]
+            raise IncompleteReadError(
+                f"{self._records.where(int(ids[rows[0]]))} cannot be decoded: {error}; "
+                "replace the file or prepare the data set anew",
+                partial,
+                rows,
+            ) from error
+
+
+class _Opened(NamedTuple):
+    """Pictures whose headers have been read."""
+
+    pictures: list[Picture | None]
+    sizes: np.ndarray
+    """int64 (b, 2)."""
+    labels: np.ndarray
+    """int32 (b,)."""
+    spoilt: dict[int, UndecodableError]
+    """By row, what is wrong with those that cannot be decoded."""
 
 
 def check_crop_options(options: SourceOptions) -> None:

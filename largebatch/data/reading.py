@@ -12,6 +12,8 @@ from largebatch.errors import ConfigError, DataError
 T = TypeVar("T")
 _MIB = 1 << 20
 PIECE = 32 * _MIB
+# How long closing waits for a thread within an element: a disk that hangs must not hang the run.
+_FAREWELL_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -109,15 +111,17 @@ def read_ahead(
         iterator.close()
 
 
-def ahead(elements: Iterator[T], count: int) -> Generator[T]:
+def ahead(elements: Iterator[T], count: int, patience: float | None = None) -> Generator[T | None]:
     """The same elements, up to `count` of them taken by a thread of its own before they are wanted.
 
     Args:
         elements: Taken from in that thread alone, and closed there if it is a generator.
         count: Greatest number of elements taken but not yielded, at least 1.
+        patience: Seconds to wait for an element before saying that there is none yet; None waits.
 
     Yields:
-        The elements in their order; an error of theirs where it arose.
+        The elements in their order; an error of theirs where it arose. With `patience` also None,
+        each time that so long passed without an element; none is lost by that.
     """
     free = threading.Semaphore(count)
     taken: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
@@ -138,7 +142,14 @@ def ahead(elements: Iterator[T], count: int) -> Generator[T]:
     thread = threading.Thread(target=take, name="largebatch-ahead", daemon=True)
     thread.start()
     try:
-        while isinstance(got := taken.get(), tuple):
+        while True:
+            try:
+                got = taken.get(timeout=patience)
+            except queue.Empty:
+                yield None
+                continue
+            if not isinstance(got, tuple):
+                break
             free.release()
             yield got[0]
         if got is not None:
@@ -146,4 +157,4 @@ def ahead(elements: Iterator[T], count: int) -> Generator[T]:
     finally:
         stopped.set()
         free.release()
-        thread.join()
+        thread.join(_FAREWELL_S)

@@ -1,7 +1,7 @@
 """What a data source is, and the registry of those that `open_source` knows."""
 
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
@@ -196,6 +196,15 @@ def check_sizes(name: str, options: SourceOptions, **own: int) -> None:
             raise DataError(
                 f"data.{field} is {asked} but {name} has {has}; set it to 0 or use another source"
             )
+
+
+def differing(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """How two lists of class names differ, in words: their lengths, and the first other name."""
+    said = f"{len(ours):,} and {len(theirs):,} classes"
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return f"{said}, number {number} {one!r} and {other!r}"
+    return said
 
 
 def stored_source(source: Source) -> StoredSource:

@@ -6,6 +6,7 @@ import numpy as np
 
 from largebatch.data.reading import Reading, read_ahead
 from largebatch.data.sources import RectangularSource, Source
+from largebatch.data.unreadable import as_far_as_possible
 from largebatch.errors import ConfigError
 
 # Header bytes of a file are few, but most readers fetch all of it.
@@ -112,4 +113,5 @@ class _Sizes:
     def __call__(self, part: int) -> np.ndarray:
         first = part * _FILES
         ids = np.arange(first, min(first + _FILES, len(self.source)), dtype=np.int64)
-        return self.source.sizes(ids)
+        # Evaluation accounts for what cannot be decoded: a square of grey.
+        return as_far_as_possible(self.source.sizes, ids)[0]

@@ -39,6 +39,8 @@ class Option:
     why: str
     schemes: tuple[str, ...] = ("bucket", "leaf", "tree")
     """Values of ``comm.allreduce`` that it is for."""
+    deterministic: bool = False
+    """It is for ``run.deterministic`` only."""
 
 
 _SEPARATE = ("bucket", "leaf")
@@ -65,6 +67,19 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "xla_allow_excess_precision",
             "False",
             "rounds activations to their dtype; else XLA keeps float32 copies of them in memory",
+        ),
+        Option(
+            "xla_gpu_deterministic_ops",
+            "True",
+            "only kernels that give the same bits every time, and none chosen by timing them: "
+            "another start may measure otherwise and choose another",
+            deterministic=True,
+        ),
+        Option(
+            "xla_gpu_enable_triton_gemm",
+            "False",
+            "matrix products by cuBLAS: Triton's have no kernel to fall back on if none is timed",
+            deterministic=True,
         ),
     ),
     "tpu": (
@@ -98,10 +113,13 @@ def platform_of(device: jax.Device) -> str:
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
 
 
-def options_for(platform: str, allreduce: str) -> dict[str, str]:
-    """Our options for a platform and a value of ``comm.allreduce``, name to value."""
-    known = TABLE.get(platform, ())
-    return {option.name: option.value for option in known if allreduce in option.schemes}
+def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -> dict[str, str]:
+    """Our options for a platform, ``comm.allreduce`` and ``run.deterministic``, name to value."""
+    return {
+        option.name: option.value
+        for option in TABLE.get(platform, ())
+        if allreduce in option.schemes and (deterministic or not option.deterministic)
+    }
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
@@ -129,6 +147,8 @@ def program_options(
     extra: Sequence[str],
     warn: Callable[[str], None],
     cache: Path | None = None,
+    *,
+    deterministic: bool = False,
 ) -> dict[str, str]:
     """The options that every process compiles its programs with.
 
@@ -141,12 +161,13 @@ def program_options(
       extra: ``comm.xla_options``.
       warn: is told what was left out, a line each.
       cache: as of ``checked``.
+      deterministic: ``run.deterministic``.
 
     Raises:
       ConfigError: as of ``parse_options``.
     """
     asked = parse_options(extra)
-    wanted = options_for(platform, allreduce) | asked
+    wanted = options_for(platform, allreduce, deterministic=deterministic) | asked
     if not wanted:
         return {}
     taken = _set_in_environment(os.environ) - set(asked)

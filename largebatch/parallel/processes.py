@@ -77,6 +77,8 @@ def initialise(
         how, arguments = detect_cluster(os.environ), {}
         if how is None:
             return "one process"
+    # JAX's service would take SIGTERM for itself; what a run does about signals is its own matter.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:

@@ -16,7 +16,7 @@ from largebatch.config import Config, resolve
 from largebatch.errors import ConfigError
 from largebatch.train.build import Run, build
 from largebatch.train.evaluation import Result, evaluate
-from largebatch.train.loop import run_step
+from largebatch.train.stepping import run_step
 from largebatch.train.steps import TrainState
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 import jax
 from jax.sharding import Mesh
@@ -28,6 +28,9 @@ class Run:
     console: Console
     later: tuple["Run", ...] = ()
     """The stages after this one, if this is the first."""
+    unreadable: Mapping[str, data.Unreadable] = dataclasses.field(default_factory=dict)
+    """By split, the examples that could not be decoded; the same objects for all stages. Without
+    one, the first such example ends the run."""
 
     @property
     def stages(self) -> tuple["Run", ...]:
@@ -91,14 +94,20 @@ class Run:
             reading=self._reading,
             crops=options.crops,
             centre=options.train_crop == "centre",
+            unreadable=self.unreadable.get("train"),
         )
 
-    def train_microbatches(self, start: int, stop: int) -> Generator[OnDevices]:
-        """The microbatches from sample position ``start`` to ``stop``, on the devices."""
-        return on_devices(self.mesh, self.local_microbatches(start, stop))
+    def train_microbatches(
+        self, start: int, stop: int, patience: float | None = None
+    ) -> Generator[OnDevices | None]:
+        """The microbatches from sample position ``start`` to ``stop``, on the devices.
 
-    def validation_batches(self) -> Generator[OnDevices]:
-        """Every validation batch, on the devices."""
+        With ``patience`` also None, whenever so many seconds passed without one.
+        """
+        return on_devices(self.mesh, self.local_microbatches(start, stop), patience)
+
+    def validation_batches(self, patience: float | None = None) -> Generator[OnDevices | None]:
+        """Every validation batch, on the devices; ``patience`` as above."""
         return on_devices(
             self.mesh,
             data.evaluation_batches(
@@ -108,7 +117,9 @@ class Run:
                 reading=self._reading,
                 crops=self.plan.config.data.crops,
                 views=self.validation_views,
+                unreadable=self.unreadable.get("validation"),
             ),
+            patience,
         )
 
     def prepare(self) -> None:
@@ -168,7 +179,12 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         chosen.append(microbatch)
         made.append(maker.programs(microbatch))
         made[index].compile_s = maker.compile_s  # the search is part of it
+    unreadable = {  # the source is that of all stages, so an id is the same example in each
+        name: data.Unreadable(name, len(source), config.data.max_unreadable)
+        for name, source in zip(("train", "validation"), splits[0], strict=True)
+    }
     first, *later = (
-        Run(*split, programs, console) for split, programs in zip(splits, made, strict=True)
+        Run(*split, programs, console, unreadable=unreadable)
+        for split, programs in zip(splits, made, strict=True)
     )
     return dataclasses.replace(first, later=tuple(later))

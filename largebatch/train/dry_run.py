@@ -14,7 +14,8 @@ from largebatch.train import describe
 from largebatch.train import workdir as directory
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
-from largebatch.train.loop import run_step
+from largebatch.train.evaluation import evaluate_batch
+from largebatch.train.stepping import run_step
 from largebatch.train.steps import TrainState
 
 STEPS = 2
@@ -91,10 +92,7 @@ def _rehearse_stage(run: Run, stage: Run, state: TrainState) -> tuple[TrainState
     start = time.perf_counter()
     with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)
-    program = programs.evaluate(batch.shape)
-    sums = jax.device_get(
-        program(state.params, state.stats, batch.images, batch.labels, batch.mask)
-    )
+    sums, _ = jax.device_get(evaluate_batch(programs, state.params, state.stats, batch))
     evaluation_s = time.perf_counter() - start
     console.note(
         f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
@@ -112,12 +110,15 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     """
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
-    with contextlib.closing(Checkpoints(place / "checkpoints", keep=1)) as checkpoints:
+    keep, like = run.plan.config.run.keep_checkpoints, run.programs.stored
+    opened = Checkpoints(place / "checkpoints", keep=keep, warn=run.console.warn)
+    with contextlib.closing(opened) as checkpoints:
+        checkpoints.check_space(like)
         state = run.programs.steps.stored(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
-        restored = checkpoints.restore(STEPS, run.programs.stored)
-    saved, restored = jax.device_get((jax.tree.leaves(state), jax.tree.leaves(restored)))
+        restored = checkpoints.newest(run.plan, like).state
+    saved, restored = jax.device_get(jax.tree.leaves(state)), jax.tree.leaves(restored)
     if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
         raise CheckpointError(
             f"what was restored from {place} is not what was saved; check the disk"

@@ -9,10 +9,14 @@ import jax
 import numpy as np
 
 from largebatch.errors import DataError
+from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.train import statistics
 from largebatch.train.build import Run
 from largebatch.train.loss import Sums
+from largebatch.train.programs import Programs
+from largebatch.train.stepping import tell
 from largebatch.train.steps import TrainState
+from largebatch.train.transfer import OnDevices, patient
 
 PyTree = Any
 
@@ -28,25 +32,30 @@ class Result:
     seconds: float
 
 
-def evaluate(run: Run, state: TrainState, position: int) -> Result:
+def evaluate(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> Result:
     """Evaluate ``state``, which has been trained up to sample ``position``.
 
     Raises:
       DataError: the images counted are not those of the split.
+      Interrupted: the run is to stop.
     """
     start = time.perf_counter()
     stats = state.stats
     if run.plan.config.norm.statistics == "precise":
-        stats = precise_statistics(run, state, position)
+        stats = precise_statistics(run, state, position, guard)
     pending = []
-    with contextlib.closing(run.validation_batches()) as batches:
-        for batch in batches:
-            program = run.programs.evaluate(batch.shape)
-            pending.append(program(state.params, stats, batch.images, batch.labels, batch.mask))
+    with contextlib.closing(run.validation_batches(guard.patience)) as batches:
+        for batch in patient(batches, guard.poll):
+            pending.append(
+                evaluate_batch(run.programs, state.params, stats, batch, bool(guard.requested))
+            )
             if len(pending) > 2:  # bounds the batches that wait on the device
-                pending[-3] = jax.device_get(pending[-3])
+                pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
+                if stop is not None and stop > 0:  # the same number on all processes
+                    raise Interrupted(guard.requested or "another process is to stop")
     # Sums over the split in float64: counts stay exact however many images there are.
-    totals = Sums(*np.sum(np.asarray(jax.device_get(pending), np.float64), axis=0))
+    counted = [sums for sums, _ in jax.device_get(pending)]
+    totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
     expected = run.plan.facts.validation_examples
     if int(totals.count) != expected:
         raise DataError(
@@ -61,7 +70,24 @@ def evaluate(run: Run, state: TrainState, position: int) -> Result:
     )
 
 
-def precise_statistics(run: Run, state: TrainState, position: int) -> PyTree:
+def evaluate_batch(
+    programs: Programs, params: PyTree, stats: PyTree, batch: OnDevices, stop: bool = False
+) -> tuple[Sums, jax.Array | None]:
+    """Sums over a batch of evaluation, and how many devices' processes want to stop.
+
+    Args:
+      programs: compiled on first use.
+      params: of the state.
+      stats: to normalise with.
+      batch: on the devices.
+      stop: whether this process wants the run to stop; several tell each other.
+    """
+    told = tell(programs.steps, [stop]) if programs.steps.plan.facts.processes > 1 else None
+    program = programs.evaluate(batch.shape)
+    return program(params, stats, batch.images, batch.labels, batch.mask, told)
+
+
+def precise_statistics(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> PyTree:
     """Statistics of the ``norm.precise_batches`` global batches that training consumed last.
 
     A function of parameters and position alone, so that a restored run evaluates to the same.
@@ -71,8 +97,10 @@ def precise_statistics(run: Run, state: TrainState, position: int) -> PyTree:
     wanted = run.plan.config.norm.precise_batches * step
     start = max(0, position - wanted)
     total, count = None, 0
-    with contextlib.closing(run.train_microbatches(start, start + wanted)) as microbatches:
-        for microbatch in microbatches:
+    with contextlib.closing(
+        run.train_microbatches(start, start + wanted, guard.patience)
+    ) as microbatches:
+        for microbatch in patient(microbatches, guard.poll):
             measured = jax.device_get(
                 run.programs.measure_statistics(state.params, state.stats, microbatch.images)
             )

@@ -3,74 +3,25 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
-from largebatch import data
-from largebatch.optim import Rates, by_path
+from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.tracking import Summary, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
+from largebatch.train.clock import Clock
 from largebatch.train.evaluation import Result, evaluate
-from largebatch.train.programs import Programs
+from largebatch.train.health import WELL, Health, Verdict
+from largebatch.train.journal import Journal
+from largebatch.train.stepping import run_step
 from largebatch.train.steps import Metrics, TrainState
-from largebatch.train.transfer import OnDevices
+from largebatch.train.stored_arrays import on_devices
 
 PyTree = Any
-
-
-@dataclasses.dataclass
-class Clock:
-    """Seconds of training, without evaluation and checkpoints, and how many were waiting."""
-
-    train_s: float = 0.0
-    wait_s: float = 0.0
-    evaluation_s: float = 0.0
-    checkpoint_s: float = 0.0
-    _since: float | None = None
-
-    def start(self) -> None:
-        """Go on counting."""
-        self._since = time.perf_counter()
-
-    def pause(self) -> None:
-        """Stop counting."""
-        self.train_s, self._since = self.now(), None
-
-    def now(self) -> float:
-        """Seconds of training so far."""
-        running = 0.0 if self._since is None else time.perf_counter() - self._since
-        return self.train_s + running
-
-    def timed(self, feed: Iterator[OnDevices]) -> Iterator[OnDevices]:
-        """The same microbatches, the wait for each counted."""
-        while True:
-            start = time.perf_counter()
-            microbatch = next(feed, None)
-            self.wait_s += time.perf_counter() - start
-            if microbatch is None:
-                return
-            yield microbatch
-
-
-def run_step(
-    programs: Programs, state: TrainState, feed: Iterator[OnDevices], rates: Rates
-) -> tuple[TrainState, Metrics]:
-    """Dispatch a step on the next k microbatches; returns before the last of them is computed."""
-    steps = programs.steps
-    carry = programs.empty_carry() if steps.plan.microbatches > 1 else None
-    for left in reversed(range(steps.plan.microbatches)):
-        images, labels, *_ = next(feed)
-        # One microbatch at a time is computed, or queued images would fill the device.
-        jax.block_until_ready(carry)
-        if left:
-            carry = programs.accumulate(state.params, state.stats, carry, images, labels)
-    rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
-    return programs.finish(state, carry, images, labels, rates)
+METRICS = ("loss", "top1", "top5", "gradient_norm")
 
 
 class Loop:
@@ -83,6 +34,7 @@ class Loop:
         checkpoints: Checkpoints,
         progress: Progress,
         began: float,
+        guard: Guard = IDLE,
     ) -> None:
         """``began`` is the ``time.perf_counter()`` at which this turn started."""
         self.run = run
@@ -94,53 +46,83 @@ class Loop:
         self.step = progress.step
         """Steps known to be done."""
         self._began = began
-        self._logged = (self.clock.train_s, 0.0, progress.step)
+        self._guard = guard
+        self._leaving = ""
+        """Why the processes stop after the present step, once they have agreed to."""
+        self._journal = Journal(run, tracker, self.clock, progress.step)
+        self._health = Health(
+            run.plan,
+            skips=progress.skips,
+            rollbacks=progress.rollbacks,
+            newest=checkpoints.newest_path,
+        )
 
     def train(self, state: TrainState) -> TrainState:
-        """Train; returns the state after the last step, which has been evaluated and saved."""
+        """Train; returns the state after the last step, which has been evaluated and saved.
+
+        Raises:
+          Interrupted: the run is to stop; the state of the last step has been saved.
+          HealthError: a loss or gradient is not finite, or the training has diverged.
+        """
         plan = self.run.plan
         first = self.before.step
         last = max(first, plan.stop_after_step)
         if last > first:
-            self._event("train_start", first)
+            self._journal.event("train_start", first)
         with self.run.console.progress(
             plan.steps, first, samples_per_step=plan.samples_per_step
         ) as self._bar:
+            if self.before.evaluation_due:
+                stage = self.run.stage_at(first)
+                metrics = Metrics(**{key: getattr(self.before, key) for key in METRICS})
+                state = self._stop_at(first, stage.placed(state), metrics)
             for stage in self.run.stages:
                 begin = max(first, stage.plan.first_step)
                 end = min(last, stage.plan.first_step + stage.plan.stage_steps)
                 if begin < end:
                     state = self._train_stage(stage, stage.placed(state), begin, end)
         if last > first:
-            self._event("train_stop", last)
+            self._journal.event("train_stop", last)
         if self.result is None:
             stage = self.run.stage_at(last)
-            self.result = evaluate(stage, stage.placed(state), plan.position(last))
+            with self._guard.section("evaluation"):
+                self.result = evaluate(stage, stage.placed(state), plan.position(last), self._guard)
         return state
 
     def _train_stage(self, stage: Run, state: TrainState, first: int, last: int) -> TrainState:
         """The steps after ``first`` up to ``last``, all of one stage."""
-        plan = self.run.plan
+        plan, guard = self.run.plan, self._guard
         pending: tuple[int, Metrics] | None = None
-        batches = stage.train_microbatches(plan.position(first), plan.position(last))
-        with contextlib.closing(batches):
+        batches = stage.train_microbatches(
+            plan.position(first), plan.position(last), guard.patience
+        )
+        with contextlib.closing(batches), guard.section("step"):
             self.clock.start()
-            feed = self.clock.timed(batches)
+            feed = self.clock.timed(batches, guard.poll)
             for step in range(first + 1, last + 1):
                 # The host computes rates from the one clock of the run, the sample position.
                 rates = plan.rates(step)
-                state, metrics = run_step(stage.programs, state, feed, rates)
+                try:
+                    state, metrics = run_step(stage.programs, state, feed, rates, guard)
+                except Interrupted:  # which has left the state as it was
+                    if pending is not None and self._finished(*pending).action == "rollback":
+                        raise  # what could be saved is saved already
+                    self._leave(step - 1, state)
+                    raise
+                verdict = WELL
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
-                    self._finished(*pending)
+                    verdict = self._finished(*pending)
                 pending = (step, metrics)
+                if verdict.action == "rollback":  # this step began where that one led
+                    state, pending = self._rolled_back(verdict, step), None
                 if plan.is_due(step, stage.plan.layers_every_steps):
-                    self._log_layers(step, state)
-                if self._stops_at(step):
+                    self._journal.layers(step, state)
+                if self._leaving or self._stops_at(step):
+                    state = self._stop_at(step, state, metrics, judge=pending is not None)
                     pending = None
-                    self._stop_at(step, state, metrics)
-            if pending is not None:
-                self._finished(*pending)
+            if pending is not None and (verdict := self._finished(*pending)).action == "rollback":
+                state = self._rolled_back(verdict, last)
             self.clock.pause()
         return state
 
@@ -152,6 +134,8 @@ class Loop:
             wall_s=self.before.wall_s + time.perf_counter() - self._began,
             compile_s=self.before.compile_s + self.run.compile_s,
             train_s=self.clock.now(),
+            skips=self._health.skips,
+            rollbacks=self._health.rollbacks,
         )
 
     def images_per_s(self, step: int) -> float | None:
@@ -186,85 +170,128 @@ class Loop:
         plan = self.run.plan
         return plan.is_due(step, plan.stage_at(step).checkpoint_every_steps)
 
-    def _stop_at(self, step: int, state: TrainState, metrics: Metrics) -> None:
-        """At the end of a step that is evaluated or saved: nothing is in flight meanwhile."""
+    def _stop_at(
+        self, step: int, state: TrainState, metrics: Metrics, *, judge: bool = True
+    ) -> TrainState:
+        """At the end of a step that is evaluated or saved: nothing is in flight meanwhile.
+
+        Args:
+          step: which.
+          state: after it.
+          metrics: its own.
+          judge: whether the step has not been looked at, or dropped, before.
+
+        Returns:
+          The state, which is another after a rollback.
+
+        Raises:
+          Interrupted: the run is to stop.
+        """
         plan = self.run.plan
         metrics = jax.device_get(metrics)
         self.clock.pause()
+        if judge and (verdict := self._look(step, metrics)).action == "rollback":
+            state = self._rolled_back(verdict, step)
         last = step == plan.stop_after_step
         extra = {}
         if last or plan.evaluates_at(step):
-            self._event("eval_start", step)
-            self.result = evaluate(self.run.stage_at(step), state, plan.position(step))
-            self._event("eval_stop", step, top1=self.result.top1)
-            self.clock.evaluation_s += self.result.seconds
-            extra = {
-                f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")
-            }
-            self.run.console.evaluation(
-                step,
-                epoch=self._epoch(step),
-                loss=self.result.loss,
-                top1=self.result.top1,
-                top5=self.result.top5,
-                seconds=self.result.seconds,
-            )
-        self._finished(step, metrics, extra)
+            extra = self._evaluated(step, state, metrics)
+        self._report(step, metrics, extra)
+        if self._leaving and not last:
+            self._leave(step, state)
+            raise Interrupted(self._leaving)
         if last or self._saves_at(step):
-            since = time.perf_counter()
-            self.tracker.flush()  # a checkpoint never knows more than the log
-            self.checkpoints.save(self.run.programs.steps.stored(state), self.progress(step), plan)
-            self.clock.checkpoint_s += time.perf_counter() - since
-        self._event("step", step)
+            self._save(step, state, self.progress(step))
+        self._journal.event("step", step)
         self.clock.start()
+        return state
 
-    def _finished(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
-        """Report a step that has been computed."""
+    def _finished(self, step: int, metrics: Metrics) -> Verdict:
+        """Look at a step that has been computed, and report it."""
         metrics = jax.device_get(metrics)
-        plan, self.step = self.run.plan, step
-        if plan.is_due(step, plan.stage_at(step).log_every_steps) or extra is not None:
-            then, waited, logged = self._logged
-            seconds = self.clock.now() - then
-            self.tracker.scalars(
-                step,
-                {
-                    "samples": plan.position(step),
-                    "epoch": self._epoch(step),
-                    "loss": float(metrics.loss),
-                    "top1": float(metrics.top1),
-                    "top5": float(metrics.top5),
-                    "learning_rate": plan.rates(step).learning_rate,
-                    "gradient_norm": float(metrics.gradient_norm),
-                    "images_per_s": (plan.position(step) - plan.position(logged))
-                    / max(seconds, 1e-9),
-                    "fingerprint": self._fingerprint(step),
-                    "input_wait": (self.clock.wait_s - waited) / max(seconds, 1e-9),
-                    **(extra or {}),
-                },
+        verdict = self._look(step, metrics)
+        self._report(step, metrics)
+        self._journal.event("step", step)
+        return verdict
+
+    def _look(self, step: int, metrics: Metrics) -> Verdict:
+        """What the numbers say, the same on all processes."""
+        self._guard.alive()
+        if metrics.stop is not None and metrics.stop > 0:
+            self._leaving = self._guard.requested or "another process is to stop"
+        verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
+        if verdict.action != "continue":
+            self.run.console.warn(verdict.text)
+            self._journal.event(verdict.action, step)
+        return verdict
+
+    def _rolled_back(self, verdict: Verdict, at: int) -> TrainState:
+        """The state of the newest checkpoint before trouble, saved as that of step ``at``.
+
+        The sample position moves on, so what led to trouble is not met again, in this turn or in
+        another.
+        """
+        stage, checkpoints = self.run.stage_at(at), self.checkpoints
+        self.clock.pause()
+        with self._guard.section("checkpoint"):
+            stored = checkpoints.newest(
+                self.run.plan, self.run.programs.stored, until=verdict.good_step
             )
-            self._logged = (self.clock.now(), self.clock.wait_s, step)
+            host = on_devices(stored.state, self.run.programs.stored)
+            state = stage.placed(self.run.programs.steps.restored(host))
+        self._save(at, state, self.progress(at))
+        self.clock.start()
+        return state
+
+    def _leave(self, step: int, state: TrainState) -> None:
+        """Save the state of ``step``, since the run stops there."""
+        self.clock.pause()
+        self._journal.event("preempted", step)
+        self._save(step, state, self.progress(step))
+
+    def _save(self, step: int, state: TrainState, progress: Progress) -> None:
+        since = time.perf_counter()
+        with self._guard.section("checkpoint"):
+            self.tracker.flush()  # a checkpoint never knows more than the log
+            stored = self.run.programs.steps.stored(state)
+            self.checkpoints.save(stored, progress, self.run.plan)
+        self._journal.event("checkpoint", step)
+        self.clock.checkpoint_s += time.perf_counter() - since
+
+    def _evaluated(self, step: int, state: TrainState, metrics: Metrics) -> dict[str, float]:
+        """Evaluate; the columns of the result.
+
+        Raises:
+          Interrupted: the run is to stop; the state is saved, and the evaluation is due.
+        """
+        stage, position = self.run.stage_at(step), self.run.plan.position(step)
+        self._journal.event("eval_start", step)
+        try:
+            with self._guard.section("evaluation"):
+                self.result = evaluate(stage, state, position, self._guard)
+        except Interrupted:
+            numbers = {key: float(getattr(metrics, key)) for key in METRICS}
+            due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)
+            self._save(step, state, due)
+            raise
+        self._journal.event("eval_stop", step, top1=self.result.top1)
+        self.clock.evaluation_s += self.result.seconds
+        self.run.console.evaluation(
+            step,
+            epoch=self._journal.epoch(step),
+            loss=self.result.loss,
+            top1=self.result.top1,
+            top5=self.result.top5,
+            seconds=self.result.seconds,
+        )
+        return {f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")}
+
+    def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
+        self.step = step
+        self._journal.step(step, metrics, extra)
         self._bar.update(
             step,
             loss=float(metrics.loss),
             images_per_s=self.images_per_s(step),
-            epoch=self._epoch(step),
+            epoch=self._journal.epoch(step),
         )
-        if extra is None:  # otherwise there is more to do before the next step
-            self._event("step", step)
-
-    def _event(self, name: str, step: int, **values: float) -> None:
-        self.tracker.event(name, step, self.run.plan.position(step), **values)
-
-    def _log_layers(self, step: int, state: TrainState) -> None:
-        """Trust ratio and norms of every parameter; waits, for the next step takes the state."""
-        values = by_path(state.optimizer.report, state.params)
-        self.tracker.layers(step, self.run.plan.position(step), values)
-
-    def _fingerprint(self, step: int) -> str:
-        """Hash of the examples of a step, by which two sites find where their runs part."""
-        plan = self.run.plan
-        positions = np.arange(plan.position(step - 1), plan.position(step))
-        return data.fingerprint(self.run.stage_at(step).order.ids(positions))
-
-    def _epoch(self, step: int) -> float:
-        return self.run.plan.position(step) / self.run.plan.epoch_samples

@@ -44,8 +44,8 @@ def facts_of(
     """
     if train.classes != validation.classes:
         raise DataError(
-            f"{train.name} has {len(train.classes)} classes for training and "
-            f"{len(validation.classes)} for validation, not the same ones; prepare both alike"
+            f"{train.name}: training and validation have "
+            f"{data.differing(train.classes, validation.classes)}; prepare both alike"
         )
     stored = 0
     if crops_on_device:

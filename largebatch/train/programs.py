@@ -75,7 +75,13 @@ class Programs:
         """The last microbatch, all-reduce and update."""
         carry = self._carry if self.steps.plan.microbatches > 1 else None
         return self._compile(
-            "train step", self.steps.finish, self.state, carry, *self._images, self._rates
+            "train step",
+            self.steps.finish,
+            self.state,
+            carry,
+            *self._images,
+            self._rates,
+            self._told(2) if self.steps.tells else None,
         )
 
     def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:
@@ -91,6 +97,7 @@ class Programs:
                 images,
                 labels,
                 weights,
+                self._told(1) if self.steps.plan.facts.processes > 1 else None,
             )
         return self._evaluations[shape]
 
@@ -125,6 +132,14 @@ class Programs:
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             jax.eval_shape(self.steps.empty_carry),
+        )
+
+    def _told(self, columns: int) -> jax.ShapeDtypeStruct:
+        """What each device's process says, a row for each."""
+        return jax.ShapeDtypeStruct(
+            (self.steps.mesh.size, columns),
+            self.steps.dtype,
+            sharding=parallel.split(self.steps.mesh),
         )
 
     @property

@@ -13,10 +13,12 @@ from largebatch import tracking
 from largebatch.config import Config, changed, microbatch_candidates
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.files import write_json
+from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
-from largebatch.train import describe, workdir
+from largebatch.train import describe, lock, workdir
 from largebatch.train.build import Run, build
+from largebatch.train.checkpoint_directories import complete
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import Result, evaluate
@@ -24,6 +26,7 @@ from largebatch.train.loop import Loop
 from largebatch.train.memory import is_exhausted
 from largebatch.train.preflight import check_rules
 from largebatch.train.steps import TrainState
+from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
 
 
@@ -46,6 +49,7 @@ def run(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
+    guard: Guard = IDLE,
 ) -> tracking.Summary | None:
     """Train, evaluate or rehearse, as asked.
 
@@ -54,25 +58,53 @@ def run(
       request: what to do, and where.
       hosts: how the processes found each other, for people.
       devices: None for all devices of all processes.
+      guard: asks the run to stop, and ends it where it cannot be asked.
 
     Returns:
       The summary; None for a dry run.
 
     Raises:
       UserError: anything that the user can mend.
+      Interrupted: the run was asked to stop; the same command resumes.
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
-    made = build(config, console, devices)
-    rows = describe.plan_rows(made, hosts)
-    console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
-    with _out_of_memory_explained(made):
-        if request.dry_run:
-            dry_run(made, request.workdir)
-            return None
-        with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
-            session = _Session(made, request, checkpoints, began)
-            return session.evaluate() if request.eval_only else session.train()
+    with _held(request, console, guard, began):
+        with guard.section("compile"):  # the search for a microbatch compiles
+            made = build(config, console, devices)
+        rows = describe.plan_rows(made, hosts)
+        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
+        with _out_of_memory_explained(made):
+            if request.dry_run:
+                dry_run(made, request.workdir)
+                return None
+            with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
+                session = _Session(made, request, checkpoints, began, guard)
+                return session.evaluate() if request.eval_only else session.train()
+
+
+@contextlib.contextmanager
+def _held(
+    request: Request, console: tracking.Console, guard: Guard, began: float
+) -> Iterator[None]:
+    """Hold the working directory, if the run writes there; process 0 does, for all."""
+    with contextlib.ExitStack() as stack:
+        if not (request.eval_only or request.dry_run):
+            held = lock.hold(request.workdir, note=console.note, lost=guard.end)
+            processes.first_process_does(lambda: stack.enter_context(held))
+            if jax.process_index() == 0:
+                guard.finally_do("lock", lambda *_: stack.close())
+                guard.finally_do("summary", lambda status, _: _untrained(status, request, began))
+        yield
+
+
+def _untrained(status: Status, request: Request, began: float) -> None:
+    """The summary of a turn that has not come to train."""
+    steps = complete(request.workdir / "checkpoints")
+    wall_s = time.perf_counter() - began
+    tracking.Summary(status, None, None, None, max(steps, default=0), 0, wall_s, 0.0, None).write(
+        request.workdir
+    )
 
 
 def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
@@ -88,29 +120,40 @@ def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
         )
         if moved:
             made.console.note(f"the earlier run in {request.workdir} is now in {moved}")
-    return Checkpoints(directory, keep=made.plan.config.run.keep_checkpoints)
+    return Checkpoints(
+        directory,
+        keep=made.plan.config.run.keep_checkpoints,
+        warn=made.console.warn,
+        read_only=request.eval_only,
+    )
 
 
 class _Session:
     """A run with its directory opened."""
 
-    def __init__(self, made: Run, request: Request, checkpoints: Checkpoints, began: float) -> None:
+    def __init__(
+        self,
+        made: Run,
+        request: Request,
+        checkpoints: Checkpoints,
+        began: float,
+        guard: Guard,
+    ) -> None:
         self.made = made
         self.request = request
         self.checkpoints = checkpoints
         self.began = began
+        self.guard = guard
         self.console = made.console
-        self.step = checkpoints.latest_step()
-        if not processes.agree(0 if self.step is None else 1 + self.step):
-            raise CheckpointError(
-                f"the processes see different checkpoints in {request.workdir}, this one that of "
-                f"step {self.step}; all of them must share that directory"
-            )
+        self.stored = checkpoints.newest(made.plan, made.programs.stored)
+        self.step = None if self.stored is None else self.stored.step
         if self.step is None and (request.eval_only or request.resume == "must"):
             raise CheckpointError(
                 f"no checkpoint in {request.workdir} to resume from; give another --workdir"
                 + ("" if request.eval_only else ", or drop --resume=must")
             )
+        if not request.eval_only and self.step != made.plan.steps:
+            checkpoints.check_space(made.programs.stored)
 
     def train(self) -> tracking.Summary:
         """Train from the newest checkpoint or from the start."""
@@ -125,7 +168,10 @@ class _Session:
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
         progress = self._stored_progress()
-        with self.console.compiling("initialisation, train step and evaluation"):
+        with (
+            self.guard.section("compile"),
+            self.console.compiling("initialisation, train step and evaluation"),
+        ):
             made.prepare()
             if clocked:
                 warm_up(made)
@@ -133,13 +179,21 @@ class _Session:
         status: Status = "failed"
         tracker = processes.first_process_does(lambda: self._trackers(progress))
         with contextlib.closing(tracker or tracking.Composite(())) as tracker:
-            loop = Loop(made, tracker, self.checkpoints, progress, self.began)
+            loop = Loop(made, tracker, self.checkpoints, progress, self.began, self.guard)
+            if jax.process_index() == 0:
+                self.guard.finally_do(
+                    "summary", lambda status, _: loop.summary(status).write(request.workdir)
+                )
+            self.guard.keep_stacks(request.workdir)
             try:
-                loop.train(state)
-                since = time.perf_counter()
-                self.checkpoints.wait()
-                loop.clock.checkpoint_s += time.perf_counter() - since
+                with self.guard.section("step"):
+                    loop.train(state)
+                self._saved(loop)
                 status = "complete" if loop.step == plan.steps else "stopped"
+            except Interrupted as reason:
+                self._saved(loop)
+                status = "preempted"
+                raise Interrupted(f"{reason}; saved at step {loop.step:,}") from reason
             finally:
                 summary = loop.summary(status)
                 if jax.process_index() == 0:
@@ -147,15 +201,23 @@ class _Session:
         self._close(summary, loop.result)
         return summary
 
+    def _saved(self, loop: Loop) -> None:
+        """When the newest checkpoint is on disk."""
+        since = time.perf_counter()
+        with self.guard.section("checkpoint"):
+            self.checkpoints.wait()
+        loop.clock.checkpoint_s += time.perf_counter() - since
+
     def evaluate(self) -> tracking.Summary:
         """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
         progress = self._stored_progress()
-        with self.console.compiling("evaluation"):
+        with self.guard.section("compile"), self.console.compiling("evaluation"):
             stage = self.made.stage_at(progress.step)
             for view in stage.validation_views:
                 stage.programs.evaluate(view.shape)
             state = stage.placed(self._state())
-        result = evaluate(stage, state, progress.samples)
+        with self.guard.section("evaluation"):
+            result = evaluate(stage, state, progress.samples, self.guard)
         summary = tracking.Summary(
             status="evaluated",
             top1=result.top1,
@@ -178,18 +240,18 @@ class _Session:
 
     def _stored_progress(self) -> Progress:
         """The newest checkpoint's progress, its plan compared to this one; zero without one."""
-        if self.step is None:
+        if self.stored is None:
             return Progress()
-        progress, table = self.checkpoints.check(self.step, self.made.plan)
-        self.console.note(f"resuming from {self.checkpoints.path(self.step)}")
-        if table:
-            self.console.warn(f"options that differ from the checkpoint's:\n{table}")
-        return progress
+        self.console.note(f"resuming from {self.checkpoints.path(self.stored.step)}")
+        if self.stored.table:
+            self.console.warn(f"options that differ from the checkpoint's:\n{self.stored.table}")
+        return self.stored.progress
 
     def _state(self) -> TrainState:
         programs = self.made.programs
-        if self.step is not None:
-            return programs.steps.restored(self.checkpoints.restore(self.step, programs.stored))
+        if self.stored is not None:
+            stored, self.stored = self.stored, None  # as large on the host as on a device
+            return programs.steps.restored(on_devices(stored.state, programs.stored))
         return programs.init(np.int32(self.made.plan.config.run.seed))
 
     def _trackers(self, progress: Progress) -> tracking.Tracker:

@@ -26,6 +26,7 @@ from largebatch.models import BatchMode, Model
 from largebatch.optim import Rates, global_norm
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train import statistics
+from largebatch.train.health import kept
 from largebatch.train.loss import Sums, classification_sums
 from largebatch.train.transfer import Images
 from largebatch.train.update import Replicated, Sharded, Update
@@ -58,6 +59,10 @@ class Metrics(NamedTuple):
     top1: jax.Array
     top5: jax.Array
     gradient_norm: jax.Array
+    stop: jax.Array | None = None
+    """Devices whose process wants the run to stop; None where processes tell each other nothing."""
+    left_out: jax.Array | None = None
+    """Microbatches that devices have left out of this step; likewise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +78,11 @@ class Steps:
     std: tuple[float, ...]
     dtype: str = "float32"
     """Of parameters, statistics and sums; tests prove equalities in float64."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether processes tell each other something with every step."""
+        return self.plan.facts.processes > 1 or bool(self.plan.config.batch.deadline_s)
 
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -170,9 +180,12 @@ class Steps:
 
     @functools.cached_property
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
-        """(state, carry, images, labels, rates) → (state, metrics): the last microbatch.
+        """(state, carry, images, labels, rates, told) → (state, metrics): the last microbatch.
 
-        ``carry`` is None where a step is one microbatch.
+        ``carry`` is None where a step is one microbatch. ``told``, of which only several processes
+        or a deadline make use (``tells``), is a row for each device: whether its process wants to
+        stop, and how many microbatches it has left out of ``carry``. Gradients and statistics are
+        then means over what was computed; with nothing left out, to the bit what they always are.
         """
 
         def finish(
@@ -181,6 +194,7 @@ class Steps:
             images: Images,
             labels: jax.Array,
             rates: Rates,
+            told: jax.Array | None = None,
         ) -> tuple[TrainState, Metrics]:
             held = None if carry is None else [g[0] for g in carry.gradients]
 
@@ -194,9 +208,17 @@ class Steps:
                 gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
             flat, unravel = ravel_pytree(totals)
             flat = flat if carry is None else flat + carry.totals[0]
-            batch, sums = unravel(parallel.sum_over_devices(flat))
+            flat, heard = parallel.sum_over_devices((flat, None if told is None else told[0]))
+            batch, sums = unravel(flat)
+            stop, left_out = (None, None) if heard is None else heard
+            microbatches = self.mesh.size * self.plan.microbatches
+            if self.plan.config.batch.deadline_s:
+                # A factor of exactly 1 where nothing was left out.
+                weight = microbatches / (microbatches - left_out)
+                gradients = jax.tree.map(lambda g: g * weight, gradients)
+                microbatches = microbatches - left_out
             params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
-            spans = self.mesh.size * self.plan.microbatches * self.plan.spans_per_microbatch
+            spans = microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
                 state.stats, jax.tree.map(lambda x: x / spans, batch), self.plan.norm_momentum
             )
@@ -206,19 +228,25 @@ class Steps:
                 top1=sums.top1 / sums.count,
                 top5=sums.top5 / sums.count,
                 gradient_norm=global_norm(optimizer.report),
+                stop=stop,
+                left_out=left_out,
             )
+            if self.plan.config.health.policy == "skip":
+                new = kept(state, new, metrics.loss, metrics.gradient_norm)
             return new, metrics
 
         mapped = parallel.map_over(
             self.mesh,
             finish,
-            (self.specs, SPLIT, SPLIT, SPLIT, REPLICATED),
+            (self.specs, SPLIT, SPLIT, SPLIT, REPLICATED, SPLIT),
             (self.specs, REPLICATED),
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    def evaluate(self, shape: tuple[int, int]) -> Callable[..., Sums]:
-        """(params, stats, images, labels, weights) → sums over all devices.
+    def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
+        """(params, stats, images, labels, weights, told) → sums over all devices, of the last too.
+
+        ``told`` is None, or 1 for each device whose process wants the run to stop.
 
         Args:
           shape: height and width at which the images are seen.
@@ -226,19 +254,23 @@ class Steps:
         smoothing = self.plan.config.loss.label_smoothing
 
         def evaluate(
-            params: PyTree, stats: PyTree, images: Images, labels: jax.Array, weights: jax.Array
-        ) -> Sums:
+            params: PyTree,
+            stats: PyTree,
+            images: Images,
+            labels: jax.Array,
+            weights: jax.Array,
+            told: jax.Array | None = None,
+        ) -> tuple[Sums, jax.Array | None]:
             pixels = self._pixels(images, shape)
             logits = self.model.apply(params, stats, pixels)
             if self.plan.config.data.evaluation_flip:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
                 logits = (logits + mirrored) / 2
-            return parallel.sum_over_devices(
-                classification_sums(logits, labels, weights, smoothing)
-            )
+            sums = classification_sums(logits, labels, weights, smoothing)
+            return parallel.sum_over_devices((sums, None if told is None else told[0]))
 
         mapped = parallel.map_over(
-            self.mesh, evaluate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), REPLICATED
+            self.mesh, evaluate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT, SPLIT), REPLICATED
         )
         return jax.jit(mapped)
 

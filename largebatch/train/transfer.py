@@ -1,6 +1,6 @@
 """Batches on their way to the devices, ahead of the step that needs them."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import jax
@@ -31,13 +31,16 @@ class OnDevices(NamedTuple):
 
 
 def on_devices(
-    mesh: Mesh, batches: Iterator[data.Microbatch] | Iterator[data.EvaluationBatch]
-) -> Generator[OnDevices]:
+    mesh: Mesh,
+    batches: Iterator[data.Microbatch] | Iterator[data.EvaluationBatch],
+    patience: float | None = None,
+) -> Generator[OnDevices | None]:
     """This process's batches as parts of global ones, sent to its devices by a thread of its own.
 
     Args:
       mesh: the devices.
       batches: taken from up to ``AHEAD`` batches early; closed with the result.
+      patience: seconds to wait for a batch before None is given in its place; None waits.
     """
 
     def sent() -> Generator[OnDevices]:
@@ -53,4 +56,12 @@ def on_devices(
         finally:
             batches.close()
 
-    return data.ahead(sent(), AHEAD)
+    return data.ahead(sent(), AHEAD, patience)
+
+
+def patient(batches: Iterator[OnDevices | None], poll: Callable[[], None]) -> Generator[OnDevices]:
+    """The batches alone; ``poll`` is called whenever one is waited for, and after each."""
+    for batch in batches:
+        poll()
+        if batch is not None:
+            yield batch

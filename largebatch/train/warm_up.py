@@ -9,7 +9,8 @@ import numpy as np
 from largebatch import data, parallel
 from largebatch.optim import Rates
 from largebatch.train.build import Run
-from largebatch.train.loop import run_step
+from largebatch.train.evaluation import evaluate_batch
+from largebatch.train.stepping import run_step
 from largebatch.train.steps import TrainState
 from largebatch.train.transfer import on_devices
 
@@ -31,10 +32,7 @@ def _stage_once(run: Run, state: TrainState, rates: Rates) -> TrainState:
         state, _ = run_step(programs, state, feed, rates)
     with contextlib.closing(on_devices(run.mesh, _evaluation_batches(run))) as batches:
         for batch in batches:
-            program = programs.evaluate(batch.shape)
-            jax.block_until_ready(
-                program(state.params, state.stats, batch.images, batch.labels, batch.mask)
-            )
+            jax.block_until_ready(evaluate_batch(programs, state.params, state.stats, batch))
     if plan.config.norm.statistics == "precise":
         with contextlib.closing(on_devices(run.mesh, _microbatches(run))) as feed:
             images = next(feed).images

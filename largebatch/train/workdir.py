@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from largebatch.errors import UserError
+from largebatch.train.checkpoint_directories import has_checkpoints
 
 OWN = (
     "checkpoints",
@@ -53,4 +54,4 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
 
 
 def _has_checkpoint(workdir: Path) -> bool:
-    return any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*"))
+    return has_checkpoints(workdir / "checkpoints")

@@ -16,7 +16,7 @@ from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.tracking import Console
 from largebatch.train.build import Run, build
-from largebatch.train.loop import run_step
+from largebatch.train.stepping import run_step
 from largebatch.train.transfer import OnDevices
 
 

@@ -94,6 +94,28 @@ def test_intervals_are_whole_steps_and_at_least_one():
     assert plan().stop_after_step == plan().steps
 
 
+def test_what_is_looked_for_has_steps_of_its_own_or_never():
+    made = plan(
+        batch={"workers": 4, "images_per_worker": 16},
+        health={"hosts_every": "3 steps", "replay_every": "1 epochs", "stuck_after": "30 %"},
+    )
+    assert (made.hosts_every_steps, made.replay_every_steps) == (3, 16)
+    assert made.stuck_after_step == 47  # 3,014 of 10,048 samples are 47.1 steps of 64
+    assert [s for s in range(1, 10) if made.is_due(s, made.hosts_every_steps)] == [3, 6, 9]
+    never = plan(health=dict.fromkeys(("hosts_every", "replay_every", "stuck_after"), ""))
+    assert (never.hosts_every_steps, never.replay_every_steps, never.stuck_after_step) == (0, 0, 0)
+    assert not any(never.is_due(s, never.hosts_every_steps) for s in range(10))
+
+
+def test_the_step_at_which_the_warm_up_is_over():
+    made = plan(batch={"workers": 4, "images_per_worker": 16})
+    assert made.warmup_steps == 16  # 1,000 samples: in the middle of the sixteenth
+    rates = [made.rates(step).learning_rate for step in range(1, made.steps + 1)]
+    assert rates[:16] == sorted(rates[:16])
+    assert rates[16:] == sorted(rates[16:], reverse=True)
+    assert plan(schedule={"warmup": "0 epochs"}).warmup_steps == 0
+
+
 def test_divisors():
     assert divisors(1) == (1,)
     assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
@@ -136,6 +158,8 @@ def test_divisors():
         ({"schedule": {"warmup": "20 epochs"}}, ["schedule.warmup"]),
         ({"run": {"seed": 2**31}}, ["run.seed=2147483648", "below 2147483648"]),
         ({"run": {"evaluate_every": "often"}}, ["run.evaluate_every='often'", "is not a duration"]),
+        ({"health": {"hosts_every": "often"}}, ["health.hosts_every='often'", "is not a duration"]),
+        ({"health": {"stuck_after": "soon"}}, ["health.stuck_after='soon'", "is not a duration"]),
     ],
 )
 def test_the_impossible_is_one_line_with_numbers_and_remedy(sections, words):

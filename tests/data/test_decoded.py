@@ -33,7 +33,7 @@ def test_it_is_a_source(store):
     assert isinstance(source, StoredSource)
     assert (len(source), source.classes, source.image_shape) == (10, CLASSES, (40, 40, 3))
     assert source.stored_size == SIZE
-    assert open_source(f"decoded:{store}", "train").image_shape == (224, 224, 3)
+    assert opened(store, image_size=SIZE).image_shape == (SIZE, SIZE, 3)
     assert source.describe() == (
         f"decoded: 10 train images of 48×48×3 in {store}, 3 classes, seen at 40×40"
     )

@@ -1,8 +1,10 @@
 """Decoding against Pillow, which stands for a full decode of the whole file."""
 
 import io
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -86,6 +88,23 @@ def test_boxes_are_decoded_where_the_library_can():
     assert jpeg.read_header(encoded(photo(), "PNG")) is None
 
 
+def animated(form, **options):
+    """Three frames, of which only the first is seen."""
+    stills = [photo(seed=seed).quantize(64) for seed in range(3)]
+    return encoded(stills[0], form, save_all=True, append_images=stills[1:], **options)
+
+
+def png(width, height, depth, colour, rows=b""):
+    """A PNG by the letter, for what Pillow does not write: `rows` with their filter bytes."""
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+DEEP = np.random.default_rng(2).integers(0, 1 << 16, (60, 70, 3), np.uint16)
 SIXTEEN = (np.arange(60 * 70).reshape(60, 70) * 15).astype(np.uint16)
 ODD = {
     "png": (encoded(photo(), "PNG"), np.asarray(photo())),
@@ -97,6 +116,17 @@ ODD = {
         encoded(Image.fromarray(SIXTEEN), "PNG"),
         np.repeat((SIXTEEN >> 8).astype(np.uint8)[..., None], 3, axis=2),
     ),
+    "png 16 bits, colour": (
+        png(70, 60, 16, 2, b"".join(b"\0" + row.astype(">u2").tobytes() for row in DEEP)),
+        (DEEP >> 8).astype(np.uint8),
+    ),
+    "png grey alpha": (encoded(photo().convert("LA"), "PNG"), None),
+    "png black and white": (encoded(photo().convert("1"), "PNG"), None),
+    "gif animated": (animated("GIF"), None),
+    "webp animated": (animated("WEBP", lossless=True), None),
+    "tiff": (encoded(photo(), "TIFF", compression="tiff_lzw"), np.asarray(photo())),
+    "tiff cmyk": (encoded(photo().convert("CMYK"), "TIFF"), None),
+    "ppm": (encoded(photo(), "PPM"), np.asarray(photo())),
     "gif": (encoded(photo().quantize(64), "GIF"), None),
     "webp": (encoded(photo(), "WEBP", lossless=True), np.asarray(photo())),
     "bmp": (encoded(photo(), "BMP"), np.asarray(photo())),
@@ -107,7 +137,9 @@ ODD = {
 def test_what_is_no_jpeg_is_decoded_by_its_content(kind):
     data, wanted = ODD[kind]
     if wanted is None:
-        wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA").convert("RGB"))
+        first = Image.open(io.BytesIO(data))
+        clear = "RGBA" if "transparency" in first.info else "RGB"
+        wanted = np.asarray(first.convert(clear).convert("RGB"))
     np.testing.assert_array_equal(decode(data), wanted)
     assert size_of(data) == wanted.shape[:2]
     np.testing.assert_array_equal(Picture(data).pixels((5, 6, 20, 30)), wanted[5:25, 6:36])
@@ -133,6 +165,93 @@ def test_a_truncated_picture_is_refused_when_the_end_is_wanted(kind, platform):
         decode(data)
     with pytest.raises(UndecodableError):
         Picture(data).view((height - 20, 0, 20, width), (8, 8), "linear")
+
+
+HUGE = {
+    # The size stands behind the marker of the frame, FF C0, its length and the depth.
+    "jpeg": JPEGS["4:4:4"].replace(
+        b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 150, 211),
+        b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 60_000, 60_000),
+    ),
+    "png": png(60_000, 60_000, 8, 2, b"\0" * 1000),
+    "bmp": encoded(photo(), "BMP").replace(
+        struct.pack("<ii", 211, 150), struct.pack("<ii", 60_000, 60_000), 1
+    ),
+    "gif": encoded(photo().quantize(64), "GIF").replace(
+        struct.pack("<HH", 211, 150), struct.pack("<HH", 60_000, 60_000)
+    ),
+    "ppm": b"P6 60000 60000 255\n" + b"\0" * 1000,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(HUGE))
+def test_a_header_that_promises_a_huge_picture_is_refused_without_its_memory(kind, platform):
+    """60,000×60,000 would take 10 GB."""
+    with pytest.raises(UndecodableError, match=r"60000×60000 pixels|3600000000 pixels"):
+        size_of(HUGE[kind])
+
+
+@pytest.mark.parametrize("kind", ["4:2:0", "progressive", "cmyk", "one pixel"])
+def test_a_jpeg_cut_off_anywhere_is_whole_or_refused(kind, platform):
+    data = JPEGS[kind]
+    wanted = reference(data)
+    whole = []
+    for end in sorted({*range(0, len(data), max(1, len(data) // 60)), len(data) - 2, len(data)}):
+        try:
+            got = decode(data[:end])
+        except UndecodableError:
+            continue
+        np.testing.assert_array_equal(got, wanted)
+        whole.append(end)
+    assert whole[-1] == len(data)
+    assert whole[0] > 0.9 * len(data)  # only the marker of the end may be missing
+
+
+@pytest.mark.parametrize("kind", sorted(ODD))
+def test_another_picture_cut_off_is_refused_or_has_its_shape(kind):
+    """Formats without a mark of their end may be complete before the last byte."""
+    data, shape = ODD[kind][0], decode(ODD[kind][0]).shape
+    refused = 0
+    for share in np.linspace(0, 0.9, 10):
+        try:
+            assert decode(data[: int(len(data) * share)]).shape == shape
+        except UndecodableError:
+            refused += 1
+    assert refused >= (3 if "animated" in kind else 8)
+
+
+def test_bytes_changed_in_the_middle_are_refused_or_decoded_and_always_alike(platform, capfd):
+    """Whatever is wrong there is one kind of error, and no memory shows that nobody has written."""
+    files = [*JPEGS.values(), *(data for data, _ in ODD.values())]
+    draw = np.random.default_rng(0)
+    decoded = 0
+    for turn in range(400):
+        data = bytearray(files[turn % len(files)])
+        for place in draw.integers(0, len(data) if turn % 3 else min(600, len(data)), 6):
+            data[place] = draw.integers(256)
+        found = []
+        for _ in range(2):
+            try:
+                picture = Picture(bytes(data))
+                if picture.height * picture.width > 1e6:
+                    break  # by chance a large one, which only takes time
+                box = (picture.height // 3, picture.width // 3, 1 + picture.height // 2, 1)
+                found.append(picture.view(box, (8, 8), "linear").tobytes())
+            except UndecodableError as error:
+                found.append(str(error))
+        assert found[:1] == found[1:]
+        decoded += bool(found) and isinstance(found[0], bytes)
+    assert 100 < decoded < 390
+    capfd.readouterr()  # libjpeg and libtiff say on stderr what they mend
+
+
+def test_no_other_format_is_tried():
+    """Pillow would hand PostScript to another program."""
+    postscript = io.BytesIO()
+    photo().save(postscript, "EPS")
+    assert Image.open(postscript).format == "EPS"
+    with pytest.raises(UndecodableError, match="bytes that are no picture"):
+        size_of(postscript.getvalue())
 
 
 def test_a_huge_picture_is_refused_before_it_is_decoded(platform, monkeypatch):

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from largebatch.data import reading
 from largebatch.data.reading import Reading, ahead, read_ahead
 from largebatch.errors import ConfigError, DataError
 
@@ -125,3 +126,46 @@ def test_ahead_passes_errors_on_and_closes_what_it_took_from():
     given.close()
     assert closed.is_set()
     assert not [t for t in threading.enumerate() if t.name == "largebatch-ahead"]
+
+
+def test_ahead_with_patience_says_that_it_waits_and_loses_nothing():
+    wanted = threading.Event()
+
+    def elements():
+        yield 1
+        assert wanted.wait(10)
+        yield 2
+        raise KeyError("planned")
+
+    given = ahead(elements(), 2, patience=0.02)
+    start = time.monotonic()
+    got = [next(given)]
+    while got.count(None) < 3:  # the first, too, may take longer than the patience
+        got.append(next(given))
+    assert time.monotonic() - start >= 0.06
+    wanted.set()
+    with pytest.raises(KeyError, match="planned"):
+        got.extend(given)
+    assert [x for x in got if x is not None] == [1, 2]
+
+
+def test_closing_does_not_wait_for_ever_for_a_source_that_hangs(monkeypatch):
+    monkeypatch.setattr(reading, "_FAREWELL_S", 0.1)
+    released, closed = threading.Event(), threading.Event()
+
+    def elements():
+        try:
+            yield 1
+            released.wait(60)
+            yield 2
+        finally:
+            closed.set()
+
+    given = ahead(elements(), 2)
+    assert next(given) == 1
+    start = time.monotonic()
+    given.close()
+    assert time.monotonic() - start < 30
+    assert not closed.is_set()  # the thread is still within the element
+    released.set()
+    assert closed.wait(10)  # and closes what it took from once that ends

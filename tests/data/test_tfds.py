@@ -117,7 +117,7 @@ def test_an_absent_set_is_told_with_its_remedy(prepared, tmp_path):
     assert f"tfds build pet --file_format=array_record --data_dir={prepared}" in said
     nowhere = str(tmp_path / "nowhere")
     said = stores.complaint(open_tfds, "tfds:pets", "train", SourceOptions(data_dir=nowhere))
-    assert f"no 'pets' in {nowhere}; the directory is empty or absent" in said
+    assert f"no 'pets' in {nowhere}; does not exist; set data.data_dir to the folder" in said
     assert not os.path.exists(nowhere)
 
 

@@ -15,7 +15,9 @@ from tests.train import worlds
 COMBINE = "xla_gpu_all_reduce_combine_threshold_bytes"
 SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
 UNKNOWN = "xla_gpu_no_such_option"
+DETERMINISTIC = {"xla_gpu_deterministic_ops": "True", "xla_gpu_enable_triton_gemm": "False"}
 OURS = compiler.options_for("cuda", "bucket")
+ALL = compiler.options_for("cuda", "bucket", deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def verdict(cache):
     """Of a real compiler, in a child process."""
-    options = compiler.options_for("cuda", "bucket") | {UNKNOWN: "1", "xla_gpu_autotune_level": "x"}
+    options = ALL | {UNKNOWN: "1", "xla_gpu_autotune_level": "x"}
     return compiler.checked("cuda", options, cache)
 
 
@@ -55,8 +57,18 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
     assert all(len(option.why) > 20 for options in compiler.TABLE.values() for option in options)
 
 
+def test_determinism_is_asked_of_gpus_only_and_only_on_demand():
+    for allreduce in ("bucket", "leaf", "tree"):
+        plain = compiler.options_for("cuda", allreduce)
+        assert not plain.keys() & DETERMINISTIC.keys()
+        assert compiler.options_for("cuda", allreduce, deterministic=True) == plain | DETERMINISTIC
+    for platform in ("cpu", "tpu"):
+        plain = compiler.options_for(platform, "bucket")
+        assert compiler.options_for(platform, "bucket", deterministic=True) == plain
+
+
 def test_the_compiler_accepts_our_options_and_refuses_others_with_a_reason(verdict):
-    assert verdict.accepted == compiler.options_for("cuda", "bucket")
+    assert verdict.accepted == ALL
     assert set(verdict.rejected) == {UNKNOWN, "xla_gpu_autotune_level"}
     assert UNKNOWN in verdict.rejected[UNKNOWN]
     assert "not a valid" in verdict.rejected["xla_gpu_autotune_level"]
@@ -111,9 +123,9 @@ def test_where_nothing_can_be_tried_nothing_is_used_and_nothing_kept(monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-def program_options(extra=(), platform="cuda", allreduce="bucket", cache=None):
+def program_options(extra=(), platform="cuda", allreduce="bucket", cache=None, **options):
     warnings = []
-    found = compiler.program_options(platform, allreduce, extra, warnings.append, cache)
+    found = compiler.program_options(platform, allreduce, extra, warnings.append, cache, **options)
     return found, warnings
 
 
@@ -145,6 +157,16 @@ def test_what_the_environment_sets_is_left_to_it(monkeypatch, tmp_path):
     # The configuration is nearer than the environment.
     found, _ = program_options((f"{SCHEDULER}=True",), cache=tmp_path)
     assert found == OURS
+
+
+@pytest.mark.usefixtures("all_taken")
+def test_deterministic_programs_get_the_options_for_it_unless_the_configuration_sets_them(tmp_path):
+    found, warnings = program_options(cache=tmp_path, deterministic=True)
+    assert (found, warnings) == (ALL, [])
+    found, _ = program_options(
+        ("xla_gpu_enable_triton_gemm=true",), cache=tmp_path, deterministic=True
+    )
+    assert found == ALL | {"xla_gpu_enable_triton_gemm": "True"}
 
 
 @pytest.mark.usefixtures("all_taken")

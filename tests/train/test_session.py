@@ -1,5 +1,6 @@
 """Whole runs in their directory: resuming, evaluating, and what is left behind."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -56,10 +57,11 @@ def train(config, workdir, devices=8, **request):
 
 def state(config, workdir, step, devices=8):
     made = build(config, Console(quiet=True), jax.devices()[:devices])
-    checkpoints = Checkpoints(workdir / "checkpoints", keep=3)
-    restored = checkpoints.restore(step, made.programs.stored)
-    checkpoints.close()
-    return jax.device_get(restored)
+    opened = Checkpoints(workdir / "checkpoints", keep=3, warn=pytest.fail, read_only=True)
+    with contextlib.closing(opened) as checkpoints:
+        found = checkpoints.newest(made.plan, made.programs.stored)
+    assert found.step == step
+    return found.state
 
 
 def rows(workdir):

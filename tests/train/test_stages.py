@@ -7,7 +7,7 @@ import pytest
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.train.build import build
-from largebatch.train.loop import run_step
+from largebatch.train.stepping import run_step
 from tests.train import worlds
 from tests.train.test_session import changed, rows, state, train
 

@@ -8,7 +8,7 @@ import numpy as np
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.parallel import from_local
-from largebatch.train import loop
+from largebatch.train import stepping
 from largebatch.train.making import model_of, optimizer_of
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
@@ -60,7 +60,7 @@ def run_step(
     parts = zip(np.split(images, count), np.split(labels, count), strict=True)
     feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
     rates = programs.steps.plan.rates(1)._replace(learning_rate=rate)
-    return loop.run_step(programs, state, feed, rates)
+    return stepping.run_step(programs, state, feed, rates)
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:

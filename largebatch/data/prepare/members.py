@@ -10,6 +10,8 @@ import numpy as np
 from largebatch.data.prepare import names
 from largebatch.errors import DataError
 
+_LARGEST = 1 << 28  # bytes of an image; ImageNet's largest is far below, and each is read at once
+
 Row = tuple[str, int, int, int]
 """Name, label, offset in bytes, size in bytes."""
 
@@ -102,6 +104,11 @@ def check(members: Members, split: str, where: Path, *, partial: bool) -> None:
     if not members.sizes.all():
         name = members.names[members.sizes.argmin()].decode()
         raise DataError(f"{where}: {name} is empty; get it again")
+    if (largest := members.sizes.max()) > _LARGEST:
+        name = members.names[members.sizes.argmax()].decode()
+        raise DataError(
+            f"{where}: {name} has {largest:,} bytes, no picture of ImageNet; get it again"
+        )
     unique, counts = np.unique(members.names, return_counts=True)
     if len(unique) < len(members):
         raise DataError(f"{where}: {unique[counts.argmax()].decode()} occurs {counts.max()} times")

@@ -188,6 +188,9 @@ def _sources(options: Options) -> dict[str, Path]:
     if not present or (missing and not options.partial):
         remedy = "" if not present else ", or say --allow-partial"
         raise DataError(f"{source} has no {' and no '.join(missing)}; put it there{remedy}")
+    for path in present.values():
+        if not (path.is_file() if options.tars else path.is_dir()):  # a pipe would never end
+            raise DataError(f"{path} is no {'file' if options.tars else 'folder'}; put one there")
     return present
 
 

@@ -4,6 +4,8 @@ import functools
 import hashlib
 import os
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from largebatch.errors import DataError
 from largebatch.files import replacing
 
 _CHUNK = 1 << 22  # bytes read at a time for a checksum
+_LONGEST_HEADER = 1 << 16  # bytes; those of ImageNet have one block of 512
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,25 @@ def index(path: Path, split: str, cache: Path, *, processes: int, report: Report
     """
     stat = path.stat()
     identity = np.array([stat.st_size, stat.st_mtime_ns], np.int64)
-    if cache.exists():
-        with np.load(cache) as kept:
-            if np.array_equal(kept["identity"], identity):
-                return Members(*(kept[name] for name in Members.__dataclass_fields__))
+    kept = _kept(cache, identity)
+    if kept is not None:
+        return kept
     found = _train(path, processes, report) if split == "train" else _validation(path, stat.st_size)
     with replacing(cache) as stream:
         columns = dict(zip(Members.__dataclass_fields__, found.columns(), strict=True))
         np.savez(stream, identity=identity, **columns)
     return found
+
+
+def _kept(cache: Path, identity: np.ndarray) -> Members | None:
+    """What an earlier call has found; None where the file is absent, damaged or of another tar."""
+    try:  # of what is in it nothing runs: an array of Python objects is an error, too
+        with cache.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
+            if np.array_equal(kept["identity"], identity):
+                return Members(*(kept[name] for name in Members.__dataclass_fields__))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+        pass
+    return None
 
 
 def md5(path: Path) -> str:
@@ -170,24 +184,62 @@ def _members(stream: BinaryIO, path: Path, where: str, *, end: int) -> Iterator[
     """The members of a tar that begins where the stream stands; plain files, whole and closed."""
     remedy = "get the tar again"
     try:
-        with system_errors(path), tarfile.open(fileobj=stream, mode="r:") as tar:
+        with system_errors(path), tarfile.open(fileobj=_Headers(stream), mode="r:") as tar:
             while (member := tar.next()) is not None:
-                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                    raise DataError(
-                        f"{where}: member {member.name!r} is no plain file (type {member.type!r})"
-                    )
-                if member.offset_data + member.size > end:
-                    raise DataError(f"{where} ends within {member.name!r}; {remedy}")
+                _check(member, where, end)
                 yield member
                 tar.members.clear()  # it would keep all
             # A damaged header ends the iteration as the end does, but is not the block of zeros.
             at = tar.offset
-    except (tarfile.TarError, EOFError) as error:
+    # A header can be wrong in ways for which `tarfile` has no word of its own.
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{where} is no complete tar ({error}); {remedy}") from error
     with system_errors(path):
         after = os.pread(stream.fileno(), tarfile.BLOCKSIZE, at)
     if at + tarfile.BLOCKSIZE > end or after != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{where} is damaged or ends early at byte {at:,} of {path}; {remedy}")
+
+
+def _check(member: tarfile.TarInfo, where: str, end: int) -> None:
+    """Raises a DataError unless a member is a plain file that ends before `end`."""
+    remedy = "get the tar again"
+    if len(member.name) > _LONGEST_NAME:
+        raise DataError(
+            f"{where}: unexpected member with a name of {len(member.name):,} characters, "
+            f"{member.name[:20]!r}…; {remedy}"
+        )
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.sparse is not None:
+        kind = "sparse" if member.sparse is not None else f"type {member.type!r}"
+        raise DataError(f"{where}: member {member.name!r} is no plain file ({kind}); {remedy}")
+    if member.size < 0 or member.offset_data + member.size > end:
+        raise DataError(f"{where} ends within {member.name!r}; {remedy}")
+
+
+class _Headers:
+    """A file of which `tarfile` reads headers alone, which are short.
+
+    It trusts what a header says of its own length, up to reading all of a file into memory, and in
+    one format looks for a number until it comes, beyond the end of the file.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.seek, self.tell = stream.seek, stream.tell
+        self._stream = stream
+        self._ended = 0
+
+    def read(self, size: int) -> bytes:
+        """Reads a header.
+
+        Raises:
+            tarfile.ReadError: Of an impossible length, or again and again beyond the end.
+        """
+        if not 0 <= size <= _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        data = self._stream.read(size)
+        self._ended = self._ended + 1 if not data and size else 0
+        if self._ended > 2:
+            raise tarfile.ReadError("unexpected end of data")
+        return data
 
 
 @functools.cache

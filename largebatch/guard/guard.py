@@ -1,0 +1,292 @@
+"""The guard of a run: a thread that sees what the main thread cannot while it waits or compiles."""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn, Self
+
+from largebatch.config.sections import Health
+from largebatch.errors import UserError
+from largebatch.guard import codes
+from largebatch.guard.limits import Limits, Section
+from largebatch.parallel.peers import Kind, Peers
+from largebatch.tracking.summary import Status
+
+_TICK_S = 0.25
+_ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_KINDS: Mapping[int, Kind] = {
+    codes.MISTAKE: "failed",
+    codes.PREEMPTED: "preempted",
+    codes.HUNG: "hung",
+}
+_SHOW_CURSOR = "\x1b[?25h"
+RESUMES = "the same command resumes"
+
+
+class Interrupted(Exception):
+    """The run has been told to stop; raised where nothing is lost by it."""
+
+
+class PeerError(UserError):
+    """Another process of the run has ended."""
+
+
+class Guard:
+    """Signals, time limits, hangs and the death of other processes.
+
+    A signal only asks: ``requested`` says so, the run looks at it where it can stop, saves and
+    ends. Where it cannot look, since it compiles or waits, and where it takes too long, the guard's
+    thread ends the process. A second signal ends it at once.
+
+    Without ``watching`` a guard is idle: nothing is watched and nothing is ever requested.
+    """
+
+    def __init__(self, options: Health | None = None) -> None:
+        self._options = options or Health()
+        self._limits = Limits(self._options)
+        self._peers: Peers | None = None
+        self._finals: dict[str, Callable[[Status, str], None]] = {}
+        self._stacks: Path | None = None
+        self._reason: str | None = None
+        self._asked = self._until = float("inf")
+        self._ending = threading.Lock()
+        self._watches = False
+
+    @property
+    def requested(self) -> str | None:
+        """Why the run is to stop, or None."""
+        return self._reason
+
+    def poll(self) -> None:
+        """Stop here if the run is to stop.
+
+        For one process: several must agree on where, which they do by what they tell each other
+        with every step.
+
+        Raises:
+          Interrupted: it is.
+        """
+        self.alive()
+        if self._reason and self._peers is None:
+            raise Interrupted(self._reason)
+
+    def alive(self) -> None:
+        """Progress was made in the present section."""
+        self._limits.alive()
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that a wait for data may last before `poll` is called."""
+        return _TICK_S if self._watches else None
+
+    @contextlib.contextmanager
+    def section(self, name: Section) -> Iterator[None]:
+        """The body is this part of the run, with its own limit."""
+        before = self._limits.section
+        self._limits.enter(name)
+        try:
+            yield
+        finally:
+            self._limits.enter(before)
+
+    def join(self, peers: Peers | None) -> None:
+        """Listen to the other processes from now on."""
+        self._peers = peers
+
+    def finally_do(self, name: str, action: Callable[[Status, str], None]) -> None:
+        """What is to be done if the process ends without the main thread; the newest name first.
+
+        Args:
+          name: another action of this name is forgotten.
+          action: called with the status of the summary and the reason.
+        """
+        self._finals[name] = action
+
+    def keep_stacks(self, folder: Path) -> None:
+        """Where the stacks of a run that hangs are written, beside standard error."""
+        self._stacks = folder
+
+    def end(self, reason: str) -> None:
+        """End the run at once, from whatever thread: to go on would do harm."""
+        self._end(codes.MISTAKE, reason)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Self]:
+        """Take over the signals, and watch; from the main thread."""
+        reading, writing = socket.socketpair()
+        writing.setblocking(False)
+        # Python's handlers run when the main thread is back from C; the byte is written at once.
+        descriptor = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        stopping = threading.Event()
+        thread = threading.Thread(
+            target=self._watch, args=(reading, stopping), name="largebatch-guard", daemon=True
+        )
+        thread.start()
+        self._watches = True
+        try:
+            with self._peers_told():
+                yield self
+        finally:
+            self._watches = False
+            stopping.set()
+            thread.join()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(descriptor)
+            reading.close()
+            writing.close()
+
+    @contextlib.contextmanager
+    def _peers_told(self) -> Iterator[None]:
+        """Tell the others how this process ends; a failure that was theirs is said to be so."""
+        try:
+            yield
+        except BaseException as error:
+            if self._peers is None or isinstance(error, Interrupted):
+                raise
+            # A collective fails as soon as the process at its other end is gone; who that was is
+            # known after it has been missed for a while.
+            wait = 0.0 if isinstance(error, UserError) else 1.5 * self._options.peer_timeout_s
+            word = self._peers.wait(wait)
+            if word is None:
+                self._peers.tell("failed", _first_line(error))
+            self._leave_peers()
+            if word is None:
+                raise
+            raise PeerError(f"{word}; {RESUMES}") from error
+        finally:
+            if self._peers is not None:
+                with contextlib.suppress(Exception):  # process 0 may be gone already
+                    self._peers.close()
+
+    def _leave_peers(self) -> None:
+        with contextlib.suppress(Exception):  # process 0 may be gone already
+            self._peers.leave()
+
+    def _watch(self, signals: socket.socket, stopping: threading.Event) -> None:
+        signals.settimeout(_TICK_S)
+        job_end = _job_end(os.environ)
+        while not stopping.is_set():
+            for number in _received(signals):
+                if number not in _SIGNALS:
+                    continue
+                if self._reason and time.monotonic() - self._asked > _ONE_SIGNAL_S:
+                    _at_once(128 + number)
+                if not self._reason:
+                    self._request(signal.Signals(number))
+            if self._reason is None and job_end - time.time() < self._options.before_limit_s:
+                left = max(0.0, job_end - time.time())
+                self._ask(f"the SLURM job ends in {left:.0f} s", left)
+            self._judge()
+
+    def _request(self, number: signal.Signals) -> None:
+        seconds = {
+            signal.SIGTERM: self._options.grace_s,
+            signal.SIGUSR1: self._options.before_limit_s,
+            signal.SIGINT: float("inf"),  # somebody is there, who can do it again
+        }[number]
+        self._ask(number.name, seconds)
+
+    def _ask(self, reason: str, seconds: float) -> None:
+        self._asked = time.monotonic()
+        self._until = self._asked + seconds
+        self._reason = reason
+        if not self._limits.setup:
+            _say(f"{reason}: the run saves and stops; a second signal stops it at once")
+
+    def _judge(self) -> None:
+        """End the process if nobody else will."""
+        word = self._peers and self._peers.ended
+        if word:
+            # The main thread may be about to find out by itself, which says more.
+            code = codes.PREEMPTED if word.kind == "preempted" else codes.PEER
+            self._end(code, str(word), told=True)
+        if self._reason and self._limits.setup:
+            self._end(codes.PREEMPTED, f"{self._reason} before the training began")
+        if time.monotonic() > self._until:
+            self._end(
+                codes.PREEMPTED,
+                f"{self._reason}, and the run could not save in time; the newest checkpoint stays",
+            )
+        overdue = self._limits.overdue()
+        if overdue:
+            self._dump()
+            self._end(codes.HUNG, overdue)
+
+    def _end(self, code: int, reason: str, *, told: bool = False) -> NoReturn:
+        """End the process from this thread; the main thread may be anywhere."""
+        self._ending.acquire()  # never released: one end is enough
+        _say(f"{reason}; {RESUMES}")
+        status: Status = "preempted" if code == codes.PREEMPTED else "failed"
+        for action in reversed(self._finals.values()):
+            with contextlib.suppress(Exception):  # the end must come
+                action(status, reason)
+        if self._peers is not None:
+            with contextlib.suppress(Exception):
+                if not told:
+                    self._peers.tell(_KINDS[code], reason)
+                self._peers.leave()
+        _at_once(code)
+
+    def _dump(self) -> None:
+        """Stacks of every thread, to standard error and to a file."""
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        if self._stacks is not None:
+            with contextlib.suppress(OSError):
+                path = self._stacks / f"stacks_{os.getpid()}.txt"
+                with path.open("w") as stream:
+                    faulthandler.dump_traceback(stream, all_threads=True)
+                _say(f"stacks of all threads: {path}")
+
+
+def _received(signals: socket.socket) -> bytes:
+    """Numbers of the signals since the last call, waited for a moment."""
+    try:
+        return signals.recv(64)
+    except TimeoutError:
+        return b""
+
+
+def _job_end(environ: Mapping[str, str]) -> float:
+    """When SLURM will end this job, in seconds since 1970; never without SLURM."""
+    text = environ.get("SLURM_JOB_END_TIME", "")
+    return float(text) if text.isdigit() else float("inf")
+
+
+def _at_once(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            if stream.isatty():
+                stream.write(_SHOW_CURSOR)  # a live display may have hidden it
+            stream.flush()
+    os._exit(code)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def leave(code: int) -> NoReturn:
+    """End this process; one of several that fails does not wait for the others, who never come."""
+    joined = "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
+    if code and joined:
+        _at_once(code)
+    sys.exit(code)
+
+
+IDLE = Guard()
+"""Watches nothing."""

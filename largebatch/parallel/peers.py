@@ -1,0 +1,193 @@
+"""Signs of life of the processes of a run, apart from its collectives.
+
+A collective waits for ever for a process that is stuck, and says little about one that died. Here
+every process leaves a heartbeat and its last word in the key-value store of the process that
+coordinates them, and a thread of each looks for the last words of the others.
+"""
+
+import json
+import os
+import platform
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol
+
+Kind = Literal["preempted", "failed", "hung", "dead"]
+_BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
+_DONE = "done"
+# Coordinators answer some thousand requests a second; this many processes may ask every second.
+_ASKING = 256
+
+
+class Store(Protocol):
+    """The part of JAX's distributed client that is used."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        """Stores a value."""
+        ...
+
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
+        """All keys that begin so, with their values."""
+        ...
+
+
+@dataclass(frozen=True)
+class LastWord:
+    """Why a process has ended.
+
+    Attributes:
+        process: Its number.
+        kind: How.
+        message: What it said, or what was found.
+        where: Its host and process id.
+    """
+
+    process: int
+    kind: Kind
+    message: str
+    where: str
+
+    def __str__(self) -> str:
+        how = {
+            "preempted": "was told to stop",
+            "failed": "failed",
+            "hung": "hangs",
+            "dead": "is dead",
+        }[self.kind]
+        said = f": {self.message}" if self.message else ""
+        return f"process {self.process} ({self.where}) {how}{said}"
+
+
+class Peers:
+    """The other processes of a run, as far as they can be heard."""
+
+    def __init__(self, store: Store, process: int, processes: int, timeout_s: float) -> None:
+        """Begins to give signs of life and to listen.
+
+        Args:
+            store: Shared by all.
+            process: Number of this one.
+            processes: How many there are.
+            timeout_s: A process without a sign of life for so long is dead. Process 0 decides that
+                by its own clock; its own death ends all others, which JAX sees to.
+        """
+        self._store = store
+        self._process, self._processes = process, processes
+        self._timeout_s = timeout_s
+        self._where = f"{platform.node()}, pid {os.getpid()}"
+        self._seen: dict[int, tuple[str, float]] = {}
+        self._ended: LastWord | None = None
+        self._stopping = threading.Event()
+        self._heard = threading.Event()
+        self._beats = 0
+        self._beat()
+        self._thread = threading.Thread(target=self._listen, name="largebatch-peers", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> LastWord | None:
+        """The first of the others that was found to have ended before its time."""
+        return self._ended
+
+    def wait(self, seconds: float) -> LastWord | None:
+        """`ended`, waited for."""
+        self._heard.wait(seconds)
+        return self._ended
+
+    def tell(self, kind: Kind, message: str) -> None:
+        """Leave a last word, by which the others end too."""
+        self._word(LastWord(self._process, kind, message, self._where))
+
+    def leave(self, seconds: float = 5.0) -> None:
+        """Before this process ends early: process 0, which all talk to, lets the others go first.
+
+        Args:
+            seconds: At most.
+        """
+        self._stopping.set()
+        if self._process:
+            self._store.key_value_set(f"{_GONE}{self._process}", "", allow_overwrite=True)
+            return
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            gone = {int(key.rpartition("/")[2]) for key, _ in self._read(_GONE)}
+            dead = {self._ended.process} if self._ended and self._ended.kind == "dead" else set()
+            if len(gone | dead) >= self._processes - 1:
+                return
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """The run is over: silence means nothing from now on."""
+        self._stopping.set()
+        self._thread.join()
+        self._store.key_value_set(f"{_BEATS}{self._process}", _DONE, allow_overwrite=True)
+
+    def _listen(self) -> None:
+        every = max(1.0, self._processes / _ASKING)
+        beats_every = self._timeout_s / 6
+        every = min(every, beats_every)
+        beat_at = 0.0
+        while not self._stopping.wait(every):
+            try:
+                if time.monotonic() >= beat_at:
+                    beat_at = time.monotonic() + beats_every
+                    self._beat()
+                    if self._process == 0:
+                        self._look()
+                self._hear()
+            except Exception as error:  # whatever a client that lost its server raises
+                if not self._stopping.is_set():
+                    first = str(error).partition("\n")[0]
+                    self._end(LastWord(0, "dead", f"it cannot be reached ({first})", "coordinator"))
+                return
+
+    def _beat(self) -> None:
+        self._beats += 1
+        value = f"{self._where} {self._beats}"
+        self._store.key_value_set(f"{_BEATS}{self._process}", value, allow_overwrite=True)
+
+    def _look(self) -> None:
+        """Process 0: who has not given a sign of life for too long?"""
+        now = time.monotonic()
+        for key, value in self._read(_BEATS):
+            process = int(key.rpartition("/")[2])
+            if process == 0 or value == _DONE:
+                continue
+            if process not in self._seen or self._seen[process][0] != value:
+                self._seen[process] = value, now
+            elif now - self._seen[process][1] > self._timeout_s:
+                where = value.rpartition(" ")[0]
+                message = f"no sign of life for {self._timeout_s:g} s"
+                self._word(LastWord(process, "dead", message, where))
+
+    def _hear(self) -> None:
+        for key, value in self._read(_WORDS):
+            if int(key.rpartition("/")[2]) != self._process:
+                self._end(LastWord(**json.loads(value)))
+                return
+
+    def _word(self, word: LastWord) -> None:
+        value = json.dumps(asdict(word))
+        self._store.key_value_set(f"{_WORDS}{word.process}", value, allow_overwrite=True)
+
+    def _end(self, word: LastWord) -> None:
+        self._ended = self._ended or word
+        self._heard.set()
+
+    def _read(self, prefix: str) -> list[tuple[str, str]]:
+        return self._store.key_value_dir_get(prefix)
+
+
+def peers_of(timeout_s: float) -> Peers | None:
+    """The other processes that this one has joined, through JAX; None if there are none.
+
+    Args:
+        timeout_s: As of `Peers`.
+    """
+    from jax._src import distributed  # the client has no public name
+
+    joined = distributed.global_state
+    if joined.client is None or joined.num_processes == 1:
+        return None
+    return Peers(joined.client, joined.process_id, joined.num_processes, timeout_s)

@@ -1,0 +1,182 @@
+"""The directories of checkpoints: written whole or not at all, verified when read.
+
+Everything is written under another name, the manifest last, and the directory is renamed to its
+step when all of it is on the disk.
+"""
+
+import dataclasses
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from largebatch.config import Plan, differences, freeze, table
+from largebatch.errors import CheckpointError
+from largebatch.train import manifest, stored_arrays
+from largebatch.train.manifest import Manifest, OtherVersion, Progress, Rejected
+from largebatch.train.stored_arrays import first_line
+
+PyTree = Any
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+_SET_ASIDE = re.compile(rf"({_STEP.pattern})\.corrupt(-[0-9]+)?")
+_LEFTOVER = re.compile(rf"\.({_STEP.pattern})\.(partial|deleting)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A checkpoint that was read and verified."""
+
+    progress: Progress
+    state: PyTree
+    """NumPy arrays, in the tree of the state as checkpoints hold it."""
+    table: str
+    """Options that differ from this run's without changing its mathematics; '' if none."""
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.progress.step
+
+
+def numbered(directory: Path) -> list[int]:
+    """Steps of the directories that have the name of a checkpoint, newest first."""
+    found = (path for path in directory.glob("*") if _STEP.fullmatch(path.name) and path.is_dir())
+    return sorted((int(path.name) for path in found), reverse=True)
+
+
+def complete(directory: Path) -> list[int]:
+    """Steps of those that have a manifest, newest first; none of them has been verified."""
+    return [s for s in numbered(directory) if (directory / str(s) / manifest.NAME).is_file()]
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether there has been a checkpoint: also one that cannot be used."""
+    known = (_STEP, _SET_ASIDE)
+    return any(p.fullmatch(path.name) for path in directory.glob("*") for p in known)
+
+
+def clear(directory: Path) -> None:
+    """Make the directory, and remove what a killed process has left half written or deleted.
+
+    Raises:
+      OSError: it cannot be made or cleared.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        if _LEFTOVER.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> None:
+    """Write a checkpoint; nothing is left of it when that fails.
+
+    Args:
+      directory: of all checkpoints.
+      about: its manifest, but for ``arrays`` and ``files``.
+      arrays: by path in the state.
+
+    Raises:
+      Exception: of any kind, when it fails.
+    """
+    step = about.progress.step
+    partial = directory / f".{step}.partial"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        written = stored_arrays.write(partial, arrays)
+        with (partial / manifest.NAME).open("xb") as stream:
+            stream.write(manifest.encode(dataclasses.replace(about, **written)))
+            stream.flush()
+            os.fsync(stream.fileno())
+        stored_arrays.fsync_directory(partial)
+        partial.rename(directory / str(step))
+        stored_arrays.fsync_directory(directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Delete all complete checkpoints but the newest ``keep``.
+
+    Raises:
+      OSError: one cannot be deleted.
+    """
+    for step in complete(directory)[keep:]:
+        leaving = directory / f".{step}.deleting"
+        (directory / str(step)).rename(leaving)
+        shutil.rmtree(leaving)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint that cannot be used; returns its new place.
+
+    Raises:
+      OSError: it cannot be renamed.
+    """
+    target, number = path.with_name(f"{path.name}.corrupt"), 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.corrupt-{number}")
+    return path.rename(target)
+
+
+def read(path: Path, plan: Plan, like: PyTree) -> Stored:
+    """Read a checkpoint and verify all of it.
+
+    Args:
+      path: its directory.
+      plan: what is to go on with it.
+      like: shapes and types of the state as checkpoints hold it.
+
+    Raises:
+      Rejected: it is not as it was written.
+      CheckpointError: its mathematics, data or version is another.
+    """
+    try:
+        about = _read_manifest(path)
+        if str(about.progress.step) != path.name:
+            raise Rejected(f"its manifest is that of step {about.progress.step}")
+        try:
+            config = freeze(about.config)
+        except Exception as error:
+            raise OtherVersion(f"its options cannot be read ({first_line(error)})") from error
+        found = differences(config, plan.config)
+        if any(d.mathematics for d in found):
+            raise CheckpointError(
+                f"checkpoint {path} is of a run with other mathematics; restore its options, "
+                f"give another --workdir, or start anew with --resume=never\n{table(found)}"
+            )
+        _check_data(path, about, plan)
+        state = stored_arrays.read(path, about, like)
+    except OtherVersion as error:
+        raise CheckpointError(
+            f"checkpoint {path} is of another version: {error}; start anew with --resume=never"
+        ) from error
+    return Stored(about.progress, state, table(found) if found else "")
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / manifest.NAME
+    if not file.exists() and (path / "_CHECKPOINT_METADATA").is_file():
+        raise OtherVersion(f"its format is 2 or older, this one reads {manifest.FORMAT}")
+    try:
+        if not file.is_file() or file.is_symlink():
+            raise Rejected(f"it has no {manifest.NAME}")
+        with file.open("rb") as stream:
+            return manifest.decode(stream.read(manifest.LARGEST + 1))
+    except OSError as error:
+        raise Rejected(f"{manifest.NAME} cannot be read ({error})") from error
+
+
+def _check_data(path: Path, about: Manifest, plan: Plan) -> None:
+    for name in ("train_examples", "classes", "image_shape"):
+        then, now = getattr(about.facts, name), getattr(plan.facts, name)
+        if then != now:
+            raise CheckpointError(
+                f"checkpoint {path} was trained with {name}={then}, the data now has {now}; "
+                "restore the data or start anew with --resume=never"
+            )

@@ -1,0 +1,44 @@
+"""Seconds of a turn at a run, by what they were spent on."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+from largebatch.train.transfer import OnDevices, patient
+
+
+@dataclasses.dataclass
+class Clock:
+    """Seconds of training, without evaluation and checkpoints, and how many were waiting."""
+
+    train_s: float = 0.0
+    wait_s: float = 0.0
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    _since: float | None = None
+
+    def start(self) -> None:
+        """Go on counting."""
+        self._since = time.perf_counter()
+
+    def pause(self) -> None:
+        """Stop counting."""
+        self.train_s, self._since = self.now(), None
+
+    def now(self) -> float:
+        """Seconds of training so far."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self.train_s + running
+
+    def timed(
+        self, feed: Iterator[OnDevices | None], poll: Callable[[], None]
+    ) -> Iterator[OnDevices]:
+        """The same microbatches, the wait for each counted; ``poll`` is called while it lasts."""
+        microbatches = patient(feed, poll)
+        while True:
+            start = time.perf_counter()
+            microbatch = next(microbatches, None)
+            self.wait_s += time.perf_counter() - start
+            if microbatch is None:
+                return
+            yield microbatch

@@ -1,0 +1,73 @@
+"""One step of the training, dispatched on the next microbatches of the feed."""
+
+import time
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from largebatch.guard import IDLE, Guard
+from largebatch.optim import Rates
+from largebatch.parallel import from_local
+from largebatch.train.programs import Programs
+from largebatch.train.steps import Metrics, Steps, TrainState
+from largebatch.train.transfer import OnDevices
+
+
+def run_step(
+    programs: Programs,
+    state: TrainState,
+    feed: Iterator[OnDevices],
+    rates: Rates,
+    guard: Guard = IDLE,
+) -> tuple[TrainState, Metrics]:
+    """Dispatch a step on the next k microbatches; returns before the last of them is computed.
+
+    With ``batch.deadline_s`` a process that is late leaves out microbatches (as synchronous SGD
+    drops stragglers: Chen et al. 2016, arXiv 1604.00981, but keeping what they have computed).
+    They are read all the same, since what follows has its own sample positions.
+
+    Raises:
+      Interrupted: the run is to stop; the state is as it was.
+    """
+    steps, plan = programs.steps, programs.steps.plan
+    carry = programs.empty_carry() if plan.microbatches > 1 else None
+    lateness = _Lateness(steps, state)
+    for left in reversed(range(plan.microbatches)):
+        images, labels, *_ = next(feed)
+        # One microbatch at a time is computed, or queued images would fill the device.
+        jax.block_until_ready(carry)
+        guard.poll()
+        if left and not lateness.leaves_out():
+            carry = programs.accumulate(state.params, state.stats, carry, images, labels)
+    rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
+    row = [guard.requested is not None, lateness.left_out]
+    told = tell(steps, row) if steps.tells else None
+    return programs.finish(state, carry, images, labels, rates, told)
+
+
+def tell(steps: Steps, row: list[float]) -> jax.Array:
+    """What this process tells the others: the same row for each of its devices."""
+    mesh = steps.mesh
+    mine = sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
+    return from_local(mesh, np.tile(np.asarray(row, steps.dtype), (mine, 1)))
+
+
+class _Lateness:
+    """How late this process is in a step, against its deadline."""
+
+    def __init__(self, steps: Steps, state: TrainState) -> None:
+        batch = steps.plan.config.batch
+        self.left_out = 0
+        self._most = int(batch.deadline_share * steps.plan.microbatches)
+        self._at = float("inf")
+        if batch.deadline_s:
+            # The step before ends when all are done; waiting for them is not being late.
+            jax.block_until_ready(state.params)
+            self._at = time.perf_counter() + batch.deadline_s
+
+    def leaves_out(self) -> bool:
+        """Whether the next microbatch is left out; counted."""
+        late = self.left_out < self._most and time.perf_counter() > self._at
+        self.left_out += late
+        return late

@@ -1,0 +1,384 @@
+"""Whatever is typed or written into a recipe: a configuration, or one line with the option."""
+
+import dataclasses
+import math
+import re
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+from largebatch.config import Config, Facts, freeze, load, override, resolve
+from largebatch.config.command_line import overrides
+from largebatch.config.options import options
+from largebatch.errors import ConfigError, UserError
+
+# A text that takes ten seconds to refuse is a hang; the slowest takes a tenth of one.
+FUZZ = settings(
+    derandomize=True,
+    deadline=10_000,
+    database=None,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+OPTIONS = {key: (value, field) for key, value, field in options(Config())}
+SECTIONS = sorted({key.partition(".")[0] for key in OPTIONS})
+RECIPE = None
+"""What the recipe file of these tests returns."""
+
+# fmt: off
+_NASTY = [
+    *("", " ", "nan", "inf", "-inf", "-1", "0", "-0.0", "1e999", "1e-999", "5e-324", "0x10"),
+    *("9" * 400, "9" * 4299, "9" * 5000, "-" + "9" * 5000, "1" + "_0" * 3000, "1__0", "0" * 5000),
+    *("(" * 300, "[" * 3000, "{[]: 1}", "1is 1", "'\\d'", "1if 1else 2", "()", "(,)", ",,,"),
+    *("auto", "all", "true", "TRUE", "None", "[1, 2", "b'1'", "__import__('os')", "1;2"),
+    *("\n", "a\nb", "\r", "\x85", "\u2028", "\x00", "\udcff", "é", "٣", "𝟛", "1\u00a0000"),
+]
+# fmt: on
+
+
+def nasty(number):
+    """By number: Hypothesis shows a strategy with all that it samples from."""
+    return _NASTY[number]
+
+
+NASTY = st.integers(0, len(_NASTY) - 1).map(nasty)
+NUMBERS = st.one_of(
+    st.integers(-3, 300).map(str),
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats().map(repr),
+    NASTY,
+)
+DURATIONS = st.one_of(
+    st.builds(
+        "{}{}{}".format,
+        st.one_of(st.integers(0, 200), st.integers(0, 2**40), NASTY),
+        st.sampled_from(["", " ", "  ", "\n"]),
+        st.sampled_from(["epochs", "epoch", "steps", "samples", "%", "s", "", "Epochs"]),
+    ),
+    NASTY,
+)
+KEYS = st.one_of(
+    st.sampled_from(sorted(OPTIONS)),
+    st.builds("{}.{}".format, st.sampled_from(SECTIONS), st.text(max_size=6)),
+    st.sampled_from(
+        ["batch.", ".", "..", ".workers", "batch", "batch.workers.x", "batch.\nworkers"]
+    ),
+    st.text(max_size=8),
+)
+CHANGES = st.builds(
+    "{}={}".format,
+    st.one_of(
+        st.sampled_from(
+            ["batch.workers", "batch.images_per_worker", "data.image_size", "rate", "norm.span"]
+        ),
+        KEYS,
+    ),
+    st.one_of(st.integers(1, 9).map(str), NUMBERS),
+)
+STAGES = st.one_of(
+    st.builds(
+        "{}{}{}".format,
+        DURATIONS,
+        st.sampled_from([":", ": ", "", " "]),
+        st.lists(CHANGES, max_size=3).map(" ".join),
+    ),
+    NASTY,
+)
+TEXTS = st.one_of(NUMBERS, DURATIONS, STAGES, st.text(max_size=12))
+
+
+class Odd:
+    """A value that cannot even be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def odd(number):
+    """What no option can be, and numbers of other libraries."""
+    plain = [10**5000, -(10**5000), Fraction(1, 3), 1j, b"1", Odd(), Odd, object()]
+    return [*plain, np.arange(3), np.float32("nan"), np.int64(3), np.str_("x")][number]
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 300),
+        st.integers(-(2**70), 2**70),
+        st.floats(),
+        TEXTS,
+        st.integers(0, 11).map(odd),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), inner, max_size=2),
+    ),
+    max_leaves=4,
+)
+SMALL = Facts(1437, 360, 10, (8, 8, 1), devices=1)
+FACTS = st.sampled_from(
+    [
+        SMALL,
+        dataclasses.replace(SMALL, devices=6, processes=3),
+        Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=2048, processes=512),
+    ]
+)
+
+
+def one_line(error, pattern=""):
+    text = str(error)
+    assert re.search(pattern, text), text
+    assert len(text.splitlines()) == 1, text
+    assert len(text) < 7000  # what was typed may be repeated, not multiplied
+    return text
+
+
+def fine(config):
+    """A configuration holds what its schema says, whoever typed it."""
+    assert isinstance(config, Config)
+    for _, value, field in options(config):
+        plain = [value] if not isinstance(value, tuple) else list(value)
+        assert all(type(v) in (int, float, bool, str) for v in plain), field.name
+        assert all(math.isfinite(v) for v in plain if isinstance(v, float))
+
+
+def resolved(config, facts):
+    """A plan that can be run, or one line with an option in it."""
+    try:
+        plan = resolve(config, facts)
+    except ConfigError as error:
+        one_line(error, rf"\b({'|'.join(SECTIONS)})\.[a-z_]+")
+        return
+    for stage in plan.stages:
+        assert min(stage.stage_steps, stage.microbatch, stage.microbatches, stage.members) >= 1
+        assert min(stage.log_every_steps, stage.evaluate_every_steps) >= 1
+        assert min(stage.layers_every_steps, stage.checkpoint_every_steps) >= 1
+        assert facts.devices * stage.microbatch * stage.microbatches == stage.workers
+    assert 1 <= plan.stop_after_step <= plan.steps
+    assert 0 < plan.samples <= 2**31
+    for step in {1, plan.steps}:
+        assert all(math.isfinite(rate) and rate >= 0 for rate in plan.rates(step))
+
+
+@FUZZ
+@given(
+    st.lists(
+        st.one_of(
+            st.builds("--config.{}={}".format, KEYS, TEXTS),
+            st.builds("--config.{}".format, KEYS),
+            TEXTS,
+            st.sampled_from(["--config", "--config.", "--config.=", "--lr=3", "-x", "--\n"]),
+        ),
+        max_size=4,
+    )
+)
+def test_a_command_line(arguments):
+    try:
+        pairs = overrides(arguments)
+    except ConfigError as error:
+        one_line(error)
+        return
+    assert all(isinstance(word, str) for pair in pairs for word in pair)
+    assert 2 * len(pairs) >= len(arguments) >= len(pairs)
+
+
+@FUZZ
+@given(st.sampled_from(sorted(OPTIONS)), TEXTS)
+def test_a_value_on_the_command_line(key, text):
+    try:
+        config = override(Config(), key, text)
+    except ConfigError as error:
+        one_line(error, re.escape(key))
+        return
+    fine(config)
+
+
+@FUZZ
+@given(KEYS, TEXTS)
+def test_a_key_on_the_command_line(key, text):
+    try:
+        fine(override(Config(), key, text))
+    except ConfigError as error:
+        said = one_line(error)
+        assert repr(key)[1:-1] in said or key in said
+
+
+@FUZZ
+@given(st.data())
+def test_a_value_that_is_shown_reads_as_itself(data):
+    key = data.draw(st.sampled_from(sorted(OPTIONS)))
+    default, _ = OPTIONS[key]
+    value = data.draw(
+        {
+            bool: st.booleans(),
+            int: st.integers(-(2**62), 2**62),
+            float: st.floats(allow_nan=False, allow_infinity=False),
+        }.get(type(default), st.just(default))
+    )
+    config = override(Config(), key, str(value))
+    section, _, name = key.partition(".")
+    found = getattr(getattr(config, section), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@FUZZ
+@given(
+    st.dictionaries(
+        st.one_of(st.sampled_from(SECTIONS), st.text(max_size=4), st.integers()),
+        st.one_of(
+            VALUES,
+            st.dictionaries(
+                st.one_of(
+                    st.sampled_from([key.partition(".")[2] for key in OPTIONS]), st.text(max_size=3)
+                ),
+                VALUES,
+                max_size=2,
+            ),
+        ),
+        max_size=2,
+    ),
+    FACTS,
+)
+def test_a_recipe_of_anything(recipe, facts):
+    try:
+        config = freeze(recipe)
+    except ConfigError as error:
+        one_line(error)
+        return
+    fine(config)
+    resolved(config, facts)
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory):
+    """A recipe that returns RECIPE."""
+    path = tmp_path_factory.mktemp("recipe") / "recipe.py"
+    path.write_text(f"import sys\ndef get_config():\n    return sys.modules[{__name__!r}].RECIPE\n")
+    return path
+
+
+@st.composite
+def nearly_right(draw):
+    """A recipe that can be run but for a few options, with values near the edges."""
+    base = {"schedule.peak": 1.0, "schedule.length": "5 epochs", "schedule.warmup": "1 epochs"}
+    keys = draw(st.lists(st.sampled_from(sorted(OPTIONS)), max_size=3))
+    stages = draw(st.lists(STAGES, max_size=2)) if draw(st.booleans()) else []
+    for key in keys:
+        default, _ = OPTIONS[key]
+        kinds = {
+            bool: st.booleans(),
+            int: st.one_of(st.integers(-2, 64), st.sampled_from([2**31, 2**62, 2**63, -(2**70)])),
+            float: st.one_of(st.floats(0, 4), st.floats()),
+            tuple: st.lists(TEXTS, max_size=2),
+        }
+        near = kinds.get(type(default), st.one_of(st.just(default), NUMBERS, DURATIONS))
+        base[key] = draw(st.one_of(near, near, VALUES))
+    recipe = {}
+    for key, value in base.items():
+        section, _, name = key.partition(".")
+        recipe.setdefault(section, {})[name] = value
+    if stages:
+        recipe.setdefault("batch", {})["stages"] = stages
+    return recipe
+
+
+@FUZZ
+@given(
+    nearly_right(),
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["run.scale_to", "run.scale_length", "schedule.length", "batch.workers"]
+            ),
+            st.one_of(st.sampled_from(["laptop", "node", "full", "0.1", "1e300", "1e-300"]), TEXTS),
+        ),
+        max_size=2,
+    ),
+    FACTS,
+)
+def test_a_recipe_near_one_that_runs(recipe_file, recipe, others, facts):
+    globals()["RECIPE"] = recipe
+    try:
+        config = load(recipe_file, others)
+    except UserError as error:
+        one_line(error)
+        return
+    fine(config)
+    resolved(config, facts)
+
+
+def test_a_recipe_may_be_a_config_dict_of_the_same():
+    globals()["RECIPE"] = ConfigDict({"batch": {"workers": 3}})
+    assert freeze(sys.modules[__name__].RECIPE) == freeze({"batch": {"workers": 3}})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"run": {"seed": 10**5000}}, r"run\.seed is too large a number"),
+        ({"data": {"shift": np.arange(3)}}, r"data\.shift=array\(\[0, 1, 2\]\) is not a whole"),
+        ({"model": {"name": np.arange(3)}}, r"model\.name=array.*is not one of"),
+        ({"model": {"name": Odd()}}, r"model\.name=<Odd> is not one of"),
+        ({"batch": {"wor\nkers": 1}}, r"unknown option 'batch\.wor\\nkers'; did you mean"),
+        ({"batch": {"stages": 5 * [[[]]]}}, r"batch\.stages=\[\[\]\] is not a text"),
+    ],
+)
+def test_what_was_found(recipe, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        freeze(recipe)
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (  # its divisors would be sought for minutes
+            {"batch": {"workers": 2**61 + 1}, "data": {"repeat": True}},
+            r"batch\.workers=2305843009213693953 .* 2147483648",
+        ),
+        ({"schedule": {"length": "9" * 4300 + " epochs"}}, r"schedule\.length=.*can be counted"),
+        ({"batch": {"stages": ["9\nepochs: rate=2"]}}, r"batch\.stages: the stage at '9\\nepochs'"),
+        ({"batch": {"stages": ["1 epochs: rate=(\r)"]}}, r"batch\.stages: rate=\(\\r\) in"),
+    ],
+)
+def test_what_was_found_in_plans(sections, said):
+    schedule = {"peak": 1.0, "length": "5 epochs", "warmup": "1 epochs"}
+    base = {"batch": {"workers": 6}, "schedule": schedule}
+    for section, chosen in sections.items():
+        base[section] = {**base.get(section, {}), **chosen}
+    with pytest.raises(ConfigError, match=said) as caught:
+        resolve(freeze(base), dataclasses.replace(SMALL, devices=6))
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"schedule": {"length": "1.2.3 epochs"}}, ""),  # refused when the plan is made
+        ({"batch": {"workers": 0}}, r"batch\.workers=0 must be above 0"),
+        (
+            {"batch": {"stages": ["1 epochs: batch.workers=x"]}},
+            r"batch\.workers='x' is not a whole",
+        ),
+    ],
+)
+def test_what_was_found_in_scaling(recipe_file, chosen, said):
+    globals()["RECIPE"] = {"schedule": {"peak": 1.0}, "data": {"source": "tfds:imagenet2012"}}
+    for section, values in chosen.items():
+        RECIPE[section] = {**RECIPE.get(section, {}), **values}
+    scale = [("run.scale_to", "laptop")]
+    if not said:
+        said = r"schedule\.length='.*' is not a duration"
+        with pytest.raises(ConfigError, match=said):
+            resolve(load(recipe_file, scale), SMALL)
+        return
+    with pytest.raises(ConfigError, match=said):
+        load(recipe_file, scale)

@@ -1,0 +1,118 @@
+"""Files are read as data: nothing in them is unpickled, imported or run."""
+
+import ast
+import io
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import largebatch
+from largebatch.data import SourceOptions, open_source
+from tests.data import decoded_stores, stores
+
+PICKLERS = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+
+
+class Payload:
+    """Leaves a trace when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return open, (str(self.trace), "w")
+
+
+def array_of_objects(trace):
+    stream = io.BytesIO()
+    np.save(stream, np.array([Payload(trace)] * 5, object), allow_pickle=True)
+    return stream.getvalue()
+
+
+def archive(trace):
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=True, arr=np.array([Payload(trace)], object))
+    return stream.getvalue()
+
+
+FORMS = {
+    "array of objects": array_of_objects,
+    "pickle": lambda trace: pickle.dumps(Payload(trace)),
+    "archive": archive,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("column", ["images", "labels", "sizes"])
+def test_a_pickle_in_a_decoded_store_is_refused_and_does_not_run(tmp_path, form, column):
+    store = decoded_stores.make(tmp_path / "store")
+    trace = tmp_path / "trace"
+    data = FORMS[form](trace)
+    if form == "pickle":  # the payload would run if it were let
+        pickle.loads(data).close()
+        trace.unlink()
+    file = store / f"train-{column}-00000-of-00003.npy"
+    file.write_bytes(data)
+    options = SourceOptions(image_size=40)
+    said = stores.complaint(open_source, f"decoded:{store}", "train", options)
+    assert said.startswith(f"{file} is ")
+    assert said.endswith("prepare the store anew")
+    assert not trace.exists()
+
+
+def test_a_class_that_features_name_is_not_imported(tmp_path, monkeypatch):
+    """TFDS would import its module."""
+    pairs = {"train": stores.pictures(2, 2)}
+    stores.prepare(tmp_path, pairs, ["cat", "dog"], shards=1)
+    (tmp_path / "modules").mkdir()
+    trace = tmp_path / "trace"
+    (tmp_path / "modules" / "nobodys_features.py").write_text(f"open({str(trace)!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+
+    def change(features):
+        label = features["featuresDict"]["features"]["label"]
+        label["pythonClassName"] = "nobodys_features.ClassLabel"
+
+    directory = tmp_path / "pets" / "1.0.0"
+    options = SourceOptions(data_dir=str(tmp_path))
+    assert len(open_source("tfds:pets", "train", options)) == 2
+    stores.edit(directory / "features.json", change)
+    said = stores.complaint(open_source, "tfds:pets", "train", options)
+    assert said == (
+        f"{directory}/features.json names the class 'nobodys_features.ClassLabel', which is not of "
+        "TFDS; nothing else is imported: prepare the data set anew"
+    )
+    assert not trace.exists()
+    assert "nobodys_features" not in sys.modules
+
+
+def loads_and_imports(text):
+    """Whether each `np.load` of a module refuses pickles, and which picklers it imports."""
+    refusing, imported = [], set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            refusing.append(options.get("allow_pickle") == "False")
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    return refusing, imported & PICKLERS
+
+
+def test_no_module_of_the_package_unpickles():
+    assert loads_and_imports("import pickle\nnp.load(x)") == ([False], {"pickle"})
+    assert loads_and_imports("np.load(x, allow_pickle=False)") == ([True], set())
+    found = 0
+    for path in sorted(Path(largebatch.__file__).parent.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in (*PICKLERS, ".load(")):
+            continue  # parsing all takes seconds
+        refusing, imported = loads_and_imports(text)
+        assert all(refusing), f"{path}: say np.load(..., allow_pickle=False)"
+        assert not imported, f"{path} imports {imported}"
+        found += len(refusing)
+    assert found

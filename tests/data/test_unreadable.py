@@ -1,0 +1,430 @@
+"""Pictures that cannot be decoded: replaced in training, grey in evaluation, always told."""
+
+import io
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.data import (
+    Augment,
+    Order,
+    Reading,
+    SourceOptions,
+    Unreadable,
+    as_far_as_possible,
+    evaluation_batches,
+    open_source,
+    train_microbatches,
+)
+from largebatch.data.photos import Photos
+from largebatch.data.unreadable import FallibleSource, IncompleteReadError
+from largebatch.data.views import rectangular_views
+from largebatch.errors import DataError
+from tests.data.feeds import assert_same, joined
+
+EXAMPLES, STOP, SIDE = 13, 96, 24
+GREY = [124, 116, 104]  # ImageNet's mean, rounded
+# One alone, two neighbours, and the last, whose successor is the first; 9 is cut off, so that only
+# boxes that reach below the cut are bad.
+BAD = (2, 5, 6, 9, 12)
+READING = Reading(threads=2, piece_bytes=SIDE * SIDE * 3 * 3)
+APART = Reading(threads=1, processes=2, piece_bytes=SIDE * SIDE * 3 * 3)
+
+
+class Pictures:
+    """Records of small pictures, some of them spoilt in different ways."""
+
+    name = "pictures"
+    classes = ("a", "b", "c")
+
+    def __init__(self, bad=BAD):
+        draw = np.random.default_rng(5)
+        self.contents = []
+        for index in range(EXAMPLES):
+            pixels = draw.integers(0, 256, (*draw.integers(30, 90, 2), 3), np.uint8)
+            stream = io.BytesIO()
+            Image.fromarray(pixels).save(stream, "PNG" if index % 4 == 3 else "JPEG", quality=60)
+            self.contents.append(stream.getvalue())
+        spoilt = {
+            2: b"",
+            5: b"<html>404 not found</html>",
+            6: b"\0" * 700,
+            9: self.contents[9][: len(self.contents[9]) * 9 // 10],
+            12: self.contents[12][:300],
+        }
+        for index in bad:
+            self.contents[index] = spoilt.get(index, b"no picture")
+        self.reads = Counter()
+
+    def __len__(self):
+        return EXAMPLES
+
+    def read(self, ids):
+        self.reads.update(ids.tolist())
+        return [self.contents[i] for i in ids], (ids % 3).astype(np.int32)
+
+    def where(self, example):
+        return f"/set/{example}.JPEG"
+
+    def describe(self):
+        return "pictures"
+
+
+def photos(bad=BAD, **options):
+    return Photos(Pictures(bad), SourceOptions(image_size=SIDE, **options))
+
+
+def account(share=0.5, split="train"):
+    return Unreadable(split, EXAMPLES, share)
+
+
+def feed(source, unreadable, *, start=0, microbatch=8, rows=None, reading=READING, **options):
+    return train_microbatches(
+        source,
+        Order(3, EXAMPLES),
+        Augment(flip=True),
+        start=start,
+        stop=STOP,
+        microbatch=microbatch,
+        rows=rows or (0, microbatch),
+        reading=reading,
+        unreadable=unreadable,
+        **options,
+    )
+
+
+def one_by_one(source):
+    """The rule, spelt out: each position by itself, and on to the next example where it fails."""
+    order, augment = Order(3, EXAMPLES), Augment(flip=True)
+    found, passed = [], []
+    for position in range(STOP):
+        ids, epochs = (f(np.array([position])) for f in (order.ids, order.epochs))
+        while True:
+            try:
+                images, labels = source.read_crops(ids, seed=3, epochs=epochs)
+                break
+            except IncompleteReadError:
+                passed.append(int(ids[0]))
+                ids = (ids + 1) % EXAMPLES
+        found.append((ids, augment(images, seed=3, epochs=epochs, ids=ids), labels))
+    return [np.concatenate(field) for field in zip(*found, strict=True)], passed
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return one_by_one(photos())
+
+
+@pytest.mark.parametrize(("hosts", "microbatch"), [(1, 1), (1, 8), (2, 8), (4, 16), (3, 24)])
+def test_the_next_readable_example_takes_the_place_whoever_reads(expected, hosts, microbatch):
+    share = microbatch // hosts
+    accounts = [account() for _ in range(hosts)]
+    shares = [
+        list(feed(photos(), unreadable, microbatch=microbatch, rows=(r, r + share)))
+        for r, unreadable in zip(range(0, microbatch, share), accounts, strict=True)
+    ]
+    assert_same(joined(part for turn in zip(*shares, strict=True) for part in turn), expected[0])
+    ids, _, labels = expected[0]
+    assert not set(ids) & {2, 5, 6, 12}
+    np.testing.assert_array_equal(labels, ids % 3)
+    met = [example for unreadable in accounts for example in unreadable.ids]
+    assert set(met) == set(expected[1]) == set(BAD)
+    assert all(len(set(unreadable.ids)) == unreadable.count for unreadable in accounts)
+
+
+def test_an_example_that_takes_a_place_has_the_crop_that_it_has_anyway():
+    """The draws are those of its own id: within an epoch it is then seen twice, alike."""
+    source, order = photos(bad=(2,)), Order(3, EXAMPLES)
+    (part,) = feed(source, account(), microbatch=STOP)
+    asked = order.ids(np.arange(EXAMPLES))
+    own, instead = np.flatnonzero(asked == 3)[0], np.flatnonzero(asked == 2)[0]
+    assert part.ids[instead] == part.ids[own] == 3
+    np.testing.assert_array_equal(part.images[instead], part.images[own])
+
+
+@pytest.mark.parametrize("start", range(1, EXAMPLES + 1, 3))
+def test_it_is_the_same_from_every_position_of_an_epoch(expected, start):
+    parts = feed(photos(), account(), start=start, microbatch=1)
+    assert_same(joined(parts), [field[start:] for field in expected[0]])
+
+
+def test_worker_processes_bring_the_knowledge_back(expected):
+    told = []
+    for reading in (READING, APART):
+        unreadable, heard = account(), []
+        unreadable.connect(lambda *words, heard=heard: heard.append(words))
+        assert_same(joined(feed(photos(), unreadable, reading=reading)), expected[0])
+        told.append(heard)
+    assert told[0] == told[1]  # also in the same order: that of the batches
+    assert dict(told[0]) == {
+        "/set/2.JPEG": "0 bytes that are no picture",
+        "/set/5.JPEG": "26 bytes that are no picture",
+        "/set/6.JPEG": "700 bytes that are no picture",
+        "/set/9.JPEG": dict(told[0])["/set/9.JPEG"],
+        "/set/12.JPEG": dict(told[0])["/set/12.JPEG"],
+    }
+    assert len(told[0]) == len(BAD)  # once each, of some thirty meetings
+    assert len(expected[1]) > 25
+    assert "image file is truncated" in dict(told[0])["/set/9.JPEG"]
+    assert "(Truncated File Read)" in dict(told[0])["/set/12.JPEG"]
+
+
+def test_what_training_sees_of_the_middle_is_replaced_too():
+    source, order = photos(), Order(3, EXAMPLES)
+    ids, images, labels = joined(feed(source, account(), centre=True))
+    bad = as_far_as_possible(source.read, np.arange(EXAMPLES))[1]
+    wanted = order.ids(np.arange(STOP))
+    while (failing := np.isin(wanted, bad)).any():
+        wanted[failing] = (wanted[failing] + 1) % EXAMPLES
+    np.testing.assert_array_equal(ids, wanted)
+    np.testing.assert_array_equal(labels, ids % 3)
+    mirrored = Augment(flip=True).flips(seed=3, epochs=np.arange(STOP) // EXAMPLES, ids=ids)
+    unmirrored = np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+    np.testing.assert_array_equal(unmirrored, as_far_as_possible(source.read, ids)[0][0])
+
+
+def test_a_set_without_bad_pictures_is_read_as_before():
+    clean, order = photos(bad=()), Order(3, EXAMPLES)
+    unreadable = account(0.0)
+    ids, images, _ = joined(feed(clean, unreadable))
+    np.testing.assert_array_equal(ids, order.ids(np.arange(STOP)))
+    epochs = np.arange(STOP) // EXAMPLES
+    crops = clean.read_crops(ids, seed=3, epochs=epochs)[0]
+    np.testing.assert_array_equal(images, Augment(flip=True)(crops, seed=3, epochs=epochs, ids=ids))
+    assert (unreadable.count, unreadable.names, unreadable.ids) == (0, (), ())
+
+
+@pytest.mark.parametrize("reading", [Reading(threads=0), READING])
+def test_too_many_stop_the_run_with_the_numbers_and_the_names(reading):
+    unreadable, told = account(0.2), []  # two of thirteen
+    unreadable.connect(lambda *words: told.append(words), listed="/run/unreadable.jsonl")
+    with pytest.raises(DataError) as caught:
+        list(feed(photos(), unreadable, reading=reading))
+    said = str(caught.value)
+    assert "\n" not in said
+    assert said.startswith(
+        "train: 3 of 13 examples (23 %) cannot be decoded, data.max_unreadable=0.2 allows 2: "
+    )
+    for name, reason in told:
+        assert f"{name} ({reason})" in said
+    assert len(told) == unreadable.count == 3
+    assert said.endswith(
+        "; all in /run/unreadable.jsonl; mend the data set or raise data.max_unreadable"
+    )
+
+
+@pytest.mark.parametrize("unreadable", [None, account(0.0)])
+def test_with_none_allowed_the_first_one_stops_the_run(unreadable):
+    parts = feed(photos(bad=(5,)), unreadable)
+    with pytest.raises(DataError) as caught:
+        list(parts)
+    assert str(caught.value) == (
+        "train: 1 of 13 examples (7.7 %) cannot be decoded, data.max_unreadable=0 allows 0: "
+        "/set/5.JPEG (26 bytes that are no picture); mend the data set or raise "
+        "data.max_unreadable"
+    )
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.0, 0), (0.3, 3), (0.99, 12)])
+def test_a_set_of_nothing_but_bad_pictures_ends(share, limit):
+    """A row gives up where more fail in turn than may; it does not try the whole set first."""
+    source, unreadable = photos(bad=range(EXAMPLES)), account(share)
+    assert unreadable.limit == limit
+    with pytest.raises(DataError, match=f"{limit + 1} of 13 examples .* allows {limit}: "):
+        list(feed(source, unreadable))
+    if not limit:  # nothing is tried in their place, and the first is read again to explain it
+        assert sum(source._records.reads.values()) <= STOP + 1
+
+
+def test_the_limit_is_a_share_of_the_split():
+    for examples, share, limit in (
+        (100, 0.29, 29),  # 28.999999999999996 in floating point
+        (1_281_167, 0.001, 1281),
+        (999, 0.001, 0),
+        (10, 0.3, 3),
+        (5, 0.0, 0),
+    ):
+        assert Unreadable("train", examples, share).limit == limit
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reading"), [(1, READING), (2, READING), (4, READING), (1, APART)]
+)
+def test_evaluation_sees_grey_with_the_own_label_and_counts_it(hosts, reading):
+    source, share = photos(evaluation_crop=1.0), 8 // hosts
+    accounts = [account(split="validation") for _ in range(hosts)]
+    seen = [
+        list(
+            evaluation_batches(
+                source, batch=8, rows=(r, r + share), reading=reading, unreadable=unreadable
+            )
+        )
+        for r, unreadable in zip(range(0, 8, share), accounts, strict=True)
+    ]
+    parts = [part for turn in zip(*seen, strict=True) for part in turn]
+    images, labels, mask = (
+        np.concatenate([getattr(part, field) for part in parts])
+        for field in ("images", "labels", "mask")
+    )
+    assert mask.sum() == EXAMPLES  # the denominator is exact
+    assert mask.dtype == np.float32
+    np.testing.assert_array_equal(labels[:EXAMPLES], np.arange(EXAMPLES) % 3)
+    good = [i for i in range(EXAMPLES) if i not in BAD]
+    np.testing.assert_array_equal(images[good], photos(bad=(), evaluation_crop=1.0).read(
+        np.array(good))[0])  # fmt: skip
+    assert (images[list(BAD)] == GREY).all()
+    assert not images[EXAMPLES:].any()
+    assert sorted(i for unreadable in accounts for i in unreadable.ids) == list(BAD)
+
+
+def test_evaluation_stops_above_the_limit():
+    batches = evaluation_batches(
+        photos(), batch=8, rows=(0, 8), reading=READING, unreadable=account(0.1, "validation")
+    )
+    with pytest.raises(DataError, match=r"^validation: 2 of 13 examples \(15 %\) cannot be dec"):
+        list(batches)
+    with pytest.raises(DataError, match=r"^validation: 1 of 13 .* data\.max_unreadable=0 allows 0"):
+        list(evaluation_batches(photos(), batch=8, rows=(0, 8), reading=READING))
+
+
+def test_rectangular_evaluation_survives_them():
+    """Those without a header are seen as squares; what is cut off has its own shape."""
+    source = photos(evaluation_crop=1.0)
+    views = rectangular_views(source, READING, 64)
+    clean = rectangular_views(photos(bad=()), READING, 64)
+    assert sorted(np.concatenate([view.ids for view in views]).tolist()) == list(range(EXAMPLES))
+    shapes = {i: view.shape for view in views for i in view.ids.tolist()}
+    wanted = {i: view.shape for view in clean for i in view.ids.tolist()}
+    assert shapes == wanted | dict.fromkeys((2, 5, 6, 12), (64, 64))
+    unreadable = account(split="validation")
+    batches = evaluation_batches(
+        source, batch=4, rows=(0, 4), reading=READING, views=views, unreadable=unreadable
+    )
+    at = Counter()
+    seen = {}
+    for batch in batches:
+        view = next(view for view in views if view.shape == batch.shape)
+        assert batch.images.shape[1:3] == batch.shape
+        for row in np.flatnonzero(batch.mask):
+            seen[int(view.ids[at[batch.shape]])] = (batch.images[row], batch.labels[row])
+            at[batch.shape] += 1
+    assert sorted(seen) == list(range(EXAMPLES))
+    for example, (image, label) in seen.items():
+        assert label == example % 3
+        assert (image == GREY).all() == (example in BAD)
+    assert sorted(unreadable.ids) == list(BAD)
+
+
+def test_what_cannot_be_read_at_all_stays_fatal(tmp_path):
+    for name in "abcd":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (30, 20)).save(tmp_path / "train" / name / "1.JPEG")
+    source = open_source(f"folder:{tmp_path}", "train", SourceOptions(image_size=8))
+    (tmp_path / "train" / "c" / "1.JPEG").unlink()
+    unreadable = Unreadable("train", 4, 0.9)
+    parts = train_microbatches(source, Order(0, 4, shuffle=False), Augment(), start=0, stop=4,
+                               microbatch=1, rows=(0, 1), reading=READING,
+                               unreadable=unreadable)  # fmt: skip
+    assert [next(parts).ids.tolist() for _ in range(2)] == [[0], [1]]
+    with pytest.raises(DataError, match=r"train/c/1\.JPEG cannot be read: No such file"):
+        next(parts)
+    assert unreadable.count == 0
+
+
+def test_whoever_does_not_ask_is_told_in_one_line():
+    source = photos()
+    assert isinstance(source, FallibleSource)
+    for read in (
+        lambda: source.read(np.array([0, 6, 2])),
+        lambda: source.read_crops(np.array([0, 6]), seed=0, epochs=np.zeros(2, np.int64)),
+        lambda: source.sizes(np.array([6])),
+    ):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert str(caught.value) == (
+            "/set/6.JPEG cannot be decoded: 700 bytes that are no picture; "
+            "replace the file or prepare the data set anew"
+        )
+    (images, labels), rows = as_far_as_possible(source.read, np.array([0, 6, 1, 2]))
+    assert rows.tolist() == [1, 3]
+    np.testing.assert_array_equal(labels, [0, 0, 1, 2])
+    np.testing.assert_array_equal(images[[0, 2]], source.read(np.array([0, 1]))[0])
+    assert as_far_as_possible(source.sizes, np.array([6, 0]))[0][0].tolist() == [1, 1]
+
+
+def test_many_threads_keep_one_account():
+    unreadable, explained, told = Unreadable("train", 1000, 0.5), Counter(), Counter()
+
+    def explain(example):
+        explained[example] += 1
+        return str(example), "spoilt"
+
+    def add(seed):
+        draw = np.random.default_rng(seed)
+        for _ in range(20):
+            unreadable.add(draw.integers(0, 60, 10).tolist(), explain)
+
+    unreadable.add([1000], explain)
+    unreadable.connect(lambda name, reason: told.update([name]))
+    assert told == {"1000": 1}  # what came before is told when there is somebody to tell
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(8)))
+    assert set(explained.values()) == set(told.values()) == {1}
+    assert sorted(map(int, told)) == sorted(unreadable.ids) == [*range(60), 1000]
+    assert unreadable.count == len(unreadable.names) == 61
+    unreadable.check(range(30, 499))
+    with pytest.raises(DataError, match=r"^train: 501 of 1,000 .*; and 496 more; mend the"):
+        unreadable.check(range(30, 500))
+
+
+def test_asking_does_not_wait_for_an_explanation():
+    """The trainer asks while a slow disk is read once more."""
+    unreadable, begun, go_on = account(), threading.Event(), threading.Event()
+
+    def explain(example):
+        begun.set()
+        assert go_on.wait(10)
+        return "name", "reason"
+
+    adding = threading.Thread(target=unreadable.add, args=([4], explain))
+    adding.start()
+    assert begun.wait(10)
+    assert unreadable.count == 0
+    go_on.set()
+    adding.join()
+    assert unreadable.names == ("name",)
+
+
+def test_files_of_a_folder_are_told_by_their_paths(tmp_path):
+    """Whatever the suffix says, a picture is one; what is none is named with its file."""
+    forms = {"a/1.png": "JPEG", "a/2.JPEG": "PNG", "a/3.jpg": "GIF", "b/4.webp": "BMP"}
+    for split in ("train", "val"):
+        for index, (path, form) in enumerate(forms.items()):
+            place = tmp_path / split / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (30, 20), (9 * index, 90, 30)).save(place, form)
+        (tmp_path / split / "b" / "5.JPEG").write_text("this is a text\n")
+        (tmp_path / split / "b" / "6.JPEG").write_bytes(b"")
+    options = SourceOptions(image_size=8)
+    train, validation = (open_source(f"folder:{tmp_path}", s, options) for s in
+                         ("train", "validation"))  # fmt: skip
+    unreadable = Unreadable("train", 6, 0.5)
+    order = Order(0, 6, shuffle=False)
+    (part,) = train_microbatches(train, order, Augment(), start=0, stop=6, microbatch=6,
+                                 rows=(0, 6), reading=READING, unreadable=unreadable)  # fmt: skip
+    assert part.ids.tolist() == [0, 1, 2, 3, 0, 0]
+    assert part.labels.tolist() == [0, 0, 0, 1, 0, 0]
+    assert unreadable.names == tuple(f"{tmp_path}/train/b/{i}.JPEG" for i in (5, 6))
+    assert [found.reason for found in unreadable.found] == [
+        "15 bytes that are no picture",
+        "0 bytes that are no picture",
+    ]
+    unreadable = Unreadable("validation", 6, 0.5)
+    (batch,) = evaluation_batches(validation, batch=6, rows=(0, 6), reading=READING,
+                                  unreadable=unreadable)  # fmt: skip
+    assert (batch.labels.tolist(), batch.mask.sum()) == ([0, 0, 0, 1, 1, 1], 6)
+    assert unreadable.names == tuple(f"{tmp_path}/val/b/{i}.JPEG" for i in (5, 6))

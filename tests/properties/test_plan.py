@@ -1,0 +1,171 @@
+"""Durations, stages and plans: what must add up adds up."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from largebatch.config import Facts, freeze, resolve
+from largebatch.config.durations import epoch_samples, samples
+from largebatch.errors import ConfigError
+
+SIZES = st.integers(1, 10**7)
+
+
+@st.composite
+def amounts(draw):
+    """A decimal number, as text and exactly."""
+    whole = draw(st.integers(0, 10**6))
+    digits = draw(st.text("0123456789", max_size=6))
+    text = f"{whole:_}" if draw(st.booleans()) else str(whole)
+    return text + (f".{digits}" if digits else ""), Fraction(f"{whole}.{digits or 0}")
+
+
+@given(amounts(), st.sampled_from(["sample", "step", "epoch", "%"]), SIZES, SIZES, SIZES)
+def test_a_duration_is_the_nearest_number_of_samples(amount, unit, per_step, per_epoch, length):
+    text, exact = amount
+    per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
+    size = {"sample": 1, "step": per_step, "epoch": per_epoch, "%": Fraction(length, 100)}[unit]
+    words = [unit] if unit == "%" else [unit, f"{unit}s"]
+    forms = [
+        f"{pad}{text}{gap}{word}{pad}" for pad in ("", " ") for gap in ("", " ") for word in words
+    ]
+    found = {samples(form, "x", **per) for form in forms}
+    assert len(found) == 1
+    assert abs(found.pop() - exact * size) <= Fraction(1, 2)
+
+
+@given(amounts(), amounts(), st.sampled_from(["samples", "steps", "epochs", "%"]), SIZES, SIZES)
+def test_a_longer_duration_is_not_shorter(one, other, unit, per_step, per_epoch):
+    per = {"per_step": per_step, "per_epoch": per_epoch, "length": 10**6}
+    (a, exact_a), (b, exact_b) = sorted((one, other), key=lambda amount: amount[1])
+    assert exact_a <= exact_b
+    assert samples(f"{a} {unit}", "x", **per) <= samples(f"{b} {unit}", "x", **per)
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**6))
+def test_an_epoch_is_the_examples_or_the_whole_steps_next_to_them(examples, batch):
+    assert epoch_samples(examples, batch, "continue") == examples
+    repeated = epoch_samples(examples, batch, "repeat")
+    assert repeated % batch == 0
+    assert examples <= repeated < examples + batch
+    if examples < batch:
+        with pytest.raises(ConfigError, match="drop leaves nothing"):
+            epoch_samples(examples, batch, "drop")
+    else:
+        dropped = epoch_samples(examples, batch, "drop")
+        assert dropped % batch == 0
+        assert examples - batch < dropped <= examples
+
+
+@st.composite
+def staged(draw):
+    """A plan of one to four stages, with where each was asked to begin."""
+    devices = draw(st.sampled_from([1, 2, 4]))
+    begins = sorted(draw(st.sets(st.integers(1, 1_999), max_size=3)))
+    texts = []
+    for begin in begins:
+        workers = devices * draw(st.integers(1, 6))
+        images = draw(st.integers(1, 12))
+        texts.append(f"{begin} samples: batch.workers={workers} batch.images_per_worker={images}")
+    every = [f"{draw(st.integers(1, 400))} samples" for _ in range(3)]
+    config = freeze(
+        {
+            "batch": {
+                "workers": devices * draw(st.integers(1, 6)),
+                "images_per_worker": draw(st.integers(1, 12)),
+                "stages": texts,
+            },
+            "schedule": {"length": "2000 samples", "warmup": "100 samples", "peak": 1.0},
+            "run": dict(
+                zip(("log_every", "evaluate_every", "checkpoint_every"), every, strict=True)
+            )
+            | {"evaluate_first": draw(st.sampled_from(["", "120 samples"]))},
+        }
+    )
+    facts = Facts(1437, 360, 10, (8, 8, 1), devices=devices)
+    try:
+        return resolve(config, facts), begins
+    except ConfigError as error:  # two stages may begin at the same step
+        assume("left without a step" not in str(error))
+        raise
+
+
+@given(staged())
+def test_stages_share_out_all_steps_and_samples(made):
+    plan, begins = made
+    assert sum(stage.stage_steps for stage in plan.stages) == plan.steps
+    assert min(stage.stage_steps for stage in plan.stages) >= 1
+    assert sum(s.stage_steps * s.samples_per_step for s in plan.stages) == plan.samples
+    last = plan.stages[-1].samples_per_step
+    assert plan.samples - last < 2_000 <= plan.samples
+    for before, stage, begin in zip(plan.stages, plan.later, begins, strict=False):
+        # Each begins at the whole step that is nearest to where it should.
+        assert abs(stage.first_sample - begin) * 2 <= before.samples_per_step
+    positions = [plan.position(step) for step in range(plan.steps + 1)]
+    owners = [plan.stage_at(step) for step in range(1, plan.steps + 1)]
+    assert positions[0] == 0
+    assert np.diff(positions).tolist() == [stage.samples_per_step for stage in owners]
+    for stage in plan.stages:
+        assert stage.facts.devices * stage.microbatch * stage.microbatches == stage.workers
+        assert sum(owner is stage for owner in owners) == stage.stage_steps
+        assert positions[stage.first_step] == stage.first_sample
+
+
+@given(staged(), st.data())
+def test_steps_until_a_position_are_the_fewest_that_reach_it(made, data):
+    plan, _ = made
+    position = data.draw(st.integers(0, plan.samples + 100))
+    steps = plan.steps_until(position)
+    if position > plan.samples:
+        assert steps == plan.steps
+        return
+    assert plan.position(steps) >= position
+    assert steps == 0 or plan.position(steps - 1) < position
+    if position:
+        # The sample number `position`, from 1, is consumed by the last of these steps.
+        assert plan.stage_of(position) is plan.stage_at(steps)
+
+
+@given(staged())
+def test_what_is_due_comes_at_its_interval_and_is_counted(made):
+    plan, _ = made
+    steps = range(1, plan.steps + 1)
+    for name in ("log_every_steps", "checkpoint_every_steps", "evaluate_every_steps"):
+        due = [s for s in steps if plan.is_due(s, getattr(plan.stage_at(s), name))]
+        for a, b in itertools.pairwise(due):
+            one, other = plan.stage_at(a), plan.stage_at(b)
+            if one.counted_from == other.counted_from:
+                assert b - a == getattr(other, name)
+            else:  # counted anew where the batch changes
+                assert (b - other.counted_from) == getattr(other, name) or b == other.counted_from
+        for stage in plan.stages:
+            inside = [s for s in due if plan.stage_at(s) is stage]
+            assert abs(len(inside) - stage.stage_steps / getattr(stage, name)) <= 1
+    due = [step for step in steps if plan.evaluates_at(step)]
+    assert plan.evaluations == len({*due, plan.steps})
+    same = [stage for stage in plan.stages if stage.counted_from == 0]  # batch as at the start
+    if 0 < plan.evaluate_first_step <= same[-1].first_step + same[-1].stage_steps:
+        assert due[0] == plan.evaluate_first_step
+
+
+@given(st.floats(0, 0.999), st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 8))
+def test_running_statistics_forget_by_samples_not_by_steps(momentum, reference, images, times):
+    """So many small steps keep what one large one does, to 1e-12."""
+
+    def kept(per_worker):
+        return resolve(
+            freeze(
+                {
+                    "norm": {"momentum": momentum, "momentum_samples": reference},
+                    "batch": {"workers": 1, "images_per_worker": per_worker},
+                    "schedule": {"length": "9 epochs", "warmup": "1 epochs", "peak": 1.0},
+                }
+            ),
+            Facts(1437, 360, 10, (8, 8, 1), devices=1),
+        ).norm_momentum
+
+    assert kept(images) ** times == pytest.approx(kept(images * times), rel=1e-12, abs=1e-300)
