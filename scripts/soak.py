@@ -25,23 +25,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from soaking.evidence import (
-    Evidence,
-    checkpoints,
-    differences,
-    gather,
-    last_row,
-    plan_of,
-)
+from soaking.evidence import Evidence, checkpoints, differences, gather, last_row, plan_of
 from soaking.kills import Kill, hit, resume, table
-from soaking.moments import draw
+from soaking.moments import Moment, draw
 from soaking.turns import ROOT, Turn, take_turn
 
 from largebatch.config import Plan
 from largebatch.errors import UserError
 from largebatch.files import check_parent, write_json
 
-RECIPE = ROOT / "configs" / "digits.py"
+TRAIN = ROOT / "train.py"
+RECIPE = Path("configs/digits.py")
 OPTIONS = (
     "--config.model.name=resnet10",
     "--config.model.width=4",
@@ -157,7 +151,7 @@ class Soak:
                 flush=True,
             )
 
-    def _turn(self, workdir: Path, number: int, moment: object) -> Turn:
+    def _turn(self, workdir: Path, number: int, moment: Moment | None) -> Turn:
         log = self.root / f"{workdir.name}_{number}.log"
         try:
             return take_turn(
@@ -203,9 +197,9 @@ def main(arguments: Sequence[str]) -> int:
     root = Path(tempfile.mkdtemp(prefix="soak_"))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    recipe = (f"--config={flags.config.absolute()}",) if flags.config else _default()
+    recipe = (f"--config={_from_root(flags.config)}",) if flags.config else _default()
     soak = Soak(
-        train=(str(ROOT / "train.py"), *recipe, "--config.run.log_every=1 steps", *options),
+        train=(str(TRAIN), *recipe, "--config.run.log_every=1 steps", *options),
         processes=flags.processes,
         root=root,
         limit_s=flags.limit_s,
@@ -230,6 +224,12 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{runs} runs with {len(soak.kills)} kills equal the one without: nothing was lost")
     shutil.rmtree(root)
     return 0
+
+
+def _from_root(path: Path) -> Path:
+    """The path as train.py is given it, which runs in the root of the repository."""
+    path = path.resolve()
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def _default() -> tuple[str, ...]:

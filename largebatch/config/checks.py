@@ -80,6 +80,29 @@ def check_batch(config: Config, facts: Facts) -> None:
         )
 
 
+def check_deadline(config: Config, *, members: int) -> None:
+    """Refuse a deadline where steps are repeated, or devices need each other for microbatches.
+
+    Args:
+      config: of a stage.
+      members: devices that share BatchNorm statistics.
+
+    Raises:
+      ConfigError: with the options.
+    """
+    if config.batch.deadline_s and config.health.replay_every:
+        raise ConfigError(
+            f"health.replay_every={config.health.replay_every!r} computes a step twice, which "
+            f"batch.deadline_s={config.batch.deadline_s:g} may cut short differently; use one"
+        )
+    if config.batch.deadline_s and members > 1:
+        raise ConfigError(
+            f"batch.deadline_s={config.batch.deadline_s:g} lets processes leave out microbatches "
+            f"of which {members} devices share BatchNorm statistics (norm.span="
+            f"{config.norm.span}); use a smaller norm.span or batch.deadline_s=0"
+        )
+
+
 def check_stages(stages: tuple[Stage, ...]) -> None:
     """Refuse durations whose meaning would change from stage to stage.
 

@@ -8,6 +8,7 @@ from largebatch.config import durations, geometry
 from largebatch.config.checks import (
     MAX_SAMPLES,
     check_batch,
+    check_deadline,
     check_model,
     check_ranges,
     check_stages,
@@ -120,6 +121,7 @@ def _stage(
     if chosen == "auto":
         chosen = microbatch if microbatch is not None else fitting[-1]
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
+    check_deadline(config, members=max(1, span // chosen))
 
     def every(key: str, *, or_never: bool = False) -> int:
         section, _, name = key.partition(".")

@@ -7,6 +7,7 @@ from largebatch.data.feed import (
     evaluation_batches,
     train_microbatches,
 )
+from largebatch.data.identity import identity
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
 from largebatch.data.sources import (
@@ -36,6 +37,7 @@ __all__ = [
     "differing",
     "evaluation_batches",
     "fingerprint",
+    "identity",
     "open_source",
     "rectangular_views",
     "square_views",

@@ -68,6 +68,7 @@ class DecodedSource:
             )
         examples = sum(shard.examples for shard in index.splits.get("train", ()))
         check_sizes(spec, options, examples=examples, classes=len(index.classes))
+        self._shards = index.splits[split]
         self._stored = StoredSplit(self._directory, index, split)
         self.stored_size = index.size
         self.name = spec
@@ -119,6 +120,10 @@ class DecodedSource:
     def sizes(self, ids: np.ndarray) -> np.ndarray:
         """As of `RectangularSource.sizes`: before the pictures were squeezed."""
         return self._stored.sizes[ids].astype(np.int64)
+
+    def marks(self) -> tuple[bytes, ...]:
+        """As of `identity.Marked.marks`: the checksums of the images."""
+        return tuple(shard.sha256.encode() for shard in self._shards)
 
     def describe(self) -> str:
         """As of `Source.describe`."""

@@ -121,6 +121,11 @@ class ExampleRecords:
         shards, rows = self._places(np.array([example]))
         return self._place(int(shards[0]), int(rows[0]))
 
+    def marks(self) -> tuple[bytes, ...]:
+        """As of `Records.marks`: names and lengths of the shards."""
+        shards = zip(self._shards.paths, self._shards.lengths, strict=True)
+        return tuple(os.fsencode(f"{os.path.basename(path)} {n}") for path, n in shards)
+
     def describe(self) -> str:
         """As of `Records.describe`."""
         files, most = len(self._shards.paths), self._readers.most

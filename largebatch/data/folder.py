@@ -90,6 +90,11 @@ class FolderRecords:
             self._directory, self.classes[self._labels(example)], self._names[example]
         )
 
+    def marks(self) -> tuple[bytes, ...]:
+        """As of `Records.marks`: the names of the files."""
+        ends = (self._names.ends, self._class_ends)
+        return os.fsencode(self._names.joined), *(e.astype("<i8").tobytes() for e in ends)
+
     def describe(self) -> str:
         """As of `Records.describe`."""
         return (

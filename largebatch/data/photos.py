@@ -1,6 +1,7 @@
 """Encoded pictures of any size as a `Source`: a random box for training, the centre to evaluate."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -88,6 +89,10 @@ class Photos:
             return self._records.where(example), str(error)
         return self._records.where(example), "a part of it cannot be decoded"
 
+    def marks(self) -> Iterable[bytes]:
+        """As of `identity.Marked.marks`."""
+        return self._records.marks()
+
     def describe(self) -> str:
         """As of `Source.describe`."""
         height, width = self.image_shape[:2]
@@ -96,13 +101,13 @@ class Photos:
     def _open(self, ids: np.ndarray) -> "_Opened":
         contents, labels = self._records.read(ids)
         pictures: list[Picture | None] = []
-        spoilt = {}
+        spoilt: dict[int, str] = {}  # an exception would keep alive all that was being read
         for row, content in enumerate(contents):
             try:
                 pictures.append(Picture(content))
             except UndecodableError as error:
                 pictures.append(None)
-                spoilt[row] = error
+                spoilt[row] = str(error)
         shapes = [(p.height, p.width) if p else (1, 1) for p in pictures]
         return _Opened(pictures, np.array(shapes, np.int64).reshape(-1, 2), labels, spoilt)
 
@@ -122,7 +127,7 @@ class Photos:
             try:
                 picture.view(tuple(box), shape, self._options.resampling, out=images[row])
             except UndecodableError as error:
-                opened.spoilt[row] = error
+                opened.spoilt[row] = str(error)
         self._check(ids, opened, (images, opened.labels))
         return images, opened.labels
 
@@ -130,13 +135,12 @@ class Photos:
         """Raises an IncompleteReadError with what there is if a picture could not be decoded."""
         if opened.spoilt:
             rows = np.array(sorted(opened.spoilt), np.int64)
-            error = opened.spoilt[rows[0]]
             raise IncompleteReadError(
-                f"{self._records.where(int(ids[rows[0]]))} cannot be decoded: {error}; "
-                "replace the file or prepare the data set anew",
+                f"{self._records.where(int(ids[rows[0]]))} cannot be decoded: "
+                f"{opened.spoilt[rows[0]]}; replace the file or prepare the data set anew",
                 partial,
                 rows,
-            ) from error
+            )
 
 
 class _Opened(NamedTuple):
@@ -147,7 +151,7 @@ class _Opened(NamedTuple):
     """int64 (b, 2)."""
     labels: np.ndarray
     """int32 (b,)."""
-    spoilt: dict[int, UndecodableError]
+    spoilt: dict[int, str]
     """By row, what is wrong with those that cannot be decoded."""
 
 

@@ -1,5 +1,6 @@
 """Labelled images as their files hold them: encoded, of any size, read by example index."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,10 @@ class Records(Protocol):
 
     def where(self, example: int) -> str:
         """Names the file, or the record of a file, that holds an example, for messages."""
+        ...
+
+    def marks(self) -> Iterable[bytes]:
+        """As of `identity.Marked.marks`."""
         ...
 
     def describe(self) -> str:

@@ -1,7 +1,8 @@
-"""The history of a run as JSON lines: `metrics.jsonl` and `layers.jsonl`."""
+"""The history of a run as JSON lines: `metrics.jsonl`, `layers.jsonl` and `events.jsonl`."""
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,12 +18,15 @@ class JsonlTracker:
     `{"step": …, "samples": …, "layers": {<path>: {"trust_ratio": …, …}}}`; NaN and the infinities
     are written as null. A killed process loses no complete row.
 
+    `events.jsonl` holds `{"time": <seconds since 1970>, "event": …, "step": …, "samples": …, …}`:
+    what happened to the run, in all its turns. None of it is dropped.
+
     Opening drops what a resumed run will write again: rows after `resume_step` and a torn last
     line. So the history of a resumed run equals that of an uninterrupted one.
     """
 
     def __init__(self, workdir: Path, *, resume_step: int) -> None:
-        """Opens both files.
+        """Opens the files.
 
         Args:
             workdir: directory of the run; made when absent.
@@ -36,6 +40,7 @@ class JsonlTracker:
             raise ValueError(f"resume_step is {resume_step}; it must be 0 (a new run) or more")
         self._metrics = _open(workdir / "metrics.jsonl", resume_step)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
+        self._events = (workdir / "events.jsonl").open("ab", buffering=0)
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         """Appends a row to `metrics.jsonl`; see `Tracker.scalars`.
@@ -51,20 +56,27 @@ class JsonlTracker:
         """Appends a row to `layers.jsonl`; see `Tracker.layers`."""
         _append(self._layers, {"step": step, "samples": samples, "layers": values})
 
-    def event(self, name: str, step: int, samples: int, **values: float) -> None:
-        """Not part of this record; see `Tracker.event`."""
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """Appends a row to `events.jsonl`, but for the end of each step; see `Tracker.event`."""
+        if name != "step":
+            row = {"time": time.time(), "event": name, "step": step, "samples": samples}
+            _append(self._events, row | values)
 
     def flush(self) -> None:
         """Forces the rows from the system's cache to the disk."""
-        for stream in (self._metrics, self._layers):
+        for stream in self._streams:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Flushes and closes both files; a second call does nothing."""
+        """Flushes and closes the files; a second call does nothing."""
         if not self._metrics.closed:
             self.flush()
-            self._metrics.close()
-            self._layers.close()
+            for stream in self._streams:
+                stream.close()
+
+    @property
+    def _streams(self) -> tuple[BinaryIO, ...]:
+        return self._metrics, self._layers, self._events
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

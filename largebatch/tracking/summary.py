@@ -27,6 +27,9 @@ class Summary:
         wait_s: seconds of those that were waits for data.
         evaluation_s: seconds of evaluations in this turn.
         checkpoint_s: seconds that checkpoints kept this turn from training.
+        skips: steps of all turns whose update was left out, since it was not finite.
+        rollbacks: how often the run went back to a checkpoint, in all turns.
+        unreadable: examples that process 0 met in this turn and could not decode.
     """
 
     status: Status
@@ -42,6 +45,9 @@ class Summary:
     wait_s: float | None = None
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
+    skips: int = 0
+    rollbacks: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):

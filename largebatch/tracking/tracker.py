@@ -27,13 +27,15 @@ class Tracker(Protocol):
         """
         ...
 
-    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
         """Takes notice of something that happens now.
 
         Args:
             name: `train_start`, before the first training example is read; `step`, when one is
                 done with all that belongs to it; `eval_start`; `eval_stop`, with `top1`, a
-                fraction; `train_stop`.
+                fraction; `train_stop`; `checkpoint`, when one is begun; `preempted`; `skipped` and
+                `rollback`, of a step that was not finite or diverged; `hosts`, with the times of
+                all; `replay`, with what differs, if anything does.
             step: optimizer steps completed.
             samples: training samples consumed.
             **values: what belongs to it.
@@ -65,7 +67,7 @@ class Composite:
         for tracker in self._trackers:
             tracker.layers(step, samples, values)
 
-    def event(self, name: str, step: int, samples: int, **values: float) -> None:
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
         """See `Tracker.event`."""
         for tracker in self._trackers:
             tracker.event(name, step, samples, **values)

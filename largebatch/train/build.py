@@ -167,6 +167,7 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         config.comm.allreduce,
         config.comm.xla_options,
         console.warn,
+        deterministic=config.run.deterministic,
     )
     chosen: list[int | None] = []
     made: list[Programs] = []

@@ -62,12 +62,47 @@ def clear(directory: Path) -> None:
     """Make the directory, and remove what a killed process has left half written or deleted.
 
     Raises:
-      OSError: it cannot be made or cleared.
+      CheckpointError: it cannot be made or cleared.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in directory.iterdir():
-        if _LEFTOVER.fullmatch(path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory} cannot be written to ({error}); check its permissions"
+        ) from error
+
+
+def check_space(directory: Path, needed: int, keep: int) -> str:
+    """See whether checkpoints will fit.
+
+    Args:
+      directory: of all checkpoints.
+      needed: bytes of one.
+      keep: how many of them are kept.
+
+    Returns:
+      A warning if they will not all fit, else ''.
+
+    Raises:
+      CheckpointError: there is no room for even one.
+    """
+    free = shutil.disk_usage(directory).free
+    sizes = f"one needs {mebibytes(needed)}, {mebibytes(free)} are free"
+    if free < needed:
+        raise CheckpointError(
+            f"no checkpoint fits into {directory}: {sizes}; free some, or give another --workdir"
+        )
+    # The oldest goes only when the newest is complete.
+    missing = 1 + keep - len(complete(directory)[:keep])
+    if free >= needed * missing:
+        return ""
+    return (
+        f"{directory} will be full before run.keep_checkpoints={keep} are there, and one more "
+        f"while it is written: {sizes}; free some, or keep fewer"
+    )
 
 
 def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> None:
@@ -180,3 +215,8 @@ def _check_data(path: Path, about: Manifest, plan: Plan) -> None:
                 f"checkpoint {path} was trained with {name}={then}, the data now has {now}; "
                 "restore the data or start anew with --resume=never"
             )
+
+
+def mebibytes(count: int) -> str:
+    """Bytes, for people."""
+    return f"{count / 2**20:,.1f} MiB"

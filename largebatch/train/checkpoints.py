@@ -14,7 +14,13 @@ from largebatch.config import Plan
 from largebatch.errors import CheckpointError
 from largebatch.parallel import processes
 from largebatch.train import checkpoint_directories, manifest, stored_arrays
-from largebatch.train.checkpoint_directories import Stored, complete, has_checkpoints, numbered
+from largebatch.train.checkpoint_directories import (
+    Stored,
+    complete,
+    has_checkpoints,
+    mebibytes,
+    numbered,
+)
 from largebatch.train.manifest import Manifest, Progress, Rejected
 from largebatch.train.stored_arrays import first_line
 
@@ -67,7 +73,7 @@ class Checkpoints:
         """In a row."""
         self._is_told = True
         if not read_only:
-            processes.first_process_does(self._clear)
+            processes.first_process_does(lambda: checkpoint_directories.clear(self._directory))
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of ``step`` lies."""
@@ -90,7 +96,12 @@ class Checkpoints:
         Raises:
           UserError: there is no room for even one.
         """
-        processes.first_process_does(lambda: self._check_space(stored_arrays.bytes_needed(like)))
+        needed = stored_arrays.bytes_needed(like)
+        warning = processes.first_process_does(
+            lambda: checkpoint_directories.check_space(self._directory, needed, self._keep)
+        )
+        if warning:
+            self._warn(warning)
 
     def save(self, state: PyTree, progress: Progress, plan: Plan) -> None:
         """Start to save; ``state`` is copied before this returns and may be donated then.
@@ -188,30 +199,6 @@ class Checkpoints:
             self._warn(self._told("a checkpoint could not be written"))
         self._thread.shutdown()
 
-    def _clear(self) -> None:
-        try:
-            checkpoint_directories.clear(self._directory)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._directory} cannot be written to ({error}); check its permissions"
-            ) from error
-
-    def _check_space(self, needed: int) -> None:
-        free = shutil.disk_usage(self._directory).free
-        missing = self._keep - len(self.steps()[: self._keep])
-        sizes = f"one needs {_mib(needed)}, {_mib(free)} are free"
-        if free < needed:
-            raise CheckpointError(
-                f"no checkpoint fits into {self._directory}: {sizes}; free some, or give another "
-                "--workdir"
-            )
-        # The oldest goes only when the newest is complete.
-        if free < needed * (missing + 1):
-            self._warn(
-                f"{self._directory} will be full before run.keep_checkpoints={self._keep} are "
-                f"there, and one more while it is written: {sizes}; free some, or keep fewer"
-            )
-
     def _start(self, save: _Save) -> None:
         self._save = save
         self._saving = self._thread.submit(self._write, save)
@@ -244,14 +231,14 @@ class Checkpoints:
         """The newest failure, with what is needed to mend it."""
         self._is_told, newest = True, self.latest_step()
         try:
-            free = _mib(shutil.disk_usage(self._directory).free)
+            free = mebibytes(shutil.disk_usage(self._directory).free)
         except OSError:
             free = "an unknown number"
         needed = stored_arrays.bytes_needed(self._save.arrays)
         good = "there is none yet" if newest is None else f"the newest is {self.path(newest)}"
         return (
             f"{what}: step {self._save.about.progress.step}, {first_line(self._failure)}; "
-            f"{_mib(needed)} are needed and {free} free in {self._directory}; {good}"
+            f"{mebibytes(needed)} are needed and {free} free in {self._directory}; {good}"
         )
 
     def _cannot_write(self, what: str) -> CheckpointError:
@@ -304,7 +291,3 @@ def _first_process_says(number: int | None) -> int | None:
     said = 2**61 if jax.process_index() else 0 if number is None else 1 + number
     agreed = processes.agreed_minimum(said)
     return agreed - 1 if agreed else None
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB"

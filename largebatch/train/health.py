@@ -21,8 +21,8 @@ from largebatch.errors import HealthError
 PyTree = Any
 
 # Nats. Stuck is who gives the right class, in the geometric mean, less than 1 % more than a guess
-# would. Knowing no more than how often each class occurs is worth less (0.0015 on ImageNet), and
-# whoever has learnt anything of the images is far below: by 0.7 after one epoch of ImageNet.
+# would. Who has learnt anything of the images gives more; who only knows how often each class
+# occurs gains less: at most 0.004 where classes have 732 to 1,300 images, as those of ImageNet.
 _MARGIN = 0.01
 
 

@@ -15,6 +15,7 @@ from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.clock import Clock
 from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.health import WELL, Health, Verdict
+from largebatch.train.inspection import Inspection
 from largebatch.train.journal import Journal
 from largebatch.train.stepping import run_step
 from largebatch.train.steps import Metrics, TrainState
@@ -50,6 +51,7 @@ class Loop:
         self._leaving = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
+        self._inspection = Inspection(run, self._journal, self.clock, progress.step)
         self._health = Health(
             run.plan,
             skips=progress.skips,
@@ -102,13 +104,16 @@ class Loop:
             for step in range(first + 1, last + 1):
                 # The host computes rates from the one clock of the run, the sample position.
                 rates = plan.rates(step)
+                copy = self._inspection.begin(stage, step, state)
+                times = self._inspection.measured
                 try:
-                    state, metrics = run_step(stage.programs, state, feed, rates, guard)
+                    state, metrics = run_step(stage.programs, state, feed, rates, guard, times)
                 except Interrupted:  # which has left the state as it was
                     if pending is not None and self._finished(*pending).action == "rollback":
                         raise  # what could be saved is saved already
                     self._leave(step - 1, state)
                     raise
+                self._inspection.end(stage, step, copy, (state, metrics), rates)
                 verdict = WELL
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
@@ -160,6 +165,9 @@ class Loop:
             wait_s=self.clock.wait_s,
             evaluation_s=self.clock.evaluation_s,
             checkpoint_s=self.clock.checkpoint_s,
+            skips=progress.skips,
+            rollbacks=progress.rollbacks,
+            unreadable=sum(split.count for split in self.run.unreadable.values()),
         )
 
     def _stops_at(self, step: int) -> bool:

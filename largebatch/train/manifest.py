@@ -7,6 +7,7 @@ checked, and the whole must be, to the byte, what this module would write. Nothi
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -107,7 +108,7 @@ def digest_of(parts: Iterable[bytes | memoryview]) -> str:
 
 def encode(manifest: Manifest) -> bytes:
     """A manifest as the text of its file."""
-    body = plain(dataclasses.asdict(manifest))
+    body = plain(dataclasses.asdict(manifest)) | {"progress": _written(manifest.progress)}
     run = {"config": body["config"], "facts": body["facts"]}
     return sealed(
         {"format": FORMAT, "step": manifest.progress.step, **body, "plan": _plan_hash(run)}
@@ -176,15 +177,23 @@ def _plan_hash(run: Mapping[str, Any]) -> str:
     return hashlib.sha256(_text(run).encode()).hexdigest()
 
 
+def _written(progress: Progress) -> dict[str, int | float | str]:
+    """Each number as its field's type; the loss of a run that failed is no number in JSON."""
+    built = {f.name: f.type(getattr(progress, f.name)) for f in dataclasses.fields(progress)}
+    return {name: v if math.isfinite(v) else repr(v) for name, v in built.items()}
+
+
 def _numbers(cls: type, value: Any, where: str) -> Any:
-    """A dataclass of numbers and tuples of them, none below 0, from its mapping."""
+    """A dataclass of numbers and tuples of them, whole ones not below 0, from its mapping."""
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
     _same_names(_mapping(value, where), fields, f"{where}.")
     built = {}
     for name, kind in fields.items():
         given, place = value[name], f"{where}.{name}"
-        if kind in (int, float):
-            built[name] = kind(_number(given, place, whole=kind is int))
+        if kind is int:
+            built[name] = _whole(given, place)
+        elif kind is float:
+            built[name] = _real(given, place)
         else:
             built[name] = _shape(given, place)
             if len(built[name]) != len(kind.__args__):
@@ -218,17 +227,22 @@ def _same_names(found: Iterable[str], wanted: Iterable[str], where: str) -> None
         raise OtherVersion(f"it has no field {where}{name}")
 
 
-def _number(value: Any, where: str, *, whole: bool) -> int | float:
-    kinds = (int,) if whole else (int, float)
-    if type(value) not in kinds or not 0 <= value < 2**61:
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**61:
         raise Rejected(f"{where} is {_shown(value)}")
     return value
+
+
+def _real(value: Any, where: str) -> float:
+    if type(value) is not float and value not in ("inf", "-inf", "nan"):
+        raise Rejected(f"{where} is {_shown(value)}")
+    return float(value)
 
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 32:
         raise Rejected(f"{where} is {_shown(value)}")
-    return tuple(_number(size, where, whole=True) for size in value)
+    return tuple(_whole(size, where) for size in value)
 
 
 def _word(value: Any, where: str, pattern: re.Pattern) -> str:
@@ -241,7 +255,7 @@ _CHECKS = {
     "shape": _shape,
     "dtype": lambda value, where: _word(value, where, _TYPE),
     "digest": lambda value, where: _word(value, where, _DIGEST),
-    "bytes": lambda value, where: _number(value, where, whole=True),
+    "bytes": _whole,
 }
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from largebatch import parallel
 from largebatch.optim import Rates
+from largebatch.train.hosts import probe
 from largebatch.train.memory import program_bytes
 from largebatch.train.steps import Steps
 
@@ -84,6 +85,12 @@ class Programs:
             self._told(2) if self.steps.tells else None,
         )
 
+    @functools.cached_property
+    def probe(self) -> jax.stages.Compiled:
+        """A microbatch without the network, to time a host by."""
+        state = self.state
+        return self._compile("probe", probe(self.steps), state.params, state.stats, *self._images)
+
     def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:
         """One batch of evaluation of images seen at this height and width."""
         if shape not in self._evaluations:
@@ -121,6 +128,9 @@ class Programs:
         if self.steps.plan.microbatches > 1:
             _ = self.empty_carry, self.accumulate
         _ = self.finish
+        plan = self.steps.plan
+        if plan.facts.processes > 1 and plan.hosts_every_steps and not self.steps.computes_alone:
+            _ = self.probe
         for shape in shapes:
             self.evaluate(shape)
         if self.steps.plan.config.norm.statistics == "precise":

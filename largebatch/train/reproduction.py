@@ -86,6 +86,7 @@ def reproduce(
         config.comm.allreduce,
         config.comm.xla_options,
         console.warn,
+        deterministic=config.run.deterministic,
     )
     expected = None
     if published is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -179,6 +180,7 @@ class _Session:
         status: Status = "failed"
         tracker = processes.first_process_does(lambda: self._trackers(progress))
         with contextlib.closing(tracker or tracking.Composite(())) as tracker:
+            self._connect_unreadable()
             loop = Loop(made, tracker, self.checkpoints, progress, self.began, self.guard)
             if jax.process_index() == 0:
                 self.guard.finally_do(
@@ -200,6 +202,20 @@ class _Session:
                     summary.write(request.workdir)
         self._close(summary, loop.result)
         return summary
+
+    def _connect_unreadable(self) -> None:
+        """Have every example that cannot be decoded told and listed; each process lists its own."""
+        process = jax.process_index()
+        path = self.request.workdir / f"unreadable_{process}.jsonl"
+
+        def report(name: str, reason: str) -> None:
+            with path.open("a") as stream:
+                stream.write(json.dumps({"name": name, "reason": reason}) + "\n")
+            if process == 0:
+                self.console.warn(f"{name} cannot be decoded: {reason}; listed in {path}")
+
+        for split in self.made.unreadable.values():
+            split.connect(report, str(path))
 
     def _saved(self, loop: Loop) -> None:
         """When the newest checkpoint is on disk."""

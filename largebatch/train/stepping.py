@@ -9,6 +9,7 @@ import numpy as np
 from largebatch.guard import IDLE, Guard
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
+from largebatch.train.hosts import HostTimes, seconds
 from largebatch.train.programs import Programs
 from largebatch.train.steps import Metrics, Steps, TrainState
 from largebatch.train.transfer import OnDevices
@@ -20,6 +21,7 @@ def run_step(
     feed: Iterator[OnDevices],
     rates: Rates,
     guard: Guard = IDLE,
+    times: HostTimes | None = None,
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; returns before the last of them is computed.
 
@@ -27,19 +29,40 @@ def run_step(
     drops stragglers: Chen et al. 2016, arXiv 1604.00981, but keeping what they have computed).
     They are read all the same, since what follows has its own sample positions.
 
+    Args:
+      programs: compiled.
+      state: before the step, which takes it.
+      feed: at the step's first microbatch.
+      rates: of the step.
+      guard: polled between microbatches.
+      times: is told how long this process computes until the network is needed. The step then
+        begins when the one before has ended.
+
+    Returns:
+      State and metrics after the step.
+
     Raises:
       Interrupted: the run is to stop; the state is as it was.
     """
     steps, plan = programs.steps, programs.steps.plan
     carry = programs.empty_carry() if plan.microbatches > 1 else None
     lateness = _Lateness(steps, state)
+    if times is not None:
+        jax.block_until_ready(state.params)
+    began, waited = time.perf_counter(), 0.0
     for left in reversed(range(plan.microbatches)):
+        since = time.perf_counter()
         images, labels, *_ = next(feed)
+        waited += time.perf_counter() - since
         # One microbatch at a time is computed, or queued images would fill the device.
         jax.block_until_ready(carry)
         guard.poll()
         if left and not lateness.leaves_out():
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
+    if times is not None and steps.computes_alone:
+        times.add_compute(time.perf_counter() - began - waited)
+    elif times is not None:
+        times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
     rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
     row = [guard.requested is not None, lateness.left_out]
     told = tell(steps, row) if steps.tells else None

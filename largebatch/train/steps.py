@@ -84,6 +84,11 @@ class Steps:
         """Whether processes tell each other something with every step."""
         return self.plan.facts.processes > 1 or bool(self.plan.config.batch.deadline_s)
 
+    @property
+    def computes_alone(self) -> bool:
+        """Whether a step has microbatches for which a device needs no other."""
+        return self.plan.microbatches > 1 and self.plan.members == 1
+
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The static groups in which gradients are reduced."""

@@ -9,11 +9,14 @@ OWN = (
     "checkpoints",
     "config.json",
     "evaluation.json",
+    "events.jsonl",
     "layers.jsonl",
     "metrics.jsonl",
     "result_*.txt",
+    "stacks_*.txt",
     "summary.json",
     "tensorboard",
+    "unreadable_*.jsonl",
 )
 """What a run writes into its directory: names, or patterns of names."""
 

@@ -28,7 +28,7 @@ class Turn:
     Attributes:
         code: exit code of the process, or of the launcher of several; None if it was killed.
         killed: number of the process that was, '' for the whole group.
-        after_s: seconds that it ran.
+        after_s: seconds that it ran, until the kill if there was one.
         first_row_s: seconds to its first step; None if there was none.
         log: what it printed.
         saving: whether a checkpoint was being written when it was killed.
@@ -89,7 +89,7 @@ def take_turn(
             start_new_session=True,
         )
     due = _Due(moment, workdir / "checkpoints", began)
-    first_row_s, killed, saving = None, None, False
+    first_row_s, killed, killed_s, saving = None, None, None, False
     try:
         while process.poll() is None:
             now = time.monotonic()
@@ -98,7 +98,7 @@ def take_turn(
             if first_row_s is None and _stamp(rows) not in (before, None) and _stamp(rows)[1]:
                 first_row_s = now - began
             if killed is None and due.now(now):
-                killed = _kill(process, processes, rng)
+                killed, killed_s = _kill(process, processes, rng), now - began
                 saving = any((workdir / "checkpoints").glob(PARTIAL))
             time.sleep(POLL_S)
     finally:
@@ -107,7 +107,7 @@ def take_turn(
     return Turn(
         code=process.returncode if killed is None else None,
         killed=killed or "",
-        after_s=time.monotonic() - began,
+        after_s=time.monotonic() - began if killed is None else killed_s,
         first_row_s=first_row_s,
         log=log.read_text(errors="replace"),
         saving=saving,

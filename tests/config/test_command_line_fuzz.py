@@ -290,7 +290,7 @@ def nearly_right(draw):
     return recipe
 
 
-@FUZZ
+@settings(FUZZ, max_examples=150)
 @given(
     nearly_right(),
     st.lists(

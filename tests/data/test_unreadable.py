@@ -1,7 +1,10 @@
 """Pictures that cannot be decoded: replaced in training, grey in evaluation, always told."""
 
+import functools
+import gc
 import io
 import threading
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -354,6 +357,24 @@ def test_whoever_does_not_ask_is_told_in_one_line():
     np.testing.assert_array_equal(labels, [0, 0, 1, 2])
     np.testing.assert_array_equal(images[[0, 2]], source.read(np.array([0, 1]))[0])
     assert as_far_as_possible(source.sizes, np.array([6, 0]))[0][0].tolist() == [1, 1]
+
+
+def test_a_bad_picture_keeps_nothing_alive():
+    """The memory of a batch is used again as soon as the batch is gone, without the collector."""
+    source, out = photos(), np.empty((EXAMPLES, SIDE, SIDE, 3), np.uint8)
+    gone = weakref.ref(out)
+    gc.disable()
+    try:
+        drawn = {"seed": 0, "epochs": np.zeros(EXAMPLES, np.int64)}
+        (images, _), rows = as_far_as_possible(
+            functools.partial(source.read_crops, **drawn, out=out), np.arange(EXAMPLES)
+        )
+        assert images is out
+        assert len(rows) >= 4
+        del images, out
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_many_threads_keep_one_account():

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from largebatch.config.known_sets import KNOWN_SETS, KnownSet
-from largebatch.data import SourceOptions, open_source
+from largebatch.data import SourceOptions, identity, open_source
 from largebatch.data.places import holds, nearby
 from largebatch.data.prepare import names
 from largebatch.data.prepare.run import Options, prepare
@@ -418,3 +418,37 @@ def test_a_glance_is_no_search(tmp_path):
     assert holds(str(wanted)) == "is empty"
     (wanted / "file").touch()
     assert holds(str(wanted / "file")) == "cannot be listed (Not a directory)"
+
+
+def test_a_set_that_has_changed_has_another_identity(own, tmp_path_factory):
+    """With as many examples and classes as before, wherever it lies."""
+    specs = {
+        "folder": "folder:{}/folder",
+        "arrayrecord": "arrayrecord:{}/arrayrecord/deep",
+        "decoded": "decoded:{}/decoded/store",
+        "tfds": "tfds:pets",
+    }
+
+    def identities(root):
+        options = SourceOptions(image_size=48, data_dir=f"{root}/tfds")
+        return {
+            kind: identity(open_source(spec.format(root), "train", options))
+            for kind, spec in specs.items()
+        }
+
+    before = identities(own)
+    assert len(set(before.values())) == len(specs)
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "sets"
+    shutil.copytree(own, elsewhere)
+    assert identities(elsewhere) == before
+    moved("folder/train/a/1.JPEG", "folder/train/a/0.JPEG")(own)
+    relabelled("arrayrecord/deep/labels.txt", lambda lines: lines[::-1])(own)
+    stores.edit(
+        own / "decoded/store/index.json",
+        lambda index: index["splits"]["train"][0].update(sha256="0" * 64),
+    )
+    relabelled(f"{PETS}/label.labels.txt", lambda lines: lines[::-1])(own)
+    after = identities(own)
+    assert all(after[kind] != before[kind] for kind in specs)
+    digits = [open_source("digits", split) for split in ("train", "validation", "train")]
+    assert identity(digits[0]) == identity(digits[2]) != identity(digits[1])

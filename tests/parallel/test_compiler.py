@@ -199,8 +199,8 @@ def test_programs_that_compute_on_images_are_compiled_with_the_options():
 def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch):
     asked = []
 
-    def program_options(*arguments):
-        asked.append(arguments)
+    def program_options(*arguments, deterministic=False):
+        asked.append((*arguments, deterministic))
         return {UNKNOWN: "1"}
 
     monkeypatch.setattr(compiler, "program_options", program_options)
@@ -211,6 +211,6 @@ def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch
         comm={"allreduce": "leaf", "xla_options": ("xla_a=1",)},
     )
     run = build(config, console)
-    assert asked == [("cpu", "leaf", ("xla_a=1",), console.warn)]
+    assert asked == [("cpu", "leaf", ("xla_a=1",), console.warn, False)]
     with pytest.raises(jax.errors.JaxRuntimeError, match=UNKNOWN):
         run.programs.evaluate((8, 8))

@@ -14,6 +14,8 @@ from soaking.moments import Moment, draw
 from soaking.turns import Turn, take_turn
 
 from largebatch.config import Facts, freeze, resolve
+from largebatch.files import write_json
+from largebatch.train import manifest
 
 PLAN = resolve(
     freeze(
@@ -178,6 +180,103 @@ def test_a_process_is_killed_at_the_save_that_was_meant(tmp_path):
     assert turn("ended", Moment("any time", 50.0)).code == 3
 
 
+# Trains nothing: rows, and manifests that the test has made, with the faults that a soak must find.
+STAND_IN = """
+import json, os, pathlib, shutil, sys, time
+given, kind = pathlib.Path(os.environ["STAND_IN"]), os.environ["KIND"]
+workdir = pathlib.Path(sys.argv[-1].partition("=")[2])
+checkpoints, rows = workdir / "checkpoints", workdir / "metrics.jsonl"
+time.sleep(0.1)
+print("compiling", flush=True)
+checkpoints.mkdir(parents=True, exist_ok=True)
+for left in checkpoints.glob(".*.partial"):
+    shutil.rmtree(left)
+done = max((int(path.name) for path in checkpoints.glob("[0-9]*")), default=0)
+if done and kind == "crashing":
+    sys.exit(1)
+if done and kind == "lazy":
+    shutil.rmtree(checkpoints / str(done))
+    done -= 10
+kept = rows.read_text().splitlines(True) if done else []
+rows.write_text("".join(row for row in kept if json.loads(row)["step"] <= done))
+(workdir / "layers.jsonl").touch()
+shutil.copy(given / "config.json", workdir)
+if done:
+    print(f"resuming from {checkpoints}/{done}")
+print("compiled in 0 s", flush=True)
+with rows.open("a", buffering=1) as stream:
+    for step in range(done + 1, 41):
+        time.sleep(0.01)
+        stream.write(json.dumps({"step": step, "loss": 1 / step, "images_per_s": time.time()}))
+        stream.write(chr(10))
+        if step % 10 == 0:
+            partial = checkpoints / f".{step}.partial"
+            partial.mkdir()
+            time.sleep(0.03)
+            name = "other" if done and kind == "forgetful" else "same"
+            shutil.copy(given / f"{name}_{step}.json", partial / "manifest.json")
+            partial.rename(checkpoints / str(step))
+(workdir / "summary.json").write_text(json.dumps({"status": "complete", "steps": 40}))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Puts a trainer in the place of ours; its files and the soak's folder."""
+    facts = Facts(100, 10, 10, (8, 8, 1), devices=1)
+    schedule = {"length": "40 steps", "warmup": "1 steps", "peak": 1.0}
+    run = {"checkpoint_every": "10 steps", "evaluate_every": "20 steps"}
+    batch = {"workers": 1, "images_per_worker": 10}
+    plan = resolve(freeze({"batch": batch, "schedule": schedule, "run": run}), facts)
+    for name, digit in (("same", "a"), ("other", "b")):
+        for step in range(10, 41, 10):
+            about = manifest.described(manifest.Progress(step=step), plan)
+            arrays = {"params/x": manifest.Array((2,), "float32", 32 * digit)}
+            text = manifest.encode(dataclasses.replace(about, arrays=arrays))
+            (tmp_path / f"{name}_{step}.json").write_bytes(text)
+    kept = {"config": dataclasses.asdict(plan.config), "facts": dataclasses.asdict(facts)}
+    write_json(tmp_path / "config.json", kept | {"plan": {"microbatch": 1}, "environment": {}})
+    (tmp_path / "train.py").write_text(STAND_IN)
+    (tmp_path / "soak").mkdir()
+    monkeypatch.setattr(soak, "TRAIN", tmp_path / "train.py")
+    monkeypatch.setattr(soak.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "soak"))
+    monkeypatch.setenv("STAND_IN", str(tmp_path))
+    return tmp_path
+
+
+def test_a_trainer_that_loses_nothing(stand_in, monkeypatch, capsys):
+    monkeypatch.setenv("KIND", "sound")
+    assert soak.main(["--kills=4", f"--out={stand_in / 'record.json'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "runs with 4 kills equal the one without: nothing was lost" in printed
+    record = json.loads((stand_in / "record.json").read_text())
+    assert (record["lost"], record["steps"], record["checkpoint_every_steps"]) == ("", 40, 10)
+    assert len(record["kills"]) == 4
+    assert all(kill["resumed"] == kill["checkpoint"] for kill in record["kills"])
+    assert record["most_repeated"] <= 20
+    assert not (stand_in / "soak").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("forgetful", "1 of 1 arrays of that checkpoint differ: params/x"),
+        ("lazy", "it went on from step"),
+        ("crashing", "ends with code 1"),
+    ],
+)
+def test_a_trainer_that_does_is_found_out(stand_in, monkeypatch, capsys, kind, said):
+    monkeypatch.setenv("KIND", kind)
+    monkeypatch.setattr(soak, "draw", lambda *_, **__: Moment("save", 0.0, saves=3))
+    assert soak.main(["--kills=1", f"--out={stand_in / 'record.json'}"]) == 1
+    assert said in capsys.readouterr().err
+    record = json.loads((stand_in / "record.json").read_text())
+    assert said in record["lost"]
+    assert record["kills"]
+    assert (stand_in / "soak" / "run_1").is_dir()  # the evidence
+
+
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_short_soak(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(soak.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "soak"))
@@ -193,7 +292,6 @@ def test_a_short_soak(tmp_path, monkeypatch, capfd):
     short = [
         "--config.schedule.length=300 steps",
         "--config.schedule.warmup=30 steps",
-        "--config.comm.xla_options=xla_backend_optimization_level=0",
     ]
     code = soak.main(["--kills=2", "--seed=3", f"--out={out}", *short])
     printed = capfd.readouterr()

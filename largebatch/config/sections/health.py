@@ -38,8 +38,8 @@ class Health:
     )
     stuck_after: str = option(
         "30 %",
-        "where the training is stuck if over `window` steps the mean loss is still that of a "
-        "guess, ln(classes); empty: not looked for",
+        "from here on the training is stuck if the mean loss of `window` steps is no better than "
+        "that of a guess, ln(classes); empty: not looked for",
         mathematics=False,
     )
     hosts_every: str = option(
@@ -57,7 +57,7 @@ class Health:
     replay_every: str = option(
         "",
         "interval at which a step is computed twice and compared to the bit, against silent data "
-        "corruption; empty: never",
+        "corruption; GPUs need run.deterministic=true for it; empty: never",
         mathematics=False,
     )
     peer_timeout_s: float = option(
