@@ -218,9 +218,15 @@ class Steps:
             stop, left_out = (None, None) if heard is None else heard
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
-                # A factor of exactly 1 where nothing was left out.
+                # Without a branch of its own the update would be compiled together with the factor
+                # and round differently, also where it is 1.
                 weight = microbatches / (microbatches - left_out)
-                gradients = jax.tree.map(lambda g: g * weight, gradients)
+                gradients = jax.lax.cond(
+                    left_out > 0,
+                    lambda tree: jax.tree.map(lambda g: g * weight, tree),
+                    lambda tree: tree,
+                    gradients,
+                )
                 microbatches = microbatches - left_out
             params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
             spans = microbatches * self.plan.spans_per_microbatch

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
@@ -16,15 +16,10 @@ from largebatch.config import Config, Facts, freeze, load, override, resolve
 from largebatch.config.command_line import overrides
 from largebatch.config.options import options
 from largebatch.errors import ConfigError, UserError
+from tests.properties.profile import PROPERTIES
 
 # A text that takes ten seconds to refuse is a hang; the slowest takes a tenth of one.
-FUZZ = settings(
-    derandomize=True,
-    deadline=10_000,
-    database=None,
-    max_examples=300,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+FUZZ = settings(PROPERTIES, deadline=10_000)
 OPTIONS = {key: (value, field) for key, value, field in options(Config())}
 SECTIONS = sorted({key.partition(".")[0] for key in OPTIONS})
 RECIPE = None

@@ -14,7 +14,7 @@ from largebatch.trees import flatten_paths, unflatten_paths
 FINITE = st.floats(-1e3, 1e3, width=32)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(hnp.array_shapes(max_dims=3, max_side=7), st.integers(1, 9))
 def test_cut_and_joined_is_the_whole(shape, devices):
     array = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)

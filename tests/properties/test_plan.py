@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from largebatch.config import Facts, freeze, resolve
@@ -130,6 +130,7 @@ def test_steps_until_a_position_are_the_fewest_that_reach_it(made, data):
         assert plan.stage_of(position) is plan.stage_at(steps)
 
 
+@settings(max_examples=80)
 @given(staged())
 def test_what_is_due_comes_at_its_interval_and_is_counted(made):
     plan, _ = made

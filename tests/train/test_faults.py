@@ -1,0 +1,174 @@
+"""Faults of one of several real processes: what the others do, and say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import train as entry
+
+ROOT = Path(entry.__file__).parent
+OPTIONS = (
+    "--config=configs/digits.py",
+    "--config.model.width=4",
+    "--config.schedule.peak=1.0",
+    "--config.schedule.warmup=1 epochs",
+    "--config.run.log_every=1 steps",
+    "--config.run.checkpoint_every=5 steps",
+    "--config.batch.microbatch=1",
+    "--config.health.peer_timeout_s=5",
+)
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilation_cache(tmp_path_factory):
+    """The processes of this module compile the same few programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+class Processes:
+    """A training as real processes of one device each."""
+
+    def __init__(self, workdir, count, *options, fault=()):
+        self.workdir = workdir
+        script = ["tests/train/faulty.py", *fault, "--"] if fault else ["train.py"]
+        command = [sys.executable, "scripts/launch_local.py", f"--processes={count}", "--"]
+        self.launcher = subprocess.Popen(
+            [*command, *script, f"--workdir={workdir}", *OPTIONS, *options],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def of(self, process):
+        """The id of a process by its number: the launcher's children, in their order."""
+        found = subprocess.run(
+            ["pgrep", "-P", str(self.launcher.pid)], capture_output=True, text=True, check=True
+        )
+        return sorted(int(pid) for pid in found.stdout.split())[process]
+
+    def until_step(self, step, within=120):
+        limit = time.monotonic() + within
+        while time.monotonic() < limit and self.launcher.poll() is None:
+            if any(row["step"] >= step for row in history(self.workdir)):
+                return
+            time.sleep(0.05)
+        raise AssertionError(self.end(1)[1][-3000:])
+
+    def end(self, within=60):
+        try:
+            _, errors = self.launcher.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            self.launcher.kill()
+            raise
+        return self.launcher.returncode, errors
+
+
+def history(workdir):
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def summary(workdir):
+    return json.loads((workdir / "summary.json").read_text())
+
+
+def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_goes_on(tmp_path):
+    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+    run.until_step(7)
+    os.kill(run.of(1), signal.SIGTERM)
+    code, errors = run.end()
+    assert code == 75, errors[-3000:]
+    stopped = summary(tmp_path)
+    assert stopped["status"] == "preempted"
+    step = stopped["steps"]
+    assert f"stopped (SIGTERM; saved at step {step})" in errors
+    assert f"stopped (another process is to stop; saved at step {step})" in errors
+    assert (tmp_path / "checkpoints" / str(step) / "manifest.json").exists()
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 1))
+
+    options = [f"--config.run.stop_after={step + 3} steps", "--resume=must"]
+    alone = [f"--workdir={tmp_path}", *OPTIONS, "--config.schedule.length=100000 steps"]
+    done = subprocess.run(
+        [sys.executable, "train.py", *alone, *options],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 4))
+
+
+def test_a_killed_process_is_named_and_the_other_ends(tmp_path):
+    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+    run.until_step(6)
+    victim = run.of(1)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    _, errors = run.end()
+    assert time.monotonic() - began < 25  # the limit is 5 s; JAX's own would be 100
+    assert f"pid {victim}) is dead: no sign of life for 5 s; the same command resumes" in errors
+    assert summary(tmp_path)["status"] == "failed"
+    assert (tmp_path / "checkpoints" / "5" / "manifest.json").exists()
+    assert not (tmp_path / "lock.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (("fail", "1", "4"), "failed: the fan has stopped"),
+        (("hang", "1", "4"), "hangs: no progress in step"),
+    ],
+)
+def test_the_fault_of_one_process_ends_the_other_which_names_it(tmp_path, fault, said):
+    options = ["--config.schedule.length=100000 steps", "--config.health.step_limit_s=8"]
+    _, errors = Processes(tmp_path, 2, *options, fault=fault).end(150)
+    assert "process 1 (" in errors
+    assert said in errors
+    assert summary(tmp_path)["status"] == "failed"
+    if fault[0] == "hang":
+        (stacks,) = tmp_path.glob("stacks_*.txt")
+        assert "sleeps_for_ever" in stacks.read_text()
+
+
+def test_with_a_deadline_a_slow_process_holds_up_nobody(tmp_path):
+    # Process 3 takes at least 3 × 0.4 s of the first three of its four microbatches a step.
+    slow, left = 0.4, 3
+    done, errors = Processes(
+        tmp_path,
+        4,
+        "--config.batch.workers=16",
+        "--config.batch.images_per_worker=8",
+        "--config.batch.deadline_s=0.2",
+        "--config.batch.deadline_share=0.5",
+        "--config.schedule.length=40 steps",
+        "--config.health.hosts_every=10 steps",
+        fault=("slow", "3", str(slow)),
+    ).end(200)
+    assert done == 0, errors[-3000:]
+    rows = history(tmp_path)[5:]
+    # Two of its microbatches may be left out of sixteen; others are hardly ever late.
+    share = sum(row["left_out"] for row in rows) / len(rows)
+    assert 0.05 < share < 0.5
+    seconds = sorted(128 / row["images_per_s"] for row in rows)
+    assert seconds[len(seconds) // 2] < left * slow
+    losses = [row["loss"] for row in history(tmp_path)]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    found = [row for row in events if row["event"] == "hosts"]
+    assert len(found) == 4
+    assert all(row["slowest"] == 3 and row["slow"] for row in found)
