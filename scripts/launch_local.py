@@ -4,8 +4,8 @@
 
 Each process has CPU devices of its own, and they talk over loopback (Gloo), as the hosts of a
 cluster do over a network. Process 0 is shown as it is, of the others only standard error. The exit
-code is that of the first process that fails; the others find that out and are killed if they do not
-end by themselves. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
+code is that of a process that failed by itself; the others find that out and end too, or are killed
+if they do not. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 
 GRACE_S = 30.0
+PEER = 69  # as of largebatch.guard, which this script need not import
 
 
 def free_port() -> int:
@@ -44,16 +45,16 @@ def launch(command: Sequence[str], processes: int, devices: int) -> list[subproc
     return started
 
 
-def wait(started: Sequence[subprocess.Popen]) -> int:
-    """Until all have ended well or one has failed; returns the exit code to pass on."""
-    while True:
-        codes = [process.poll() for process in started]
-        failed = [code for code in codes if code]
-        if failed:
-            return failed[0]
-        if all(code == 0 for code in codes):
-            return 0
+def wait(started: Sequence[subprocess.Popen]) -> None:
+    """Until all have ended or one has failed."""
+    while None in (codes := [process.poll() for process in started]) and not any(codes):
         time.sleep(0.1)
+
+
+def verdict(codes: Sequence[int]) -> int:
+    """The exit code to pass on: rather one that says why than one of those that had to follow."""
+    failed = [code for code in codes if code]
+    return next((code for code in failed if code != PEER), failed[0] if failed else 0)
 
 
 def stop(started: Sequence[subprocess.Popen]) -> None:
@@ -88,9 +89,10 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, pass_on)
     try:
-        return wait(started)
+        wait(started)
     finally:
         stop(started)
+    return verdict([process.returncode for process in started])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, Self
 
+import jax
+
 from largebatch.config.sections import Health
 from largebatch.errors import UserError
 from largebatch.guard import codes
@@ -58,6 +60,8 @@ class Guard:
         self._reason: str | None = None
         self._asked = self._until = float("inf")
         self._ending = threading.Lock()
+        self._handled = False
+        """The main thread has met an error and will say what there is to say."""
         self._watches = False
 
     @property
@@ -151,12 +155,13 @@ class Guard:
         try:
             yield
         except BaseException as error:
+            self._handled = True
             if self._peers is None or isinstance(error, Interrupted):
                 raise
             # A collective fails as soon as the process at its other end is gone; who that was is
             # known after it has been missed for a while.
-            wait = 0.0 if isinstance(error, UserError) else 1.5 * self._options.peer_timeout_s
-            word = self._peers.wait(wait)
+            theirs = isinstance(error, jax.errors.JaxRuntimeError)
+            word = self._peers.wait(1.5 * self._options.peer_timeout_s) if theirs else None
             if word is None:
                 self._peers.tell("failed", _first_line(error))
             self._leave_peers()
@@ -206,8 +211,7 @@ class Guard:
     def _judge(self) -> None:
         """End the process if nobody else will."""
         word = self._peers and self._peers.ended
-        if word:
-            # The main thread may be about to find out by itself, which says more.
+        if word and not self._handled:
             code = codes.PREEMPTED if word.kind == "preempted" else codes.PEER
             self._end(code, str(word), told=True)
         if self._reason and self._limits.setup:
@@ -220,12 +224,12 @@ class Guard:
         overdue = self._limits.overdue()
         if overdue:
             self._dump()
-            self._end(codes.HUNG, overdue)
+            self._end(codes.HUNG, f"{self._peers.name}: {overdue}" if self._peers else overdue)
 
     def _end(self, code: int, reason: str, *, told: bool = False) -> NoReturn:
         """End the process from this thread; the main thread may be anywhere."""
         self._ending.acquire()  # never released: one end is enough
-        _say(f"{reason}; {RESUMES}")
+        _say(f"error: {reason}" if code == codes.MISTAKE else f"{reason}; {RESUMES}")
         status: Status = "preempted" if code == codes.PREEMPTED else "failed"
         for action in reversed(self._finals.values()):
             with contextlib.suppress(Exception):  # the end must come
@@ -282,8 +286,7 @@ def _first_line(error: BaseException) -> str:
 
 def leave(code: int) -> NoReturn:
     """End this process; one of several that fails does not wait for the others, who never come."""
-    joined = "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
-    if code and joined:
+    if code and jax.distributed.is_initialized():
         _at_once(code)
     sys.exit(code)
 

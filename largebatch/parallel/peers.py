@@ -86,6 +86,11 @@ class Peers:
         self._thread.start()
 
     @property
+    def name(self) -> str:
+        """This process, for people."""
+        return f"process {self._process} ({self._where})"
+
+    @property
     def ended(self) -> LastWord | None:
         """The first of the others that was found to have ended before its time."""
         return self._ended

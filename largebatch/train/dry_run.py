@@ -28,16 +28,13 @@ def dry_run(run: Run, workdir: Path) -> None:
       UserError: what would stop the run too.
     """
     place = workdir.absolute() / ".dry_run"
-    absent = [path for path in (place, *place.parents) if not path.exists()]
-    try:
-        processes.first_process_does(lambda: directory.prepare(place, anew=False))
-        _rehearse(run, place)
-    finally:
-        if jax.process_index() == 0:
-            shutil.rmtree(place, ignore_errors=True)
-            for path in absent:
-                with contextlib.suppress(OSError):  # never made, or no longer empty
-                    path.rmdir()
+    with directory.leaving_nothing_empty(place):
+        try:
+            processes.first_process_does(lambda: directory.prepare(place, anew=False))
+            _rehearse(run, place)
+        finally:
+            if jax.process_index() == 0:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def _rehearse(run: Run, place: Path) -> None:

@@ -17,9 +17,8 @@ from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
-from largebatch.train import describe, lock, workdir
+from largebatch.train import describe, workdir
 from largebatch.train.build import Run, build
-from largebatch.train.checkpoint_directories import complete
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import Result, evaluate
@@ -70,7 +69,12 @@ def run(
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
-    with _held(request, console, guard, began):
+    free = request.eval_only or request.dry_run  # such a turn may share the directory
+    with (
+        contextlib.nullcontext()
+        if free
+        else workdir.held(request.workdir, guard, console.note, began)
+    ):
         with guard.section("compile"):  # the search for a microbatch compiles
             made = build(config, console, devices)
         rows = describe.plan_rows(made, hosts)
@@ -82,30 +86,6 @@ def run(
             with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
                 session = _Session(made, request, checkpoints, began, guard)
                 return session.evaluate() if request.eval_only else session.train()
-
-
-@contextlib.contextmanager
-def _held(
-    request: Request, console: tracking.Console, guard: Guard, began: float
-) -> Iterator[None]:
-    """Hold the working directory, if the run writes there; process 0 does, for all."""
-    with contextlib.ExitStack() as stack:
-        if not (request.eval_only or request.dry_run):
-            held = lock.hold(request.workdir, note=console.note, lost=guard.end)
-            processes.first_process_does(lambda: stack.enter_context(held))
-            if jax.process_index() == 0:
-                guard.finally_do("lock", lambda *_: stack.close())
-                guard.finally_do("summary", lambda status, _: _untrained(status, request, began))
-        yield
-
-
-def _untrained(status: Status, request: Request, began: float) -> None:
-    """The summary of a turn that has not come to train."""
-    steps = complete(request.workdir / "checkpoints")
-    wall_s = time.perf_counter() - began
-    tracking.Summary(status, None, None, None, max(steps, default=0), 0, wall_s, 0.0, None).write(
-        request.workdir
-    )
 
 
 def _open_checkpoints(made: Run, request: Request) -> Checkpoints:

@@ -1,9 +1,19 @@
-"""The directory of a run: making it, and putting an earlier run out of the way."""
+"""The directory of a run: holding and making it, and putting an earlier run out of the way."""
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+
 from largebatch.errors import UserError
-from largebatch.train.checkpoint_directories import has_checkpoints
+from largebatch.guard import Guard
+from largebatch.parallel import processes
+from largebatch.tracking import Summary
+from largebatch.tracking.summary import Status
+from largebatch.train import lock
+from largebatch.train.checkpoint_directories import complete, has_checkpoints
 
 OWN = (
     "checkpoints",
@@ -19,6 +29,34 @@ OWN = (
     "unreadable_*.jsonl",
 )
 """What a run writes into its directory: names, or patterns of names."""
+
+
+@contextlib.contextmanager
+def held(workdir: Path, guard: Guard, note: Callable[[str], None], began: float) -> Iterator[None]:
+    """Hold the directory against other trainings; process 0 does, for all, each of which calls it.
+
+    Args:
+      workdir: the directory.
+      guard: leaves a summary behind and lets the lock go if it has to end the process.
+      note: told what people should know.
+      began: the ``time.perf_counter()`` at which this turn started.
+
+    Raises:
+      UserError: another training holds it, or it cannot be made.
+    """
+    with leaving_nothing_empty(workdir), contextlib.ExitStack() as stack:
+        locked = lock.hold(workdir, note=note, lost=guard.end)
+        processes.first_process_does(lambda: stack.enter_context(locked))
+        if jax.process_index() == 0:
+            guard.finally_do("lock", lambda *_: stack.close())
+            guard.finally_do("summary", lambda status, _: _untrained(status, workdir, began))
+        yield
+
+
+def _untrained(status: Status, workdir: Path, began: float) -> None:
+    """The summary of a turn that has not come to train."""
+    steps, wall_s = max(complete(workdir / "checkpoints"), default=0), time.perf_counter() - began
+    Summary(status, None, None, None, steps, 0, wall_s, 0.0, None).write(workdir)
 
 
 def prepare(workdir: Path, *, anew: bool) -> Path | None:
@@ -54,6 +92,19 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
     for path in old:
         path.rename(target / path.name)
     return target
+
+
+@contextlib.contextmanager
+def leaving_nothing_empty(path: Path) -> Iterator[None]:
+    """Folders that the body makes on the way to ``path``, and leaves empty, are removed again."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        if jax.process_index() == 0:
+            for folder in absent:
+                with contextlib.suppress(OSError):  # never made, or no longer empty
+                    folder.rmdir()
 
 
 def _has_checkpoint(workdir: Path) -> bool:

@@ -15,8 +15,8 @@ from benchmarks.xla import Stepper, cost
 from largebatch.config import Config, microbatch_candidates
 from largebatch.tracking import Console
 from largebatch.train.build import Run, build
-from largebatch.train.stepping import run_step
 from largebatch.train.memory import device_bytes, is_exhausted
+from largebatch.train.stepping import run_step
 from largebatch.train.transfer import WAITING
 
 

@@ -11,8 +11,8 @@ from benchmarks.runner import Figures
 from benchmarks.step_work import StepWork, batches
 from benchmarks.training import one_device
 from largebatch.parallel import from_local
-from largebatch.train.stepping import run_step
 from largebatch.train.programs import Programs
+from largebatch.train.stepping import run_step
 from largebatch.train.transfer import OnDevices
 from largebatch.trees import flatten_paths
 

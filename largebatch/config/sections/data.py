@@ -86,7 +86,7 @@ class Data:
         0.001,
         "photographs: share of a split's examples that may be undecodable; up to that a training "
         "example is replaced by the next readable one, a validation example is seen as grey, and "
-        "each is named; more stop the run",
+        "each is named; a process that meets more stops the run",
         within="at least 0 and below 1",
         mathematics=False,
     )
