@@ -78,7 +78,6 @@ class Guard:
         Raises:
           Interrupted: it is.
         """
-        self.alive()
         if self._reason and self._peers is None:
             raise Interrupted(self._reason)
 
@@ -156,7 +155,10 @@ class Guard:
             yield
         except BaseException as error:
             self._handled = True
-            if self._peers is None or isinstance(error, Interrupted):
+            if self._peers is None:
+                raise
+            if isinstance(error, Interrupted):
+                self._leave_peers()
                 raise
             # A collective fails as soon as the process at its other end is gone; who that was is
             # known after it has been missed for a while.

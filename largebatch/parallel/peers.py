@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 Kind = Literal["preempted", "failed", "hung", "dead"]
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
 _DONE = "done"
+_LAST_S = 0.3  # from saying that one is gone to being it
 # Coordinators answer some thousand requests a second; this many processes may ask every second.
 _ASKING = 256
 
@@ -119,8 +120,9 @@ class Peers:
             gone = {int(key.rpartition("/")[2]) for key, _ in self._read(_GONE)}
             dead = {self._ended.process} if self._ended and self._ended.kind == "dead" else set()
             if len(gone | dead) >= self._processes - 1:
-                return
+                break
             time.sleep(0.1)
+        time.sleep(_LAST_S)
 
     def close(self) -> None:
         """The run is over: silence means nothing from now on."""

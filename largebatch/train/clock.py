@@ -2,8 +2,9 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from largebatch.guard import IDLE, Guard
 from largebatch.train.transfer import OnDevices, patient
 
 
@@ -30,11 +31,9 @@ class Clock:
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
-    def timed(
-        self, feed: Iterator[OnDevices | None], poll: Callable[[], None]
-    ) -> Iterator[OnDevices]:
-        """The same microbatches, the wait for each counted; ``poll`` is called while it lasts."""
-        microbatches = patient(feed, poll)
+    def timed(self, feed: Iterator[OnDevices | None], guard: Guard = IDLE) -> Iterator[OnDevices]:
+        """The same microbatches, the wait for each counted; the guard is polled meanwhile."""
+        microbatches = patient(feed, guard)
         while True:
             start = time.perf_counter()
             microbatch = next(microbatches, None)

@@ -45,7 +45,7 @@ def evaluate(run: Run, state: TrainState, position: int, guard: Guard = IDLE) ->
         stats = precise_statistics(run, state, position, guard)
     pending = []
     with contextlib.closing(run.validation_batches(guard.patience)) as batches:
-        for batch in patient(batches, guard.poll):
+        for batch in patient(batches, guard):
             pending.append(
                 evaluate_batch(run.programs, state.params, stats, batch, bool(guard.requested))
             )
@@ -100,7 +100,7 @@ def precise_statistics(run: Run, state: TrainState, position: int, guard: Guard 
     with contextlib.closing(
         run.train_microbatches(start, start + wanted, guard.patience)
     ) as microbatches:
-        for microbatch in patient(microbatches, guard.poll):
+        for microbatch in patient(microbatches, guard):
             measured = jax.device_get(
                 run.programs.measure_statistics(state.params, state.stats, microbatch.images)
             )

@@ -100,7 +100,7 @@ class Loop:
         )
         with contextlib.closing(batches), guard.section("step"):
             self.clock.start()
-            feed = self.clock.timed(batches, guard.poll)
+            feed = self.clock.timed(batches, guard)
             for step in range(first + 1, last + 1):
                 # The host computes rates from the one clock of the run, the sample position.
                 rates = plan.rates(step)

@@ -56,6 +56,7 @@ def run_step(
         waited += time.perf_counter() - since
         # One microbatch at a time is computed, or queued images would fill the device.
         jax.block_until_ready(carry)
+        guard.alive()
         guard.poll()
         if left and not lateness.leaves_out():
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)

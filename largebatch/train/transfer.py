@@ -1,12 +1,13 @@
 """Batches on their way to the devices, ahead of the step that needs them."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from largebatch import data
+from largebatch.guard import Guard
 from largebatch.parallel import from_local
 
 # Batches on the devices that no step has been given: one is being sent while another waits.
@@ -59,9 +60,15 @@ def on_devices(
     return data.ahead(sent(), AHEAD, patience)
 
 
-def patient(batches: Iterator[OnDevices | None], poll: Callable[[], None]) -> Generator[OnDevices]:
-    """The batches alone; ``poll`` is called whenever one is waited for, and after each."""
+def patient(batches: Iterator[OnDevices | None], guard: Guard) -> Generator[OnDevices]:
+    """The batches alone. The guard is polled after each, and whenever one is waited for.
+
+    Raises:
+      Interrupted: the run is to stop.
+    """
     for batch in batches:
-        poll()
+        if batch is not None:
+            guard.alive()  # to wait is no progress
+        guard.poll()
         if batch is not None:
             yield batch

@@ -14,6 +14,7 @@ import pytest
 from largebatch.config.sections import Health
 from largebatch.guard import Guard, Interrupted
 from largebatch.guard.limits import Limits
+from largebatch.train.transfer import patient
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -24,7 +25,8 @@ from largebatch.config.sections import Health
 from largebatch.guard import Guard, Interrupted
 
 def blocked_in_c():  # as in a compiler: Python's own handlers cannot run
-    ctypes.CDLL(None).sleep(60)
+    while True:  # a signal cuts it short
+        ctypes.CDLL(None).sleep(60)
 
 def write(status, reason):
     Path("end.json").write_text(json.dumps([status, reason]))
@@ -167,3 +169,18 @@ def test_limits_count_from_the_last_progress(monkeypatch):
     assert limits.overdue() is None  # 0 is no limit
     limits.enter("init")
     assert not limits.setup  # it has trained
+
+
+def test_to_wait_for_data_is_no_progress():
+    class Counting(Guard):
+        lived = polled = 0
+
+        def alive(self):
+            self.lived += 1
+
+        def poll(self):
+            self.polled += 1
+
+    guard = Counting()
+    assert list(patient(iter([None, None, "a", None, "b"]), guard)) == ["a", "b"]
+    assert (guard.lived, guard.polled) == (2, 5)

@@ -1,0 +1,80 @@
+"""train.py with a fault, for tests and measurements.
+
+    scripts/soaking/faulty.py FAULT PROCESS VALUE -- ARGUMENTS OF TRAIN.PY
+
+FAULT happens to process PROCESS alone: ``slow`` lets every microbatch but a step's last take VALUE
+seconds longer, ``fail`` raises an error in step VALUE, ``hang`` waits there for ever, ``none`` does
+nothing.
+"""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import train
+from largebatch.guard import leave
+from largebatch.train import loop
+from largebatch.train.programs import Programs
+
+
+def slow(seconds: float) -> None:
+    """Have every microbatch but a step's last begin later."""
+    compiled = Programs.accumulate.func
+
+    def slowed(programs: Programs) -> Callable[..., Any]:
+        accumulate = compiled(programs)
+
+        def later(*arguments: Any) -> Any:
+            time.sleep(seconds)
+            return accumulate(*arguments)
+
+        return later
+
+    Programs.accumulate = functools.cached_property(slowed)
+    Programs.accumulate.__set_name__(Programs, "accumulate")
+
+
+def at_step(step: int, fault: Callable[[], None]) -> None:
+    """Have the fault happen as this step of the turn begins, from 1."""
+    original, done = loop.run_step, [0]
+
+    def run_step(*arguments: Any, **options: Any) -> Any:
+        done[0] += 1
+        if done[0] == step:
+            fault()
+        return original(*arguments, **options)
+
+    loop.run_step = run_step
+
+
+def fails() -> NoReturn:
+    """Raise what nobody expects."""
+    raise RuntimeError("the fan has stopped")
+
+
+def sleeps_for_ever() -> NoReturn:
+    """Be alive and do nothing."""
+    while True:
+        time.sleep(1)
+
+
+def main(fault: str, process: str, value: str, dashes: str, *arguments: str) -> int:
+    """Prepare the fault and train."""
+    if dashes != "--":
+        raise SystemExit(__doc__)
+    if int(os.environ.get("JAX_PROCESS_ID", "0")) == int(process):
+        match fault:
+            case "slow":
+                slow(float(value))
+            case "fail":
+                at_step(int(value), fails)
+            case "hang":
+                at_step(int(value), sleeps_for_ever)
+    return train.main(arguments)
+
+
+if __name__ == "__main__":
+    leave(main(*sys.argv[1:]))
