@@ -15,3 +15,5 @@ class Facts:
     processes: int = 1
     stored_size: int = 0
     """Pixels a side of the decoded pictures that devices cut their crops from; 0: they do not."""
+    identity: int = 0
+    """Hash of the names in the training set, below 2⁶⁰; 0: unknown, and not compared."""

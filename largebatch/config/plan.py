@@ -50,7 +50,7 @@ class Plan:
     replay_every_steps: int = 0
     """0: never."""
     evaluate_first_step: int = 0
-    """The first evaluation; 0: as all others."""
+    """The first evaluation with this batch, and where the interval is counted from; 0: as others."""
     stage_steps: int = 0
     """Steps of this stage."""
     first_step: int = 0
@@ -101,8 +101,9 @@ class Plan:
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation is due after ``step`` steps."""
         stage = self.stage_at(step)
-        first = stage.evaluate_first_step
-        return step >= first and stage.is_due(step - first, stage.evaluate_every_steps)
+        first = stage.evaluate_first_step or stage.counted_from
+        every = stage.evaluate_every_steps
+        return every > 0 and step >= first and (step - first) % every == 0
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something is due after ``step`` steps that happens ``every`` so many, or never.

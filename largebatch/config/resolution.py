@@ -52,8 +52,20 @@ def resolve(
     if not isinstance(choices, Sequence):
         choices = [choices, *[None] * (len(stages) - 1)]
     rates = rates_of(config, length=length, **per)
+    first_evaluation = None
+    if text := config.run.evaluate_first:
+        first_evaluation = durations.samples(text, "run.evaluate_first", **per, length=length)
     first, *later = (
-        _stage(stage, place, facts, rates, chosen, length=length, per_epoch=epoch)
+        _stage(
+            stage,
+            place,
+            facts,
+            rates,
+            chosen,
+            length=length,
+            per_epoch=epoch,
+            first_evaluation=first_evaluation,
+        )
         for stage, place, chosen in zip(stages, places, choices, strict=True)
     )
     steps = places[-1].first_step + places[-1].steps
@@ -70,6 +82,9 @@ class _Place:
     first_step: int
     steps: int
     counted_from: int
+    """The step at which a batch of this size began."""
+    counted_start: int
+    """The same, in samples."""
 
 
 def _places(
@@ -85,7 +100,7 @@ def _places(
         for s in stages[1:]
     ]
     places: list[_Place] = []
-    start, done, counted, before = 0, 0, 0, None
+    start, done, counted, before = 0, 0, (0, 0), None
     for stage, following in zip(stages, [*begins, None], strict=True):
         batch = stage.config.batch.images
         left = (length if following is None else following) - start
@@ -96,8 +111,8 @@ def _places(
                 f"{following if following is not None else length} samples; move it or train longer"
             )
         if batch != before:
-            counted, before = done, batch
-        places.append(_Place(start, done, steps, counted))
+            counted, before = (done, start), batch
+        places.append(_Place(start, done, steps, *counted))
         start, done = start + steps * batch, done + steps
     return tuple(places)
 
@@ -111,8 +126,12 @@ def _stage(
     *,
     length: int,
     per_epoch: int,
+    first_evaluation: int | None,
 ) -> Plan:
-    """The plan of one stage, whose ``steps`` are those up to its end."""
+    """The plan of one stage, whose ``steps`` are those up to its end.
+
+    ``first_evaluation`` is the sample position asked for, in whichever stage it lies.
+    """
     config = stage.config
     workers, batch = config.batch.workers, config.batch.images
     span = _span(config)
@@ -131,7 +150,9 @@ def _stage(
         wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
         return max(1, round(wanted / batch))
 
-    has_first = config.run.evaluate_first and not place.counted_from
+    evaluate_first = 0  # where that is over when this batch begins
+    if first_evaluation is not None and (wait := first_evaluation - place.counted_start) > 0:
+        evaluate_first = place.counted_from + max(1, round(wait / batch))
     return Plan(
         config=config,
         facts=facts_at(config, facts),
@@ -148,7 +169,7 @@ def _stage(
         evaluate_every_steps=every("run.evaluate_every"),
         checkpoint_every_steps=every("run.checkpoint_every"),
         stop_after_step=place.first_step + place.steps,
-        evaluate_first_step=every("run.evaluate_first") if has_first else 0,
+        evaluate_first_step=evaluate_first,
         hosts_every_steps=every("health.hosts_every", or_never=True),
         replay_every_steps=every("health.replay_every", or_never=True),
         stage_steps=place.steps,

@@ -18,7 +18,7 @@ from largebatch.models import BatchMode, Model
 from largebatch.optim import Rates
 from largebatch.train import statistics
 from largebatch.train.loss import Sums, classification_sums
-from largebatch.train.steps import TrainState
+from largebatch.train.state import TrainState
 
 PyTree = Any
 

@@ -21,7 +21,7 @@ from largebatch.models import Model
 from largebatch.optim import Rates, RateSchedule, Schedule
 from largebatch.studies.arrivals import Arrivals, Barrier, asynchronous, barrier, draws
 from largebatch.studies.server import Server
-from largebatch.train.steps import TrainState
+from largebatch.train.state import TrainState
 
 PyTree = Any
 MEDIAN_S = math.exp(3) / 1000

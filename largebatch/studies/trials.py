@@ -16,8 +16,8 @@ from largebatch.config import Config, resolve
 from largebatch.errors import ConfigError
 from largebatch.train.build import Run, build
 from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
-from largebatch.train.steps import TrainState
 
 
 def prepared(config: Config) -> Run:

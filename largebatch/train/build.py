@@ -14,7 +14,7 @@ from largebatch.tracking import Console
 from largebatch.train.making import Maker, fitting
 from largebatch.train.opening import facts_of, open_source
 from largebatch.train.programs import Programs
-from largebatch.train.steps import TrainState
+from largebatch.train.state import TrainState
 from largebatch.train.transfer import OnDevices, on_devices
 
 

@@ -215,6 +215,12 @@ def _check_data(path: Path, about: Manifest, plan: Plan) -> None:
                 f"checkpoint {path} was trained with {name}={then}, the data now has {now}; "
                 "restore the data or start anew with --resume=never"
             )
+    if about.facts.identity and plan.facts.identity not in (0, about.facts.identity):
+        raise CheckpointError(
+            f"checkpoint {path} was trained on other data than {plan.config.data.source} now "
+            "holds: as many examples, but other names, classes or files; restore the data or "
+            "start anew with --resume=never"
+        )
 
 
 def mebibytes(count: int) -> str:

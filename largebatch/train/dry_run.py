@@ -15,8 +15,8 @@ from largebatch.train import workdir as directory
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.evaluation import evaluate_batch
+from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
-from largebatch.train.steps import TrainState
 
 STEPS = 2
 

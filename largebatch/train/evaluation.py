@@ -14,8 +14,8 @@ from largebatch.train import statistics
 from largebatch.train.build import Run
 from largebatch.train.loss import Sums
 from largebatch.train.programs import Programs
+from largebatch.train.state import TrainState
 from largebatch.train.stepping import tell
-from largebatch.train.steps import TrainState
 from largebatch.train.transfer import OnDevices, patient
 
 PyTree = Any

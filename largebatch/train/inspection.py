@@ -8,8 +8,8 @@ from largebatch.train.clock import Clock
 from largebatch.train.hosts import HostTimes, gathered, host_names
 from largebatch.train.journal import Journal
 from largebatch.train.replay import Replay, Result
+from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
-from largebatch.train.steps import TrainState
 
 
 class Inspection:

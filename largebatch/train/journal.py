@@ -7,7 +7,7 @@ from largebatch.optim import by_path
 from largebatch.tracking import Tracker
 from largebatch.train.build import Run
 from largebatch.train.clock import Clock
-from largebatch.train.steps import Metrics, TrainState
+from largebatch.train.state import Metrics, TrainState
 
 
 class Journal:

@@ -17,8 +17,8 @@ from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.health import WELL, Health, Verdict
 from largebatch.train.inspection import Inspection
 from largebatch.train.journal import Journal
+from largebatch.train.state import Metrics, TrainState
 from largebatch.train.stepping import run_step
-from largebatch.train.steps import Metrics, TrainState
 from largebatch.train.stored_arrays import on_devices
 
 PyTree = Any

@@ -59,4 +59,5 @@ def facts_of(
         image_shape=train.image_shape,
         devices=devices,
         processes=processes,
+        identity=int(data.identity(train), 16) >> 4,
     )

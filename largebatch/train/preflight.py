@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from largebatch import data
 from largebatch.config import Config, Plan, resolve
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import processes
@@ -53,7 +54,8 @@ def preflight(
     devices = jax.devices() if devices is None else devices
     splits = [open_source(config, split) for split in ("train", "validation")]
     for split in splits:
-        split.read(np.zeros(1, np.int64))
+        # What cannot be decoded is for the run to count, against data.max_unreadable.
+        data.as_far_as_possible(split.read, np.zeros(1, np.int64))
     on_device = config.data.crops == "device"
     facts = facts_of(*splits, len(devices), jax.process_count(), crops_on_device=on_device)
     plan = resolve(config, facts)

@@ -22,7 +22,8 @@ from largebatch import parallel
 from largebatch.parallel import REPLICATED, SPLIT
 from largebatch.parallel.processes import agreed_minimum
 from largebatch.train.hosts import gather
-from largebatch.train.steps import Metrics, Steps, TrainState
+from largebatch.train.state import Metrics, TrainState
+from largebatch.train.steps import Steps
 
 Result = tuple[TrainState, Metrics]
 PyTree = Any

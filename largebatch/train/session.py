@@ -25,7 +25,7 @@ from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.loop import Loop
 from largebatch.train.memory import is_exhausted
 from largebatch.train.preflight import check_rules
-from largebatch.train.steps import TrainState
+from largebatch.train.state import TrainState
 from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
 

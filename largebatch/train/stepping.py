@@ -11,7 +11,8 @@ from largebatch.optim import Rates
 from largebatch.parallel import from_local
 from largebatch.train.hosts import HostTimes, seconds
 from largebatch.train.programs import Programs
-from largebatch.train.steps import Metrics, Steps, TrainState
+from largebatch.train.state import Metrics, TrainState
+from largebatch.train.steps import Steps
 from largebatch.train.transfer import OnDevices
 
 

@@ -8,7 +8,7 @@ and which then updates. With k = 1 only ``finish`` runs.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,41 +28,12 @@ from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.train import statistics
 from largebatch.train.health import kept
 from largebatch.train.loss import Sums, classification_sums
+from largebatch.train.state import Carry, Metrics, TrainState
 from largebatch.train.transfer import Images
 from largebatch.train.update import Replicated, Sharded, Update
 from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
-
-
-class TrainState(NamedTuple):
-    """All that training changes on the devices; replicated, but for velocities in parts."""
-
-    params: PyTree
-    stats: PyTree
-    optimizer: PyTree
-
-
-class Carry(NamedTuple):
-    """What each device has accumulated over the microbatches of a step; a row for each device."""
-
-    gradients: tuple[jax.Array, ...]
-    """For each bucket, (devices, elements)."""
-    totals: jax.Array
-    """Sums of batch statistics and metrics, (devices, elements)."""
-
-
-class Metrics(NamedTuple):
-    """Of a step's global batch; scalars."""
-
-    loss: jax.Array
-    top1: jax.Array
-    top5: jax.Array
-    gradient_norm: jax.Array
-    stop: jax.Array | None = None
-    """Devices whose process wants the run to stop; None where processes tell each other nothing."""
-    left_out: jax.Array | None = None
-    """Microbatches that devices have left out of this step; likewise."""
 
 
 @dataclasses.dataclass(frozen=True)

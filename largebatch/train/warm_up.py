@@ -10,8 +10,8 @@ from largebatch import data, parallel
 from largebatch.optim import Rates
 from largebatch.train.build import Run
 from largebatch.train.evaluation import evaluate_batch
+from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
-from largebatch.train.steps import TrainState
 from largebatch.train.transfer import on_devices
 
 

@@ -80,7 +80,7 @@ def steps(work: step.StepWork, folder: Path, *, is_reference: bool = False) -> l
         losses = competitor.repeat().values()
     found = []
     for index, loss in enumerate(losses):
-        with np.load(file(folder, index)) as read:
+        with np.load(file(folder, index), allow_pickle=False) as read:
             gradients = {name: read[name].astype(np.float64) for name in read.files}
         found.append(Step(loss, gradients))
     return found

@@ -82,6 +82,41 @@ def test_intervals_are_counted_from_where_the_batch_changes():
     assert found == [50, 150, 200 + 50, 200 + 100, 200 + 150]
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("5 epochs", [4 * 50 + 25, 4 * 50 + 75, 4 * 50 + 125]),
+        ("4.004 epochs", [200 + 1, 200 + 51, 200 + 101]),  # next to the change: the step behind it
+        ("4 epochs", [200, 250, 300, 350]),
+    ],
+)
+def test_the_first_evaluation_may_lie_behind_a_change_of_the_batch(first, expected):
+    made = plan(
+        "4 epochs: batch.workers=8",
+        run={"evaluate_every": "2 epochs", "evaluate_first": first},
+    )
+    assert [step for step in range(1, made.steps + 1) if made.evaluates_at(step)] == expected
+
+
+def test_the_first_evaluation_is_not_lost_to_a_stage_that_begins_early():
+    made = resolve(
+        freeze(
+            {
+                "batch": {
+                    "workers": 1,
+                    "images_per_worker": 2,
+                    "stages": ("2 samples: batch.images_per_worker=1",),
+                },
+                "schedule": {"length": "200 samples", "warmup": "0 epochs", "peak": 1.0},
+                "run": {"evaluate_every": "1 samples", "evaluate_first": "120 samples"},
+            }
+        ),
+        Facts(1000, 100, 10, (8, 8, 1), devices=1),
+    )
+    found = [step for step in range(1, made.steps + 1) if made.evaluates_at(step)]
+    assert found == list(range(119, 200))  # sample 120 is the last of step 119
+
+
 def test_a_stop_is_at_its_sample():
     made = plan("4 epochs: batch.workers=8", run={"stop_after": "6 epochs"})
     assert made.stop_after_step == 250

@@ -148,9 +148,18 @@ def test_what_is_due_comes_at_its_interval_and_is_counted(made):
             assert abs(len(inside) - stage.stage_steps / getattr(stage, name)) <= 1
     due = [step for step in steps if plan.evaluates_at(step)]
     assert plan.evaluations == len({*due, plan.steps})
-    same = [stage for stage in plan.stages if stage.counted_from == 0]  # batch as at the start
-    if 0 < plan.evaluate_first_step <= same[-1].first_step + same[-1].stage_steps:
-        assert due[0] == plan.evaluate_first_step
+    if not plan.config.run.evaluate_first:
+        return
+    for begin in sorted({stage.counted_from for stage in plan.stages}):
+        stages = [stage for stage in plan.stages if stage.counted_from == begin]  # of one batch
+        wait, batch = 120 - plan.position(begin), stages[0].samples_per_step
+        first = begin + stages[0].evaluate_every_steps
+        if wait > 0:  # the step that ends nearest to where it was asked for
+            first = max(begin + 1, begin + round(wait / batch))
+            assert first == begin + 1 or abs(plan.position(begin) + (first - begin) * batch - 120) * 2 <= batch
+        last = stages[-1].first_step + stages[-1].stage_steps
+        expected = range(first, last + 1, stages[0].evaluate_every_steps)
+        assert [step for step in due if begin < step <= last] == list(expected)
 
 
 @given(st.floats(0, 0.999), st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 8))

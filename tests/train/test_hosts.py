@@ -89,7 +89,7 @@ import jax
 import numpy as np
 from largebatch.train.hosts import HostTimes, gathered, host_names
 from largebatch.train.replay import Replay
-from largebatch.train.steps import Metrics, TrainState
+from largebatch.train.state import Metrics, TrainState
 from tests.train import worlds
 i = jax.process_index()
 name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]

@@ -11,7 +11,8 @@ from largebatch.parallel import from_local
 from largebatch.train import stepping
 from largebatch.train.making import model_of, optimizer_of
 from largebatch.train.programs import Programs
-from largebatch.train.steps import Metrics, Steps, TrainState
+from largebatch.train.state import Metrics, TrainState
+from largebatch.train.steps import Steps
 from largebatch.train.transfer import OnDevices
 
 SHAPE = (16, 16, 2)
