@@ -7,12 +7,22 @@ The same command again resumes. docs/configuration.md lists every option.
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.config import command_line, load
 from largebatch.errors import UserError
-from largebatch.guard import MISTAKE, PEER, PREEMPTED, Guard, Interrupted, PeerError, leave
+from largebatch.guard import (
+    FAILED,
+    MISTAKE,
+    PEER,
+    PREEMPTED,
+    Guard,
+    Interrupted,
+    PeerError,
+    leave,
+)
 from largebatch.parallel import processes
 from largebatch.parallel.peers import peers_of
 from largebatch.train import session
@@ -73,6 +83,9 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return MISTAKE
+    except Exception:  # one of several must not wait for the others while it ends
+        traceback.print_exc()
+        return FAILED
     return 0
 
 

@@ -50,7 +50,7 @@ class Plan:
     replay_every_steps: int = 0
     """0: never."""
     evaluate_first_step: int = 0
-    """The first evaluation with this batch, and where the interval is counted from; 0: as others."""
+    """The first evaluation with this batch, and from where the interval counts; 0: as others."""
     stage_steps: int = 0
     """Steps of this stage."""
     first_step: int = 0

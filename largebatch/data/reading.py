@@ -1,7 +1,9 @@
 """Reading ahead: elements computed in order by threads or worker processes, bounded by memory."""
 
+import contextlib
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from largebatch.errors import ConfigError, DataError
 
 T = TypeVar("T")
 _MIB = 1 << 20
+_END = object()
 PIECE = 32 * _MIB
 # How long closing waits for a thread within an element: a disk that hangs must not hang the run.
 _FAREWELL_S = 5.0
@@ -93,9 +96,15 @@ def read_ahead(
         elements = elements.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=reading.processes, per_worker_buffer_size=1)
         )
-    iterator = iter(elements)
     taken = 0
+    with _signals_held_back(reading):
+        iterator = iter(elements)
+        first = next(iterator, _END)  # worker processes are started here
     try:
+        if first is _END:
+            return
+        yield first
+        taken = 1
         for element in iterator:
             yield element
             taken += 1
@@ -109,6 +118,25 @@ def read_ahead(
         ) from error
     finally:
         iterator.close()
+
+
+@contextlib.contextmanager
+def _signals_held_back(reading: Reading) -> Iterator[None]:
+    """Worker processes that are started meanwhile never see the signals that stop a run.
+
+    A terminal and some launchers send them to all processes of a group; what the run then does is
+    decided by the process that trains, which needs its input until it has stopped.
+    """
+    if not reading.processes:
+        yield
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ahead(elements: Iterator[T], count: int, patience: float | None = None) -> Generator[T | None]:

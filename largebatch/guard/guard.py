@@ -25,10 +25,11 @@ _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _KINDS: Mapping[int, Kind] = {
-    codes.MISTAKE: "failed",
+    codes.MISTAKE: "mistake",
     codes.PREEMPTED: "preempted",
     codes.HUNG: "hung",
 }
+_FOLLOWING: Mapping[Kind, int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
 _SHOW_CURSOR = "\x1b[?25h"
 RESUMES = "the same command resumes"
 
@@ -58,7 +59,7 @@ class Guard:
         self._finals: dict[str, Callable[[Status, str], None]] = {}
         self._stacks: Path | None = None
         self._reason: str | None = None
-        self._asked = self._until = float("inf")
+        self._signalled = self._until = float("inf")
         self._ending = threading.Lock()
         self._handled = False
         """The main thread has met an error and will say what there is to say."""
@@ -111,7 +112,8 @@ class Guard:
           name: another action of this name is forgotten.
           action: called with the status of the summary and the reason.
         """
-        self._finals[name] = action
+        if self._watches:
+            self._finals[name] = action
 
     def keep_stacks(self, folder: Path) -> None:
         """Where the stacks of a run that hangs are written, beside standard error."""
@@ -119,6 +121,7 @@ class Guard:
 
     def end(self, reason: str) -> None:
         """End the run at once, from whatever thread: to go on would do harm."""
+        self._finals.pop("summary", None)  # the directory may be another run's by now
         self._end(codes.MISTAKE, reason)
 
     @contextlib.contextmanager
@@ -165,7 +168,9 @@ class Guard:
             theirs = isinstance(error, jax.errors.JaxRuntimeError)
             word = self._peers.wait(1.5 * self._options.peer_timeout_s) if theirs else None
             if word is None:
-                self._peers.tell("failed", _first_line(error))
+                kind = "mistake" if isinstance(error, UserError) else "failed"
+                with contextlib.suppress(Exception):  # process 0 may be gone already
+                    self._peers.tell(kind, _first_line(error))
             self._leave_peers()
             if word is None:
                 raise
@@ -186,9 +191,9 @@ class Guard:
             for number in _received(signals):
                 if number not in _SIGNALS:
                     continue
-                if self._reason and time.monotonic() - self._asked > _ONE_SIGNAL_S:
+                if time.monotonic() - self._signalled > _ONE_SIGNAL_S:
                     _at_once(128 + number)
-                if not self._reason:
+                if self._signalled == float("inf"):
                     self._request(signal.Signals(number))
             if self._reason is None and job_end - time.time() < self._options.before_limit_s:
                 left = max(0.0, job_end - time.time())
@@ -196,16 +201,16 @@ class Guard:
             self._judge()
 
     def _request(self, number: signal.Signals) -> None:
+        self._signalled = time.monotonic()
         seconds = {
             signal.SIGTERM: self._options.grace_s,
-            signal.SIGUSR1: self._options.before_limit_s,
+            signal.SIGUSR1: max(self._options.grace_s, self._options.before_limit_s),
             signal.SIGINT: float("inf"),  # somebody is there, who can do it again
         }[number]
         self._ask(number.name, seconds)
 
     def _ask(self, reason: str, seconds: float) -> None:
-        self._asked = time.monotonic()
-        self._until = self._asked + seconds
+        self._until = min(self._until, time.monotonic() + seconds)
         self._reason = reason
         if not self._limits.setup:
             _say(f"{reason}: the run saves and stops; a second signal stops it at once")
@@ -214,7 +219,9 @@ class Guard:
         """End the process if nobody else will."""
         word = self._peers and self._peers.ended
         if word and not self._handled:
-            code = codes.PREEMPTED if word.kind == "preempted" else codes.PEER
+            if word.kind == "hung":
+                self._dump()
+            code = _FOLLOWING.get(word.kind, codes.PEER)
             self._end(code, str(word), told=True)
         if self._reason and self._limits.setup:
             self._end(codes.PREEMPTED, f"{self._reason} before the training began")
@@ -265,7 +272,8 @@ def _received(signals: socket.socket) -> bytes:
 def _job_end(environ: Mapping[str, str]) -> float:
     """When SLURM will end this job, in seconds since 1970; never without SLURM."""
     text = environ.get("SLURM_JOB_END_TIME", "")
-    return float(text) if text.isdigit() else float("inf")
+    end = float(text) if text.isdigit() else float("inf")
+    return end if end > time.time() else float("inf")  # extended since, or another job's
 
 
 def _at_once(code: int) -> NoReturn:

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["preempted", "failed", "hung", "dead"]
+Kind = Literal["preempted", "mistake", "failed", "hung", "dead"]
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
 _DONE = "done"
 _LAST_S = 0.3  # from saying that one is gone to being it
@@ -52,6 +52,7 @@ class LastWord:
     def __str__(self) -> str:
         how = {
             "preempted": "was told to stop",
+            "mistake": "ended",
             "failed": "failed",
             "hung": "hangs",
             "dead": "is dead",
@@ -77,6 +78,7 @@ class Peers:
         self._process, self._processes = process, processes
         self._timeout_s = timeout_s
         self._where = f"{platform.node()}, pid {os.getpid()}"
+        self._every = min(max(1.0, processes / _ASKING), timeout_s / 6)
         self._seen: dict[int, tuple[str, float]] = {}
         self._ended: LastWord | None = None
         self._stopping = threading.Event()
@@ -105,17 +107,16 @@ class Peers:
         """Leave a last word, by which the others end too."""
         self._word(LastWord(self._process, kind, message, self._where))
 
-    def leave(self, seconds: float = 5.0) -> None:
+    def leave(self) -> None:
         """Before this process ends early: process 0, which all talk to, lets the others go first.
 
-        Args:
-            seconds: At most.
+        At most so long that each has listened twice.
         """
         self._stopping.set()
         if self._process:
             self._store.key_value_set(f"{_GONE}{self._process}", "", allow_overwrite=True)
             return
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + 2 * self._every + 3
         while time.monotonic() < limit:
             gone = {int(key.rpartition("/")[2]) for key, _ in self._read(_GONE)}
             dead = {self._ended.process} if self._ended and self._ended.kind == "dead" else set()
@@ -131,11 +132,9 @@ class Peers:
         self._store.key_value_set(f"{_BEATS}{self._process}", _DONE, allow_overwrite=True)
 
     def _listen(self) -> None:
-        every = max(1.0, self._processes / _ASKING)
         beats_every = self._timeout_s / 6
-        every = min(every, beats_every)
         beat_at = 0.0
-        while not self._stopping.wait(every):
+        while not self._stopping.wait(self._every):
             try:
                 if time.monotonic() >= beat_at:
                     beat_at = time.monotonic() + beats_every

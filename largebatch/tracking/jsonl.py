@@ -25,20 +25,21 @@ class JsonlTracker:
     line. So the history of a resumed run equals that of an uninterrupted one.
     """
 
-    def __init__(self, workdir: Path, *, resume_step: int) -> None:
+    def __init__(self, workdir: Path, *, resume_step: int, again: bool = False) -> None:
         """Opens the files.
 
         Args:
             workdir: directory of the run; made when absent.
             resume_step: step of the checkpoint resumed from; rows of later steps are dropped.
                 0 is a new run, which starts with no rows at all.
+            again: whether the row of `resume_step` itself is written once more.
 
         Raises:
             ValueError: `resume_step` is negative.
         """
         if resume_step < 0:
             raise ValueError(f"resume_step is {resume_step}; it must be 0 (a new run) or more")
-        self._metrics = _open(workdir / "metrics.jsonl", resume_step)
+        self._metrics = _open(workdir / "metrics.jsonl", resume_step - again)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
         self._events = (workdir / "events.jsonl").open("ab", buffering=0)
 

@@ -122,6 +122,11 @@ class Run:
             patience,
         )
 
+    def warn_of_unreadable(self) -> None:
+        """Have people told of every example that cannot be decoded; nothing is listed."""
+        for split in self.unreadable.values():
+            split.connect(lambda n, reason: self.console.warn(f"{n} cannot be decoded: {reason}"))
+
     def prepare(self) -> None:
         """Compile all that training will call, so that no step of the run waits for it."""
         for stage in self.stages:

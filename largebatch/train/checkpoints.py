@@ -1,5 +1,6 @@
 """Checkpoints: what a run needs to go on exactly where it was, whatever happened meanwhile."""
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -191,6 +192,12 @@ class Checkpoints:
         if not processes.agree(int(has_checkpoints(self._directory))):
             raise self._not_shared()
         return None
+
+    def linger(self, seconds: float = 20.0) -> None:
+        """Before the process ends early: give the save that goes on a last chance."""
+        if self._saving is not None:
+            with contextlib.suppress(TimeoutError):
+                self._saving.exception(seconds)
 
     def close(self) -> None:
         """When what was saved is on disk, or has failed, which is told."""

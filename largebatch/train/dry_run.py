@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from largebatch.errors import CheckpointError
+from largebatch.guard import IDLE, Guard
 from largebatch.parallel import processes
 from largebatch.train import describe
 from largebatch.train import workdir as directory
@@ -21,7 +22,7 @@ from largebatch.train.stepping import run_step
 STEPS = 2
 
 
-def dry_run(run: Run, workdir: Path) -> None:
+def dry_run(run: Run, workdir: Path, guard: Guard = IDLE) -> None:
     """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
 
     Raises:
@@ -30,27 +31,35 @@ def dry_run(run: Run, workdir: Path) -> None:
     place = workdir.absolute() / ".dry_run"
     with directory.leaving_nothing_empty(place):
         try:
+            if jax.process_index() == 0:
+                guard.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
             processes.first_process_does(lambda: directory.prepare(place, anew=False))
-            _rehearse(run, place)
+            _rehearse(run, place, guard)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _rehearse(run: Run, place: Path) -> None:
+def _rehearse(run: Run, place: Path, guard: Guard) -> None:
     plan, console = run.plan, run.console
-    with console.compiling("initialisation, train step and evaluation"):
+    run.warn_of_unreadable()
+    with (
+        guard.section("compile"),
+        console.compiling("initialisation, train step and evaluation"),
+    ):
         run.prepare()
         state = run.programs.init(np.int32(plan.config.run.seed))
     eta, evaluations = run.compile_s, 0
     for stage in run.stages:
-        state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state))
+        with guard.section("step"):
+            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), guard)
         steps = range(stage.plan.first_step + 1, stage.plan.first_step + stage.plan.stage_steps + 1)
         count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
         eta += len(steps) * step_s + count * evaluation_s
         evaluations += count
 
-    saved_s = _save_and_restore(run, state, place)
+    with guard.section("checkpoint"):
+        saved_s = _save_and_restore(run, state, place)
     console.closing(
         [
             ("compile", f"{run.compile_s:.1f} s"),
@@ -62,7 +71,9 @@ def _rehearse(run: Run, place: Path) -> None:
     )
 
 
-def _rehearse_stage(run: Run, stage: Run, state: TrainState) -> tuple[TrainState, float, float]:
+def _rehearse_stage(
+    run: Run, stage: Run, state: TrainState, guard: Guard
+) -> tuple[TrainState, float, float]:
     """The first steps of a stage and a batch of its evaluation.
 
     Returns:
@@ -75,7 +86,7 @@ def _rehearse_stage(run: Run, stage: Run, state: TrainState) -> tuple[TrainState
     with contextlib.closing(stage.train_microbatches(begin, stop)) as feed:
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start = time.perf_counter()
-            state, metrics = run_step(programs, state, feed, run.plan.rates(step))
+            state, metrics = run_step(programs, state, feed, run.plan.rates(step), guard)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(
@@ -86,6 +97,7 @@ def _rehearse_stage(run: Run, stage: Run, state: TrainState) -> tuple[TrainState
             images = next(feed).images
             jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
 
+    guard.alive()
     start = time.perf_counter()
     with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)

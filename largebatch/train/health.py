@@ -116,6 +116,26 @@ class Health:
             raise self._stuck(step, first, mean)
         return WELL
 
+    def look_at_state(self, step: int, finite: bool) -> Verdict:
+        """Judge what a step has led to, before it is saved.
+
+        Loss and gradient of a step are those of the state before it: what its update makes of that
+        shows in the next step only, when a checkpoint that cannot be gone on with is there already.
+
+        Args:
+          step: which.
+          finite: whether all numbers of the state after it are.
+
+        Raises:
+          HealthError: the run is to stop.
+        """
+        if finite:
+            return WELL
+        seen = f"the update of step {step} led to numbers that are not finite"
+        if verdict := self._rollback(seen, step - 1):
+            return verdict
+        raise self._stop(step, step - 1, seen, [*self._calmer(), self._going_on])
+
     def _not_finite(self, step: int, seen: str) -> Verdict:
         options = self._options
         if options.policy == "skip" and self.skips < options.max_skips:
@@ -138,9 +158,7 @@ class Health:
         )
         if verdict := self._rollback(seen, first - 1):
             return verdict
-        rolls = self._options.policy == "rollback"
-        policy = self._more_rollbacks if rolls else "health.policy=rollback goes on"
-        raise self._stop(step, first - 1, seen, [*self._calmer(), policy])
+        raise self._stop(step, first - 1, seen, [*self._calmer(), self._going_on])
 
     def _stuck(self, step: int, first: int, mean: float) -> HealthError:
         """No rollback here: no earlier state has learnt more."""
@@ -178,6 +196,12 @@ class Health:
         where = f"sample position {self._plan.position(step)}, learning rate {rate:.4g}"
         checkpoint = f"newest checkpoint before: {path}" if path else "no checkpoint before"
         return HealthError(f"{seen} ({where}); {', '.join(filter(None, knobs))}; {checkpoint}")
+
+    @property
+    def _going_on(self) -> str:
+        """What helps where no update can be left out."""
+        rolls = self._options.policy == "rollback"
+        return self._more_rollbacks if rolls else "health.policy=rollback goes on"
 
     @property
     def _more_rollbacks(self) -> str:

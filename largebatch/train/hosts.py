@@ -123,10 +123,10 @@ class Report:
         )
 
     def row(self) -> dict[str, Any]:
-        """For ``hosts.jsonl``; lists have a value for each process."""
+        """For ``events.jsonl``; lists have a value for each process."""
         columns = {
             name: [getattr(host, name) for host in self.hosts]
-            for name in ("name", "barrier_s", "compute_s", "wait_s", "step_s")
+            for name in ("barrier_s", "compute_s", "wait_s", "step_s")
         }
         return {
             "slowest": self.slowest.process,
@@ -134,6 +134,7 @@ class Report:
             "cause": self.cause,
             "slow": self.slow,
             "median_s": self._median("barrier_s"),
+            "host": [host.name for host in self.hosts],
             **columns,
         }
 

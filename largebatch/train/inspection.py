@@ -1,7 +1,9 @@
 """What a run looks at now and then: how slow each host is, and whether a step can be repeated."""
 
 import contextlib
+from collections.abc import Iterator
 
+from largebatch.guard import Guard
 from largebatch.optim import Rates
 from largebatch.train.build import Run
 from largebatch.train.clock import Clock
@@ -10,13 +12,15 @@ from largebatch.train.journal import Journal
 from largebatch.train.replay import Replay, Result
 from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
+from largebatch.train.transfer import OnDevices
 
 
 class Inspection:
     """Of one turn at a run; what it finds goes to people and to the log."""
 
-    def __init__(self, run: Run, journal: Journal, clock: Clock, first: int) -> None:
+    def __init__(self, run: Run, journal: Journal, clock: Clock, first: int, guard: Guard) -> None:
         """After ``first`` steps; each process calls it."""
+        self._guard = guard
         self._run, self._journal, self._clock = run, journal, clock
         self._names = host_names()
         self._since = (clock.now(), clock.wait_s, first)
@@ -64,12 +68,18 @@ class Inspection:
     ) -> None:
         plan = self._run.plan
         batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
-        with contextlib.closing(batches) as feed:
-            again = run_step(stage.programs, copy, feed, rates)
+        with contextlib.closing(batches):
+            again = run_step(stage.programs, copy, self._living(batches), rates)
         mismatch = self._replay(stage).compared(result, again)
         self._journal.event("replay", step, **(mismatch.row() if mismatch else {}))
         if mismatch:
             self._run.console.warn(f"silent data corruption at step {step}: {mismatch.text}")
+
+    def _living(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
+        """The same; each is a sign of life."""
+        for batch in batches:
+            self._guard.alive()
+            yield batch
 
     def _exchange(self, step: int) -> None:
         now, waited, then = self._clock.now(), self._clock.wait_s, self._since

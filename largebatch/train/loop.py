@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from largebatch.guard import IDLE, Guard, Interrupted
+from largebatch.parallel import processes
 from largebatch.tracking import Summary, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
@@ -51,7 +52,7 @@ class Loop:
         self._leaving = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
-        self._inspection = Inspection(run, self._journal, self.clock, progress.step)
+        self._inspection = Inspection(run, self._journal, self.clock, progress.step, guard)
         self._health = Health(
             run.plan,
             skips=progress.skips,
@@ -77,7 +78,7 @@ class Loop:
             if self.before.evaluation_due:
                 stage = self.run.stage_at(first)
                 metrics = Metrics(**{key: getattr(self.before, key) for key in METRICS})
-                state = self._stop_at(first, stage.placed(state), metrics)
+                state = self._stop_at(first, stage.placed(state), metrics, judge=False)
             for stage in self.run.stages:
                 begin = max(first, stage.plan.first_step)
                 end = min(last, stage.plan.first_step + stage.plan.stage_steps)
@@ -120,7 +121,11 @@ class Loop:
                     verdict = self._finished(*pending)
                 pending = (step, metrics)
                 if verdict.action == "rollback":  # this step began where that one led
-                    state, pending = self._rolled_back(verdict, step), None
+                    if not self._stops_at(step):
+                        self._report(step, jax.device_get(metrics))
+                        self._journal.event("step", step)
+                    state = self._rolled_back(verdict, step, save=not self._stops_at(step))
+                    pending = None
                 if plan.is_due(step, stage.plan.layers_every_steps):
                     self._journal.layers(step, state)
                 if self._leaving or self._stops_at(step):
@@ -198,8 +203,12 @@ class Loop:
         plan = self.run.plan
         metrics = jax.device_get(metrics)
         self.clock.pause()
+        rolled = not judge
         if judge and (verdict := self._look(step, metrics)).action == "rollback":
-            state = self._rolled_back(verdict, step)
+            state, rolled = self._rolled_back(verdict, step, save=False), True
+        elif (sound := self._sound(step, state, save=False)) is not state:
+            state, rolled = sound, True
+        self.clock.pause()  # a rollback has started it
         last = step == plan.stop_after_step
         extra = {}
         if last or plan.evaluates_at(step):
@@ -208,7 +217,7 @@ class Loop:
         if self._leaving and not last:
             self._leave(step, state)
             raise Interrupted(self._leaving)
-        if last or self._saves_at(step):
+        if last or rolled or self._saves_at(step):
             self._save(step, state, self.progress(step))
         self._journal.event("step", step)
         self.clock.start()
@@ -228,16 +237,24 @@ class Loop:
         if metrics.stop is not None and metrics.stop > 0:
             self._leaving = self._guard.requested or "another process is to stop"
         verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
+        self._tell(verdict, step)
+        return verdict
+
+    def _tell(self, verdict: Verdict, step: int) -> None:
         if verdict.action != "continue":
             self.run.console.warn(verdict.text)
             self._journal.event(verdict.action, step)
-        return verdict
 
-    def _rolled_back(self, verdict: Verdict, at: int) -> TrainState:
-        """The state of the newest checkpoint before trouble, saved as that of step ``at``.
+    def _rolled_back(self, verdict: Verdict, at: int, *, save: bool = True) -> TrainState:
+        """The state of the newest checkpoint before trouble, from now on that of step ``at``.
 
-        The sample position moves on, so what led to trouble is not met again, in this turn or in
-        another.
+        The sample position moves on, so what led to trouble is not met again, in this turn or,
+        once it is saved, in another.
+
+        Args:
+          verdict: that asked for it.
+          at: the newest step that has been dispatched.
+          save: whether to save it here; otherwise the caller does when the step is reported.
         """
         stage, checkpoints = self.run.stage_at(at), self.checkpoints
         self.clock.pause()
@@ -247,13 +264,26 @@ class Loop:
             )
             host = on_devices(stored.state, self.run.programs.stored)
             state = stage.placed(self.run.programs.steps.restored(host))
-        self._save(at, state, self.progress(at))
+        if save:
+            self._save(at, state, self.progress(at))
+        self.step = at
         self.clock.start()
         return state
+
+    def _sound(self, step: int, state: TrainState, *, save: bool = True) -> TrainState:
+        """The state after ``step``, which may be saved; after a rollback another one."""
+        finite = self.run.stage_at(step).programs.steps.finite(state)
+        # Copies that should be equal may not be, where memory is faulty.
+        verdict = self._health.look_at_state(step, bool(processes.agreed_minimum(int(finite))))
+        self._tell(verdict, step)
+        if verdict.action != "rollback":
+            return state
+        return self._rolled_back(verdict, step, save=save)
 
     def _leave(self, step: int, state: TrainState) -> None:
         """Save the state of ``step``, since the run stops there."""
         self.clock.pause()
+        state = self._sound(step, state)
         self._journal.event("preempted", step)
         self._save(step, state, self.progress(step))
 

@@ -81,9 +81,10 @@ def run(
         console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
         with _out_of_memory_explained(made):
             if request.dry_run:
-                dry_run(made, request.workdir)
+                dry_run(made, request.workdir, guard)
                 return None
             with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
+                guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
                 session = _Session(made, request, checkpoints, began, guard)
                 return session.evaluate() if request.eval_only else session.train()
 
@@ -175,7 +176,9 @@ class _Session:
             except Interrupted as reason:
                 self._saved(loop)
                 status = "preempted"
-                raise Interrupted(f"{reason}; saved at step {loop.step:,}") from reason
+                raise Interrupted(
+                    f"{reason}; saved at step {self.checkpoints.latest_step():,}"
+                ) from reason
             finally:
                 summary = loop.summary(status)
                 if jax.process_index() == 0:
@@ -198,15 +201,16 @@ class _Session:
             split.connect(report, str(path))
 
     def _saved(self, loop: Loop) -> None:
-        """When the newest checkpoint is on disk."""
+        """When the newest checkpoint is on disk; no process leaves process 0 alone with it."""
         since = time.perf_counter()
         with self.guard.section("checkpoint"):
-            self.checkpoints.wait()
+            processes.first_process_does(self.checkpoints.wait)
         loop.clock.checkpoint_s += time.perf_counter() - since
 
     def evaluate(self) -> tracking.Summary:
         """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
         progress = self._stored_progress()
+        self.made.warn_of_unreadable()
         with self.guard.section("compile"), self.console.compiling("evaluation"):
             stage = self.made.stage_at(progress.step)
             for view in stage.validation_views:
@@ -255,7 +259,11 @@ class _Session:
         resolved = describe.resolved(self.made.plan)
         write_json(self.request.workdir / "config.json", resolved)
         where = {"workdir": self.request.workdir, "resume_step": progress.step}
-        trackers = [tracking.JsonlTracker(**where), tracking.TensorBoardTracker(**where)]
+        again = bool(progress.evaluation_due)
+        trackers = [
+            tracking.JsonlTracker(**where, again=again),
+            tracking.TensorBoardTracker(**where),
+        ]
         options = self.made.plan.config.run
         if options.mlperf_log:
             facts, kind = self.made.plan.facts, self.made.mesh.devices.flat[0].device_kind

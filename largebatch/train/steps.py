@@ -96,10 +96,8 @@ class Steps:
 
         # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
         # second to run as it is.
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        options = {"xla_backend_optimization_level": 0} if on_cpu else None
         shardings = parallel.placed(self.mesh, self.specs)
-        return jax.jit(init, out_shardings=shardings, compiler_options=options)
+        return jax.jit(init, out_shardings=shardings, compiler_options=self._unoptimised)
 
     @functools.cached_property
     def stored(self) -> Callable[[TrainState], TrainState]:
@@ -118,6 +116,19 @@ class Steps:
             return state._replace(optimizer=self.update.restored(state.optimizer))
 
         return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
+
+    @functools.cached_property
+    def finite(self) -> Callable[[TrainState], jax.Array]:
+        """State → whether all its numbers are finite."""
+
+        def finite(state: TrainState) -> jax.Array:
+            return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
+
+        return jax.jit(
+            finite,
+            out_shardings=parallel.replicated(self.mesh),
+            compiler_options=self._unoptimised,
+        )
 
     @functools.cached_property
     def empty_carry(self) -> Callable[[], Carry]:
@@ -272,6 +283,12 @@ class Steps:
 
         mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
         return jax.jit(mapped)
+
+    @property
+    def _unoptimised(self) -> dict[str, int] | None:
+        """Options for programs of many small parts that run now and then."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return {"xla_backend_optimization_level": 0} if on_cpu else None
 
     @property
     def _mode(self) -> BatchMode:

@@ -1,6 +1,8 @@
 """The directory of a run: holding and making it, and putting an earlier run out of the way."""
 
 import contextlib
+import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,9 +56,18 @@ def held(workdir: Path, guard: Guard, note: Callable[[str], None], began: float)
 
 
 def _untrained(status: Status, workdir: Path, began: float) -> None:
-    """The summary of a turn that has not come to train."""
-    steps, wall_s = max(complete(workdir / "checkpoints"), default=0), time.perf_counter() - began
-    Summary(status, None, None, None, steps, 0, wall_s, 0.0, None).write(workdir)
+    """The summary of a turn that has not come to train: the one before, with another status.
+
+    A complete run stays complete.
+    """
+    try:
+        before = Summary(**json.loads((workdir / "summary.json").read_text()))
+    except (OSError, ValueError, TypeError):  # none yet, or another version's
+        steps = max(complete(workdir / "checkpoints"), default=0)
+        wall_s = time.perf_counter() - began
+        before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
+    if before.status != "complete":
+        dataclasses.replace(before, status=status).write(workdir)
 
 
 def prepare(workdir: Path, *, anew: bool) -> Path | None:

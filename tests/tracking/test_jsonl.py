@@ -109,7 +109,8 @@ def test_resumed_history_equals_uninterrupted(tmp_path, torn):
     resumed.close()
 
     assert history(tmp_path / "broken") == history(tmp_path / "whole")
-    assert sorted(os.listdir(tmp_path / "broken")) == ["layers.jsonl", "metrics.jsonl"]
+    found = sorted(os.listdir(tmp_path / "broken"))
+    assert found == ["events.jsonl", "layers.jsonl", "metrics.jsonl"]
 
 
 def test_a_row_that_lacks_only_its_line_end_is_kept(tmp_path):
@@ -143,7 +144,30 @@ def test_a_failed_rewrite_leaves_the_old_history(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         JsonlTracker(tmp_path, resume_step=2)
     assert history(tmp_path) == before
-    assert sorted(os.listdir(tmp_path)) == ["layers.jsonl", "metrics.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["events.jsonl", "layers.jsonl", "metrics.jsonl"]
+
+
+def test_a_row_that_is_to_be_written_again_is_dropped(tmp_path):
+    tracker = JsonlTracker(tmp_path, resume_step=0)
+    record(tracker, range(1, 5))
+    tracker.close()
+    layers = (tmp_path / "layers.jsonl").read_bytes()
+    JsonlTracker(tmp_path, resume_step=4, again=True).close()
+    assert {row["step"] for row in read_rows(tmp_path / "metrics.jsonl")} == {1, 2, 3}
+    assert (tmp_path / "layers.jsonl").read_bytes() == layers
+
+
+def test_events_are_kept_whatever_is_resumed_and_steps_are_none(tmp_path):
+    for resume in (0, 1):
+        tracker = JsonlTracker(tmp_path, resume_step=resume)
+        tracker.event("step", 3, 96)
+        tracker.event("rollback", 3, 96, why="test")
+        tracker.close()
+    rows = read_rows(tmp_path / "events.jsonl")
+    assert [(row["event"], row["step"], row["samples"], row["why"]) for row in rows] == [
+        ("rollback", 3, 96, "test")
+    ] * 2
+    assert 0 <= rows[1]["time"] - rows[0]["time"] < 60
 
 
 def test_a_killed_process_keeps_every_row(tmp_path):

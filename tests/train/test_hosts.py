@@ -58,7 +58,7 @@ def test_hosts_of_about_the_same_speed_are_not_slow():
 
 def test_a_row_holds_a_value_for_each_process():
     row = json.loads(json.dumps(report([0.129, 0.182]).row(), allow_nan=False))
-    assert row["name"] == ["node14", "node15"]
+    assert row["host"] == ["node14", "node15"]
     assert row["compute_s"] == [0.129, 0.182]
     assert row["wait_s"] == [0.004, 0.004]
     assert row["step_s"] == [0.2, 0.2]

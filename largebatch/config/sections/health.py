@@ -69,15 +69,15 @@ class Health:
     )
     grace_s: float = option(
         25.0,
-        "seconds from the first SIGTERM, SIGINT or SIGUSR1 within which the run saves and stops; "
-        "after them it ends with the last checkpoint",
+        "seconds from the first SIGTERM within which the run saves and stops; after them it ends "
+        "with the last checkpoint",
         within="above 0",
         mathematics=False,
     )
     before_limit_s: float = option(
         120.0,
         "seconds before the end of a SLURM job (SLURM_JOB_END_TIME) at which the run stops as if "
-        "it had a signal",
+        "it had a signal; SIGUSR1 gives it as long, but at least `grace_s`",
         within="at least 0",
         mathematics=False,
     )
