@@ -139,10 +139,10 @@ def test_an_error_of_one_process_ends_the_other_which_names_it(tmp_path):
 
 
 def test_when_one_process_hangs_all_end_with_their_stacks(tmp_path):
-    options = ["--config.schedule.length=100000 steps", "--config.health.step_limit_s=6"]
+    options = ["--config.schedule.length=100000 steps", "--config.health.step_limit_s=12"]
     code, errors = Processes(tmp_path, 2, *options, fault=("hang", "1", "4")).end(150)
     assert code == 70
-    assert "health.step_limit_s=6; the same command resumes" in errors
+    assert "health.step_limit_s=12; the same command resumes" in errors
     assert summary(tmp_path)["status"] == "failed"
     assert any("sleeps_for_ever" in path.read_text() for path in tmp_path.glob("stacks_*.txt"))
 
