@@ -120,15 +120,15 @@ class Loop:
                     # Waits for the previous step while this one computes: the host runs one ahead.
                     verdict = self._finished(*pending)
                 pending = (step, metrics)
+                stops = bool(self._leaving) or self._stops_at(step)
                 if verdict.action == "rollback":  # this step began where that one led
-                    if not self._stops_at(step):
+                    if not stops:
                         self._report(step, jax.device_get(metrics))
                         self._journal.event("step", step)
-                    state = self._rolled_back(verdict, step, save=not self._stops_at(step))
-                    pending = None
+                    state, pending = self._rolled_back(verdict, step, save=not stops), None
                 if plan.is_due(step, stage.plan.layers_every_steps):
                     self._journal.layers(step, state)
-                if self._leaving or self._stops_at(step):
+                if stops:
                     state = self._stop_at(step, state, metrics, judge=pending is not None)
                     pending = None
             if pending is not None and (verdict := self._finished(*pending)).action == "rollback":
@@ -210,7 +210,8 @@ class Loop:
             state, rolled = sound, True
         self.clock.pause()  # a rollback has started it
         last = step == plan.stop_after_step
-        extra = {}
+        # A row of its own, but not for having been told to stop: the log would show it for ever.
+        extra = {} if self._stops_at(step) else None
         if last or plan.evaluates_at(step):
             extra = self._evaluated(step, state, metrics)
         self._report(step, metrics, extra)
