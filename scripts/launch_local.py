@@ -52,9 +52,12 @@ def wait(started: Sequence[subprocess.Popen]) -> None:
 
 
 def verdict(codes: Sequence[int]) -> int:
-    """The exit code to pass on: rather one that says why than one of those that had to follow."""
-    failed = [code for code in codes if code]
-    return next((code for code in failed if code != PEER), failed[0] if failed else 0)
+    """The exit code to pass on: one that says why, rather than that of one that had to follow.
+
+    A process that was killed by a signal n says nothing: 128 + n, if no other has noticed.
+    """
+    failed = sorted((code for code in codes if code), key=lambda code: (code < 0, code == PEER))
+    return 0 if not failed else failed[0] if failed[0] > 0 else 128 - failed[0]
 
 
 def stop(started: Sequence[subprocess.Popen]) -> None:

@@ -171,7 +171,8 @@ def _remedy(root: str, split: str) -> str:
     """What to do where a split is absent."""
     if any(_split_folder(root, other) for other in _SPLITS):
         return f"put the {split} pictures there"
-    meant = nearby(root, lambda path: _split_folder(path, split) is not None)
+    # Both, since many a folder has one called train.
+    meant = nearby(root, lambda path: all(_split_folder(path, each) for each in _SPLITS))
     return f"{meant} looks right: write folder:{meant}" if meant else "correct the path"
 
 

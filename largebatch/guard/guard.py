@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import socket
 import sys
@@ -165,7 +166,10 @@ class Guard:
                 raise
             # A collective fails as soon as the process at its other end is gone; who that was is
             # known after it has been missed for a while.
-            theirs = isinstance(error, jax.errors.JaxRuntimeError)
+            # Runtime errors, but a ValueError from a collective of the host: told by its status.
+            theirs = isinstance(error, jax.errors.JaxRuntimeError) or (
+                re.match(r"[A-Z_]+: ", str(error)) is not None
+            )
             word = self._peers.wait(1.5 * self._options.peer_timeout_s) if theirs else None
             if word is None:
                 kind = "mistake" if isinstance(error, UserError) else "failed"
@@ -224,7 +228,7 @@ class Guard:
             code = _FOLLOWING.get(word.kind, codes.PEER)
             self._end(code, str(word), told=True)
         if self._reason and self._limits.setup:
-            self._end(codes.PREEMPTED, f"{self._reason} before the training began")
+            self._end(codes.PREEMPTED, f"{self._reason}, with nothing to save yet")
         if time.monotonic() > self._until:
             self._end(
                 codes.PREEMPTED,

@@ -35,7 +35,8 @@ class Tracker(Protocol):
                 done with all that belongs to it; `eval_start`; `eval_stop`, with `top1`, a
                 fraction; `train_stop`; `checkpoint`, when one is begun; `preempted`; `skipped` and
                 `rollback`, of a step that was not finite or diverged; `hosts`, with the times of
-                all; `replay`, with what differs, if anything does.
+                all; `replay`, with what differs, if anything does; `unhealthy`, with why the run
+                ends.
             step: optimizer steps completed.
             samples: training samples consumed.
             **values: what belongs to it.

@@ -145,7 +145,7 @@ class Health:
         if verdict := self._rollback(seen, step - 1):
             return verdict
         policy = {
-            "stop": "health.policy=skip or rollback goes on",
+            "stop": "or go on with health.policy=skip or, behind a checkpoint, rollback",
             "skip": f"raise health.max_skips={options.max_skips}",
             "rollback": self._more_rollbacks,
         }[options.policy]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from largebatch.errors import HealthError
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
 from largebatch.tracking import Summary, Tracker
@@ -237,7 +238,11 @@ class Loop:
         self._guard.alive()
         if metrics.stop is not None and metrics.stop > 0:
             self._leaving = self._guard.requested or "another process is to stop"
-        verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
+        try:
+            verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
+        except HealthError as error:
+            self._journal.event("unhealthy", step, why=str(error))
+            raise
         self._tell(verdict, step)
         return verdict
 

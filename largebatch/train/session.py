@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -131,7 +132,7 @@ class _Session:
         self.step = None if self.stored is None else self.stored.step
         if self.step is None and (request.eval_only or request.resume == "must"):
             raise CheckpointError(
-                f"no checkpoint in {request.workdir} to resume from; give another --workdir"
+                f"no checkpoint in {request.workdir} yet; train first, give another --workdir"
                 + ("" if request.eval_only else ", or drop --resume=must")
             )
         if not request.eval_only and self.step != made.plan.steps:
@@ -169,7 +170,7 @@ class _Session:
                 )
             self.guard.keep_stacks(request.workdir)
             try:
-                with self.guard.section("step"):
+                with self.guard.section("step"), _full_disk_explained(request.workdir):
                     loop.train(state)
                 self._saved(loop)
                 status = "complete" if loop.step == plan.steps else "stopped"
@@ -297,6 +298,20 @@ class _Session:
         self.console.closing(
             rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
         )
+
+
+@contextlib.contextmanager
+def _full_disk_explained(place: Path) -> Iterator[None]:
+    """Turn a log that cannot be written into one line; a checkpoint that cannot only warns."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise UserError(
+            f"the logs in {place} cannot be written ({error.strerror}); free some space, then the "
+            "same command resumes from the newest checkpoint"
+        ) from error
 
 
 @contextlib.contextmanager

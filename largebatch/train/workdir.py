@@ -94,7 +94,8 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
             f"--workdir={workdir} cannot be written to ({error.strerror}); choose another directory"
         ) from error
     old = sorted(path for name in OWN for path in workdir.glob(name))
-    if not old or not (anew or not _has_checkpoint(workdir)):
+    trained = any(path.name == "metrics.jsonl" and path.stat().st_size for path in old)
+    if not old or not (anew or (trained and not _has_checkpoint(workdir))):
         return None
     kept = workdir / "previous"
     number = 1 + max((int(p.name) for p in kept.glob("*") if p.name.isdigit()), default=0)

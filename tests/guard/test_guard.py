@@ -67,7 +67,7 @@ def test_a_signal_while_compiling_ends_at_once(tmp_path, number):
     code, errors = ended(process)
     assert code == 75
     name = signal.Signals(number).name
-    assert f"{name} before the training began; the same command resumes" in errors
+    assert f"{name}, with nothing to save yet; the same command resumes" in errors
     assert json.loads((tmp_path / "end.json").read_text())[0] == "preempted"
     assert (tmp_path / "last").exists()
 
