@@ -14,6 +14,8 @@ from largebatch.errors import ConfigError, DataError
 T = TypeVar("T")
 _MIB = 1 << 20
 _END = object()
+# Elements ahead, however small: Grain begins all of them before it hands out the first.
+_MOST = 256
 PIECE = 32 * _MIB
 # How long closing waits for a thread within an element: a disk that hangs must not hang the run.
 _FAREWELL_S = 5.0
@@ -83,7 +85,7 @@ def read_ahead(
     from absl import flags
 
     workers = max(1, reading.processes)
-    ahead = max(1, reading.memory_bytes // max(1, element_bytes) // workers)
+    ahead = max(1, min(_MOST, reading.memory_bytes // max(1, element_bytes) // workers))
     # Threads beyond the buffer would only idle, and Grain warns of them.
     options = grain.ReadOptions(
         num_threads=min(reading.threads, ahead),

@@ -17,7 +17,7 @@ def finish_text(devices, microbatch, **sections):
     made = worlds.steps(worlds.config(**sections), devices, microbatch, "float32")
     programs = Programs(made)
     carry = programs._carry if made.plan.microbatches > 1 else None
-    lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates)
+    lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates, None)
     return lowered.as_text(), made
 
 
@@ -61,7 +61,9 @@ def overlap(scheme):
     """
     made = worlds.steps(worlds.config(comm={"allreduce": scheme}), 4, 1, "float32")
     programs = Programs(made)
-    outer = jax.make_jaxpr(made.finish)(programs.state, None, *programs._images, programs._rates)
+    outer = jax.make_jaxpr(made.finish)(
+        programs.state, None, *programs._images, programs._rates, None
+    )
     jaxpr = outer.jaxpr
     while not any(e.primitive.name.startswith("psum") for e in jaxpr.eqns):
         (jaxpr,) = (
