@@ -7,22 +7,11 @@ The same command again resumes. docs/configuration.md lists every option.
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.config import command_line, load
-from largebatch.errors import UserError
-from largebatch.guard import (
-    FAILED,
-    MISTAKE,
-    PEER,
-    PREEMPTED,
-    Guard,
-    Interrupted,
-    PeerError,
-    leave,
-)
+from largebatch.guard import Guard, exit_code, leave
 from largebatch.parallel import processes
 from largebatch.parallel.peers import peers_of
 from largebatch.train import session
@@ -54,39 +43,30 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard has what each means)."""
+def run(arguments: Sequence[str]) -> None:
+    """Resolve the command line and do what it asks for."""
     flags, others = parse(arguments)
-    try:
-        overrides = command_line.overrides(others)
-        config = load(flags.config, overrides)
-        request = session.Request(
-            recipe=flags.config,
-            workdir=flags.workdir or Path("runs") / flags.config.stem,
-            overrides=tuple(overrides),
-            resume=flags.resume,
-            dry_run=flags.dry_run,
-            eval_only=flags.eval_only,
+    overrides = command_line.overrides(others)
+    config = load(flags.config, overrides)
+    request = session.Request(
+        recipe=flags.config,
+        workdir=flags.workdir or Path("runs") / flags.config.stem,
+        overrides=tuple(overrides),
+        resume=flags.resume,
+        dry_run=flags.dry_run,
+        eval_only=flags.eval_only,
+    )
+    with Guard(config.health).watching() as guard:
+        hosts = processes.initialise(
+            coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
-        with Guard(config.health).watching() as guard:
-            hosts = processes.initialise(
-                coordinator=flags.coordinator, processes=flags.processes, process=flags.process
-            )
-            guard.join(peers_of(config.health.peer_timeout_s))
-            session.run(config, request, hosts=hosts, guard=guard)
-    except Interrupted as reason:
-        print(f"stopped ({reason}); the same command resumes", file=sys.stderr)
-        return PREEMPTED
-    except PeerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return PEER
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return MISTAKE
-    except Exception:  # one of several must not wait for the others while it ends
-        traceback.print_exc()
-        return FAILED
-    return 0
+        guard.join(peers_of(config.health.peer_timeout_s))
+        session.run(config, request, hosts=hosts, guard=guard)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    return exit_code(lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -29,3 +29,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type's name."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -18,7 +18,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 
-from largebatch.errors import DataError
+from largebatch.errors import DataError, one_line
 
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 # Two splits then hold half of the files that the process may open.
@@ -256,11 +256,6 @@ def check_present(directory: str, names: list[str]) -> None:
             + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
             + f" of {len(names):,} shards; restore the files or prepare the data set anew"
         )
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error's message, or its type's name."""
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _most_open(files: int) -> int:

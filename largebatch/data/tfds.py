@@ -19,11 +19,10 @@ from largebatch.data.examples import (
     Shards,
     check_present,
     lengths_of,
-    one_line,
 )
 from largebatch.data.places import holds, nearby
 from largebatch.data.sources import SourceOptions, differing
-from largebatch.errors import DataError, did_you_mean
+from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import folders
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")

@@ -1,7 +1,7 @@
 """What watches over a run: signals, time limits, hangs, and the other processes."""
 
 from largebatch.guard.codes import FAILED, HUNG, MISTAKE, PEER, PREEMPTED
-from largebatch.guard.guard import IDLE, Guard, Interrupted, PeerError, leave
+from largebatch.guard.guard import IDLE, Guard, Interrupted, PeerError, exit_code, leave
 from largebatch.guard.limits import Section
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "Interrupted",
     "PeerError",
     "Section",
+    "exit_code",
     "leave",
 ]

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, Self
@@ -16,7 +17,7 @@ from typing import NoReturn, Self
 import jax
 
 from largebatch.config.sections import Health
-from largebatch.errors import UserError
+from largebatch.errors import UserError, one_line
 from largebatch.guard import codes
 from largebatch.guard.limits import Limits, Section
 from largebatch.parallel.peers import Kind, Peers
@@ -174,7 +175,7 @@ class Guard:
             if word is None:
                 kind = "mistake" if isinstance(error, UserError) else "failed"
                 with contextlib.suppress(Exception):  # process 0 may be gone already
-                    self._peers.tell(kind, _first_line(error))
+                    self._peers.tell(kind, one_line(error))
             self._leave_peers()
             if word is None:
                 raise
@@ -294,8 +295,24 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def exit_code(run: Callable[[], None]) -> int:
+    """Run; how it failed, if it did, is said on standard error.
+
+    Returns:
+      The code that the process is to end with.
+    """
+    try:
+        run()
+    except Interrupted as reason:
+        _say(f"stopped ({reason}); {RESUMES}")
+        return codes.PREEMPTED
+    except UserError as error:
+        _say(f"error: {error}")
+        return codes.PEER if isinstance(error, PeerError) else codes.MISTAKE
+    except Exception:  # one of several must not wait for the others while it ends
+        traceback.print_exc()
+        return codes.FAILED
+    return 0
 
 
 def leave(code: int) -> NoReturn:

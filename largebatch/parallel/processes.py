@@ -91,12 +91,19 @@ def initialise(
     return f"{jax.process_count()} processes ({how})"
 
 
+def gather(array: np.ndarray) -> np.ndarray:
+    """The arrays of all processes, (processes, *shape), of 32 bits or less; each must call it."""
+    if jax.process_count() == 1:
+        return array[None]
+    return np.asarray(multihost_utils.process_allgather(array))
+
+
 def agreed_minimum(value: int) -> int:
     """The least of the values (0 to 2⁶¹) that the processes pass; each must call it."""
     if jax.process_count() == 1:
         return value
     # Arrays on devices are 32 bits wide unless x64 is on: two halves.
-    halves = multihost_utils.process_allgather(np.array(divmod(value, 2**31), np.int32))
+    halves = gather(np.array(divmod(value, 2**31), np.int32))
     return min(int(high) * 2**31 + int(low) for high, low in halves)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from largebatch import parallel
 from largebatch.parallel import REPLICATED, SPLIT
+from largebatch.parallel.processes import gather
 from largebatch.train.steps import Steps
 from largebatch.train.transfer import Images
 
@@ -153,27 +153,16 @@ def gathered(times: HostTimes, names: Sequence[str], slow_factor: float) -> Repo
     """
     if jax.process_count() == 1:
         return None
-    rows = gather(times.means).tolist()
+    rows = gather(np.asarray(times.means, np.float32)).tolist()
     hosts = (Host(i, name, *row) for i, (name, row) in enumerate(zip(names, rows, strict=True)))
     return Report(tuple(hosts), slow_factor)
-
-
-def gather(values: Sequence[float]) -> np.ndarray:
-    """The values of all processes (processes, values) as float32; each must call it."""
-    return _all(np.asarray(values, np.float32))
 
 
 def host_names() -> tuple[str, ...]:
     """The host of each process, once at the start; each must call it."""
     name = socket.gethostname().encode()[:_NAME_BYTES]
-    rows = _all(np.frombuffer(name.ljust(_NAME_BYTES, b"\0"), np.uint8))
+    rows = gather(np.frombuffer(name.ljust(_NAME_BYTES, b"\0"), np.uint8))
     return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows)
-
-
-def _all(array: np.ndarray) -> np.ndarray:
-    if jax.process_count() == 1:
-        return array[None]
-    return np.asarray(multihost_utils.process_allgather(array))
 
 
 def probe(steps: Steps) -> Callable[[PyTree, PyTree, Images, jax.Array], jax.Array]:

@@ -20,10 +20,10 @@ import numpy as np
 
 from largebatch import parallel
 from largebatch.parallel import REPLICATED, SPLIT
-from largebatch.parallel.processes import agreed_minimum
-from largebatch.train.hosts import gather
+from largebatch.parallel.processes import agreed_minimum, gather
 from largebatch.train.state import Metrics, TrainState
 from largebatch.train.steps import Steps
+from largebatch.train.stored_arrays import by_path
 
 Result = tuple[TrainState, Metrics]
 PyTree = Any
@@ -109,7 +109,7 @@ class Replay:
         return jax.jit(
             lambda state: jax.tree.map(jnp.copy, state),
             out_shardings=shardings,
-            compiler_options=self._options,
+            compiler_options=self._steps.unoptimised,
         )
 
     def compared(self, first: Result, second: Result) -> Mismatch | None:
@@ -131,7 +131,7 @@ class Replay:
         counts, distances = every.max(axis=0)
         found = [
             Difference(name, int(counts[i]), float(distances[i]))
-            for i, name in enumerate(_names(first))
+            for i, name in enumerate(by_path(_tree(first)))
             if counts[i]
         ]
         processes = tuple(np.flatnonzero(every[:, 0].any(axis=1)).tolist())
@@ -156,24 +156,13 @@ class Replay:
 
         specs = {**self._steps.specs._asdict(), "metrics": REPLICATED}
         mapped = parallel.map_over(self._steps.mesh, compare, (specs, specs), SPLIT)
-        return jax.jit(mapped, compiler_options=self._options)
-
-    @property
-    def _options(self) -> dict[str, int] | None:
-        """On CPU, to optimise such programs takes seconds, and to run them as they are does not."""
-        on_cpu = self._steps.mesh.devices.flat[0].platform == "cpu"
-        return {"xla_backend_optimization_level": 0} if on_cpu else None
+        return jax.jit(mapped, compiler_options=self._steps.unoptimised)
 
 
 def _tree(result: Result) -> PyTree:
     state, metrics = result
     compared = {name: getattr(metrics, name) for name in _COMPARED}
     return {**state._asdict(), "metrics": compared}
-
-
-def _names(result: Result) -> list[str]:
-    paths, _ = jax.tree.flatten_with_path(_tree(result))
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
 
 
 def _difference(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -80,7 +80,7 @@ def run(
             made = build(config, console, devices)
         rows = describe.plan_rows(made, hosts)
         console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
-        with _out_of_memory_explained(made):
+        with _full_disk_explained(request.workdir), _out_of_memory_explained(made):
             if request.dry_run:
                 dry_run(made, request.workdir, guard)
                 return None
@@ -170,7 +170,7 @@ class _Session:
                 )
             self.guard.keep_stacks(request.workdir)
             try:
-                with self.guard.section("step"), _full_disk_explained(request.workdir):
+                with self.guard.section("step"):
                     loop.train(state)
                 self._saved(loop)
                 status = "complete" if loop.step == plan.steps else "stopped"

@@ -60,6 +60,18 @@ class Steps:
         """Whether a step has microbatches for which a device needs no other."""
         return self.plan.microbatches > 1 and self.plan.members == 1
 
+    @property
+    def unoptimised(self) -> dict[str, int] | None:
+        """Options for programs of many small parts that run now and then."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return {"xla_backend_optimization_level": 0} if on_cpu else None
+
+    @functools.cached_property
+    def own_devices(self) -> int:
+        """Devices of this process; counted once, for a pod has thousands."""
+        start, stop = parallel.local_rows(self.mesh, self.mesh.size)
+        return stop - start
+
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The static groups in which gradients are reduced."""
@@ -97,7 +109,7 @@ class Steps:
         # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
         # second to run as it is.
         shardings = parallel.placed(self.mesh, self.specs)
-        return jax.jit(init, out_shardings=shardings, compiler_options=self._unoptimised)
+        return jax.jit(init, out_shardings=shardings, compiler_options=self.unoptimised)
 
     @functools.cached_property
     def stored(self) -> Callable[[TrainState], TrainState]:
@@ -127,7 +139,7 @@ class Steps:
         return jax.jit(
             finite,
             out_shardings=parallel.replicated(self.mesh),
-            compiler_options=self._unoptimised,
+            compiler_options=self.unoptimised,
         )
 
     @functools.cached_property
@@ -283,12 +295,6 @@ class Steps:
 
         mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
         return jax.jit(mapped)
-
-    @property
-    def _unoptimised(self) -> dict[str, int] | None:
-        """Options for programs of many small parts that run now and then."""
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        return {"xla_backend_optimization_level": 0} if on_cpu else None
 
     @property
     def _mode(self) -> BatchMode:
