@@ -12,7 +12,7 @@ from pathlib import Path
 
 from largebatch.config import command_line, load
 from largebatch.guard import Guard, exit_code, leave
-from largebatch.parallel import processes
+from largebatch.parallel import compile_cache, processes
 from largebatch.parallel.peers import peers_of
 from largebatch.train import session
 
@@ -28,6 +28,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--config", type=Path, default=Path("configs/digits.py"), help="recipe (configs/digits.py)"
     )
     parser.add_argument("--workdir", type=Path, help="where the run is kept (runs/RECIPE)")
+    parser.add_argument(
+        "--init_from", help="begin with these weights: a run, checkpoint or file (model.init_from)"
+    )
     parser.add_argument(
         "--resume",
         choices=("auto", "never", "must"),
@@ -47,6 +50,8 @@ def run(arguments: Sequence[str]) -> None:
     """Resolve the command line and do what it asks for."""
     flags, others = parse(arguments)
     overrides = command_line.overrides(others)
+    if flags.init_from:
+        overrides = [*overrides, ("model.init_from", flags.init_from)]
     config = load(flags.config, overrides)
     request = session.Request(
         recipe=flags.config,
@@ -61,6 +66,7 @@ def run(arguments: Sequence[str]) -> None:
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
         guard.join(peers_of(config.health.peer_timeout_s))
+        compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, guard=guard)
 
 

@@ -9,6 +9,7 @@ from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """So that a sample position fits any integer on a device."""
+_TRACKERS = ("wandb", "mlflow")
 _MAX_SEED = 2**31  # it travels to the devices as int32
 
 
@@ -28,6 +29,9 @@ def check_ranges(config: Config) -> None:
             or (value >= 1 and "below 1" in within)
         ):
             raise ConfigError(f"{key}={value} must be {within}")
+    for name in config.run.trackers:
+        if name not in _TRACKERS:
+            raise ConfigError(f"run.trackers={name} is not one of {', '.join(_TRACKERS)}")
     if config.run.seed >= _MAX_SEED:
         raise ConfigError(f"run.seed={config.run.seed} must be below {_MAX_SEED}")
 

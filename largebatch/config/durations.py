@@ -47,6 +47,31 @@ def samples(
     return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])
 
 
+def step_range(text: str, key: str, steps: int) -> tuple[int, int] | None:
+    """The first and the last step of a range such as '10:15'; None where the text is empty.
+
+    Args:
+      text: the range.
+      key: the option it stands in, for messages.
+      steps: of the whole training.
+
+    Raises:
+      ConfigError: the text is no range, or none within the training.
+    """
+    if not text:
+        return None
+    match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text.strip())
+    if match is None:
+        raise ConfigError(f"{key}={shown(text)} is not a range of steps; write '10:15'")
+    first, last = int(match[1]), int(match[2])
+    if not 1 <= first <= last <= steps:
+        raise ConfigError(
+            f"{key}={text} does not lie in the {steps} steps of the training; write FIRST:LAST, "
+            f"such as {max(1, min(10, steps - 1))}:{min(15, steps)}"
+        )
+    return first, last
+
+
 def epoch_samples(examples: int, batch: int, end: str) -> int:
     """The samples that make an epoch.
 

@@ -49,6 +49,8 @@ class Plan:
     """0: never."""
     replay_every_steps: int = 0
     """0: never."""
+    profile_steps: tuple[int, int] | None = None
+    """The first and the last step that are traced; None: none."""
     evaluate_first_step: int = 0
     """The first evaluation with this batch, and from where the interval counts; 0: as others."""
     stage_steps: int = 0

@@ -195,6 +195,7 @@ def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan
         plan,
         stop_after_step=step_at("run.stop_after", stop) if stop else plan.stop_after_step,
         stuck_after_step=step_at("health.stuck_after", stuck) if stuck else 0,
+        profile_steps=durations.step_range(plan.config.run.profile, "run.profile", plan.steps),
     )
 
 

@@ -6,10 +6,12 @@ out. Only process 0 of a run makes trackers and a real console; every other proc
 """
 
 from largebatch.tracking.console import Console
+from largebatch.tracking.hosted import hosted
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
 from largebatch.tracking.mlperf import MlperfTracker
 from largebatch.tracking.progress import Progress
 from largebatch.tracking.summary import Summary
+from largebatch.tracking.target import Target
 from largebatch.tracking.tensorboard import TensorBoardTracker
 from largebatch.tracking.tracker import Composite, Tracker
 
@@ -20,7 +22,9 @@ __all__ = [
     "MlperfTracker",
     "Progress",
     "Summary",
+    "Target",
     "TensorBoardTracker",
     "Tracker",
+    "hosted",
     "read_rows",
 ]

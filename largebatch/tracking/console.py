@@ -1,5 +1,6 @@
 """What a person sees of a run: the plan, the progress, the outcome."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -45,13 +46,15 @@ class Console:
             file: where to print; standard output when None.
             force_terminal: treat the output as a terminal or not; None asks it.
             width: terminal cells; None asks the terminal.
-            every_s: least time, in seconds, between two progress lines without a terminal.
+            every_s: least time, in seconds, between two progress lines without a terminal; in a
+                SLURM job there is one for each row of the log instead.
             clock: a monotonic clock, in seconds.
         """
         terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
         self._quiet = quiet
         self._to_stdout = file is None
-        self._every_s = every_s
+        # A job's file is read afterwards, beside the log: a line for each row there.
+        self._every_s = None if "SLURM_JOB_ID" in os.environ else every_s
         self._clock = clock
         self._out = _rich(file=file, force_terminal=terminal, width=width)
         self._animates = terminal and self._out.is_interactive and not quiet
@@ -99,7 +102,7 @@ class Console:
         def elapsed() -> float:
             return self._clock() - started
 
-        self.note(f"compiling {what}: done once, may take minutes")
+        self.note(f"compiling {what}: may take minutes the first time")
         try:
             if self._may_animate():
                 with self._animate(_Waiting(f"compiling {what}", elapsed), transient=True):
@@ -146,7 +149,15 @@ class Console:
             plain.finish()
 
     def evaluation(
-        self, step: int, *, epoch: float, loss: float, top1: float, top5: float, seconds: float
+        self,
+        step: int,
+        *,
+        epoch: float,
+        loss: float,
+        top1: float,
+        top5: float,
+        seconds: float,
+        target: str = "",
     ) -> None:
         """Prints the result of an evaluation, also while progress is shown.
 
@@ -157,6 +168,7 @@ class Console:
             top1: accuracy, a fraction.
             top5: the same within the first five guesses.
             seconds: how long the evaluation took.
+            target: what to say of the accuracy that the run is to reach; empty: nothing.
         """
         fields = (
             f"validation at step {step}",
@@ -165,6 +177,7 @@ class Console:
             f"top-1 {top1:.2%}",
             f"top-5 {top5:.2%}",
             f"{seconds:.1f} s",
+            *([target] if target else []),
         )
         self._line(Text(GAP.join(fields), style="bold"))
 

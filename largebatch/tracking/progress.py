@@ -57,6 +57,7 @@ class Reading:
         loss: training loss; None when not reported.
         images_per_s: throughput; None when unknown.
         due: time of the clock, in seconds, at which the last step should end; None when unknown.
+        wait: share of the training time that was waiting for data; None when unknown.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Reading:
     loss: float | None = None
     images_per_s: float | None = None
     due: float | None = None
+    wait: float | None = None
 
 
 class Progress:
@@ -94,7 +96,14 @@ class Progress:
         self._reading = Reading(first_step)
 
     def update(
-        self, step: int, *, loss: float | None, images_per_s: float | None, epoch: float
+        self,
+        step: int,
+        *,
+        loss: float | None,
+        images_per_s: float | None,
+        epoch: float,
+        wait: float | None = None,
+        has_row: bool = False,
     ) -> None:
         """Reports progress.
 
@@ -103,6 +112,8 @@ class Progress:
             loss: training loss, or None.
             images_per_s: throughput; None shows the mean since the first step instead.
             epoch: epochs consumed, fractions included.
+            wait: share of the training time that was waiting for data, or None.
+            has_row: whether the log has a row of this step.
         """
         now = self._clock()
         self._pace.update(step, now)
@@ -111,7 +122,7 @@ class Progress:
             images_per_s = self._samples_per_step / pace
         remaining = self._total - step
         due = now if remaining <= 0 else None if pace is None else now + remaining * pace
-        self._reading = Reading(step, epoch, loss, images_per_s, due)
+        self._reading = Reading(step, epoch, loss, images_per_s, due, wait)
 
     def fields(self) -> dict[str, str]:
         """Returns what is known now, as texts in the order in which they are shown."""
@@ -123,6 +134,8 @@ class Progress:
             fields["loss"] = f"loss {reading.loss:.4f}"
         if reading.images_per_s is not None:
             fields["images_per_s"] = images_per_s_text(reading.images_per_s)
+        if reading.wait is not None:
+            fields["wait"] = f"input wait {reading.wait:.0%}"
         fields["elapsed"] = duration(now - self._started)
         if reading.due is not None:
             fields["eta"] = f"eta {duration(max(0.0, reading.due - now))}"
@@ -152,7 +165,7 @@ class PlainProgress(Progress):
         samples_per_step: int,
         clock: Callable[[], float],
         emit: Callable[[str], None],
-        every_s: float,
+        every_s: float | None,
     ) -> None:
         """See `Progress`.
 
@@ -162,7 +175,7 @@ class PlainProgress(Progress):
             samples_per_step: the global batch, in images.
             clock: a monotonic clock, in seconds.
             emit: prints one line.
-            every_s: least time between two lines, in seconds.
+            every_s: least time between two lines, in seconds; None: a line for each row of the log.
         """
         super().__init__(total_steps, first_step, samples_per_step=samples_per_step, clock=clock)
         self._emit = emit
@@ -170,13 +183,15 @@ class PlainProgress(Progress):
         self._emitted_at: float | None = None
         self._emitted_step = first_step
 
-    def update(
-        self, step: int, *, loss: float | None, images_per_s: float | None, epoch: float
-    ) -> None:
+    def update(self, step: int, *, has_row: bool = False, **reported: float | None) -> None:
         """See `Progress.update`; prints a line when one is due."""
-        super().update(step, loss=loss, images_per_s=images_per_s, epoch=epoch)
-        silent_s = None if self._emitted_at is None else self._clock() - self._emitted_at
-        if silent_s is None or silent_s >= self._every_s or step >= self._total:
+        super().update(step, has_row=has_row, **reported)
+        if self._every_s is None:
+            due = has_row
+        else:
+            silent_s = None if self._emitted_at is None else self._clock() - self._emitted_at
+            due = silent_s is None or silent_s >= self._every_s
+        if due or step >= self._total:
             self.finish()
 
     def finish(self) -> None:
@@ -192,8 +207,8 @@ class PlainProgress(Progress):
 def fit(fields: dict[str, str], width: int) -> tuple[dict[str, str], int]:
     """Chooses what of a line fits a terminal.
 
-    The bar gives way after elapsed time and epoch, and before throughput and loss; the step and
-    the remaining time stay.
+    The bar gives way after elapsed time, the wait and epoch, and before throughput and loss; the
+    step and the remaining time stay.
 
     Args:
         fields: name → text, in order.
@@ -203,8 +218,11 @@ def fit(fields: dict[str, str], width: int) -> tuple[dict[str, str], int]:
         The fields kept, and the cells left for the bar (0: none).
     """
     least, greatest = BAR_CELLS
-    droppable = ("elapsed", "epoch", "images_per_s", "loss")
-    for bar, count in ((True, 0), (True, 1), (True, 2), (False, 2), (False, 3), (False, 4)):
+    droppable = ("elapsed", "wait", "epoch", "images_per_s", "loss")
+    for bar, count in (
+        *((True, dropped) for dropped in range(4)),
+        *((False, dropped) for dropped in range(3, 6)),
+    ):
         kept = {name: text for name, text in fields.items() if name not in droppable[:count]}
         room = width - len(GAP.join(kept.values()))
         if bar and room >= least + len(GAP):

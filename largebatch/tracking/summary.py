@@ -1,5 +1,6 @@
 """How a run ended, in one small file that other programs can read."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,6 +31,9 @@ class Summary:
         skips: steps of all turns whose update was left out, since it was not finite.
         rollbacks: how often the run went back to a checkpoint, in all turns.
         unreadable: examples that process 0 met in this turn and could not decode.
+        target_top1: accuracy that the run was to reach, a fraction; None without one.
+        target_step: steps after which an evaluation first reached it; None where none did.
+        target_s: wall time until then, of all turns, in seconds; None likewise.
     """
 
     status: Status
@@ -48,10 +52,21 @@ class Summary:
     skips: int = 0
     rollbacks: int = 0
     unreadable: int = 0
+    target_top1: float | None = None
+    target_step: int | None = None
+    target_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
             raise ValueError(f"status is {self.status!r}; it must be one of {get_args(Status)}")
+
+    @classmethod
+    def read(cls, workdir: Path) -> "Summary | None":
+        """Reads `summary.json` of the directory of a run; None where there is none that is whole."""
+        try:
+            return cls(**json.loads((workdir / "summary.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def write(self, workdir: Path) -> Path:
         """Writes `summary.json` into the directory of the run.

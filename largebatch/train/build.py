@@ -134,15 +134,20 @@ class Run:
 
     @property
     def _reading(self) -> data.Reading:
-        options = self.plan.config.data
-        threads, memory = options.threads or data.cores(), options.memory_mib * 2**20
-        readers = threads * max(1, options.processes)
-        return data.Reading(
-            threads=threads,
-            processes=options.processes,
-            memory_bytes=memory,
-            piece_bytes=min(data.PIECE, memory // (2 * readers)),  # work for each, and more waiting
-        )
+        return reading_of(self.plan.config)
+
+
+def reading_of(config: Config) -> data.Reading:
+    """Who reads for a run, and how far ahead."""
+    options = config.data
+    threads, memory = options.threads or data.cores(), options.memory_mib * 2**20
+    readers = threads * max(1, options.processes)
+    return data.Reading(
+        threads=threads,
+        processes=options.processes,
+        memory_bytes=memory,
+        piece_bytes=min(data.PIECE, memory // (2 * readers)),  # work for each, and more waiting
+    )
 
 
 def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:

@@ -12,6 +12,10 @@ from largebatch.train.transfer import OnDevices, patient
 class Clock:
     """Seconds of training, without evaluation and checkpoints, and how many were waiting."""
 
+    earlier_s: float = 0.0
+    """Wall time of the turns before this one."""
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+    """The ``time.perf_counter()`` at which this turn started."""
     train_s: float = 0.0
     wait_s: float = 0.0
     evaluation_s: float = 0.0
@@ -25,6 +29,14 @@ class Clock:
     def pause(self) -> None:
         """Stop counting."""
         self.train_s, self._since = self.now(), None
+
+    def turn_s(self) -> float:
+        """Wall time of this turn so far."""
+        return time.perf_counter() - self.began
+
+    def wall_s(self) -> float:
+        """Wall time of all turns so far."""
+        return self.earlier_s + self.turn_s()
 
     def now(self) -> float:
         """Seconds of training so far."""

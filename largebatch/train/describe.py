@@ -1,10 +1,6 @@
 """A run in words: what it is about to do, and how it ended."""
 
-import contextlib
 import dataclasses
-import importlib.metadata
-import os
-import platform
 import resource
 import shlex
 import sys
@@ -14,6 +10,7 @@ from typing import Any
 import jax
 
 from largebatch.config import Plan, changed
+from largebatch.environment import environment
 from largebatch.train.build import Run
 from largebatch.train.evaluation import Result
 from largebatch.train.memory import GIB
@@ -73,6 +70,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("evaluation", f"every {plan.evaluate_every_steps:,} steps"),
         ("checkpoint", f"every {plan.checkpoint_every_steps:,} steps"),
     ]
+    if cache := jax.config.jax_compilation_cache_dir:
+        rows.append(("compiled programs", f"kept in {cache}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
 
@@ -151,23 +150,4 @@ def resolved(plan: Plan) -> dict[str, Any]:
             "milestones": [list(m) for m in plan.schedule.milestones()],
         },
         "environment": environment(),
-    }
-
-
-def environment() -> dict[str, Any]:
-    """Devices and versions that numbers depend on."""
-    packages = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
-    versions = {}
-    for name in packages:
-        # A benchmark of the step alone may run where input and checkpoints cannot.
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return {
-        "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
-        "processes": jax.process_count(),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": versions,
     }

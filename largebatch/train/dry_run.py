@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from largebatch.errors import CheckpointError
 from largebatch.guard import IDLE, Guard
@@ -16,6 +15,7 @@ from largebatch.train import workdir as directory
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.evaluation import evaluate_batch
+from largebatch.train.initial import initial_state
 from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
 
@@ -48,7 +48,7 @@ def _rehearse(run: Run, place: Path, guard: Guard) -> None:
         console.compiling("initialisation, train step and evaluation"),
     ):
         run.prepare()
-        state = run.programs.init(np.int32(plan.config.run.seed))
+        state = initial_state(run)
     eta, evaluations = run.compile_s, 0
     for stage in run.stages:
         with guard.section("step"):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax
 from largebatch.errors import HealthError
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
-from largebatch.tracking import Summary, Tracker
+from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
@@ -19,6 +20,7 @@ from largebatch.train.evaluation import Result, evaluate
 from largebatch.train.health import WELL, Health, Verdict
 from largebatch.train.inspection import Inspection
 from largebatch.train.journal import Journal
+from largebatch.train.profiling import Profiler
 from largebatch.train.state import Metrics, TrainState
 from largebatch.train.stepping import run_step
 from largebatch.train.stored_arrays import on_devices
@@ -38,18 +40,22 @@ class Loop:
         progress: Progress,
         began: float,
         guard: Guard = IDLE,
+        *,
+        target: Target | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         """``began`` is the ``time.perf_counter()`` at which this turn started."""
         self.run = run
         self.tracker = tracker
         self.checkpoints = checkpoints
         self.before = progress
-        self.clock = Clock(train_s=progress.train_s)
+        self.clock = Clock(progress.wall_s, began, train_s=progress.train_s)
+        self.target = target or Target(0.0)
         self.result: Result | None = None
         self.step = progress.step
         """Steps known to be done."""
-        self._began = began
         self._guard = guard
+        self._profiler = profiler or Profiler(None, Path())
         self._leaving = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
@@ -100,13 +106,14 @@ class Loop:
         batches = stage.train_microbatches(
             plan.position(first), plan.position(last), guard.patience
         )
-        with contextlib.closing(batches), guard.section("step"):
+        with contextlib.closing(batches), contextlib.closing(self._profiler), guard.section("step"):
             self.clock.start()
             feed = self.clock.timed(batches, guard)
             for step in range(first + 1, last + 1):
                 # The host computes rates from the one clock of the run, the sample position.
                 rates = plan.rates(step)
                 copy = self._inspection.begin(stage, step, state)
+                self._profiler.before(step, state)
                 times = self._inspection.measured
                 try:
                     state, metrics = run_step(stage.programs, state, feed, rates, guard, times)
@@ -116,6 +123,8 @@ class Loop:
                     self._leave(step - 1, state)
                     raise
                 self._inspection.end(stage, step, copy, (state, metrics), rates)
+                if self._profiler.after(step, state):
+                    self.run.console.note(f"profile: {self._profiler.place}")
                 verdict = WELL
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
@@ -142,7 +151,7 @@ class Loop:
         return Progress(
             step=step,
             samples=self.run.plan.position(step),
-            wall_s=self.before.wall_s + time.perf_counter() - self._began,
+            wall_s=self.clock.wall_s(),
             compile_s=self.before.compile_s + self.run.compile_s,
             train_s=self.clock.now(),
             skips=self._health.skips,
@@ -174,6 +183,9 @@ class Loop:
             skips=progress.skips,
             rollbacks=progress.rollbacks,
             unreadable=sum(split.count for split in self.run.unreadable.values()),
+            target_top1=self.target.top1 or None,
+            target_step=self.target.step,
+            target_s=self.target.seconds,
         )
 
     def _stops_at(self, step: int) -> bool:
@@ -301,6 +313,7 @@ class Loop:
             self.checkpoints.save(stored, progress, self.run.plan)
         self._journal.event("checkpoint", step)
         self.clock.checkpoint_s += time.perf_counter() - since
+        self._journal.times(step)
 
     def _evaluated(self, step: int, state: TrainState, metrics: Metrics) -> dict[str, float]:
         """Evaluate; the columns of the result.
@@ -320,6 +333,7 @@ class Loop:
             raise
         self._journal.event("eval_stop", step, top1=self.result.top1)
         self.clock.evaluation_s += self.result.seconds
+        self._journal.times(step)
         self.run.console.evaluation(
             step,
             epoch=self._journal.epoch(step),
@@ -327,15 +341,18 @@ class Loop:
             top1=self.result.top1,
             top5=self.result.top5,
             seconds=self.result.seconds,
+            target=self.target.look(step, self.clock.wall_s(), self.result.top1),
         )
         return {f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")}
 
     def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
         self.step = step
-        self._journal.step(step, metrics, extra)
+        has_row = self._journal.step(step, metrics, extra)
         self._bar.update(
             step,
             loss=float(metrics.loss),
             images_per_s=self.images_per_s(step),
             epoch=self._journal.epoch(step),
+            wait=self._journal.input_wait,
+            has_row=has_row,
         )

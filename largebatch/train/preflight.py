@@ -20,7 +20,8 @@ from largebatch.train.making import model_of
 from largebatch.train.memory import GIB
 from largebatch.train.opening import facts_of, open_source
 
-_LOGS = 2**28  # bytes of metrics, layers and TensorBoard events, generously
+LOG_BYTES = 2**28
+"""Of metrics, layers and TensorBoard events, generously."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def preflight(
     on_device = config.data.crops == "device"
     facts = facts_of(*splits, len(devices), jax.process_count(), crops_on_device=on_device)
     plan = resolve(config, facts)
-    needed, free = _checkpoint_bytes(plan) + _LOGS, _free_bytes(out)
+    needed, free = checkpoint_bytes(plan) + LOG_BYTES, free_bytes(out)
     if needed > free:
         raise UserError(
             f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f}; "
@@ -92,13 +93,13 @@ def check_rules(plan: Plan) -> None:
         raise UserError("run.mlperf_log needs mlperf-logging; install it with pip")
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory, f"result_{options.seed}.txt")
-        reached = options.mlperf_target or CLOSED_TARGET
+        reached = options.target or CLOSED_TARGET
         rehearse(
             log,
             plan,
             division=options.mlperf_log,
             accuracy=lambda epochs: reached * (epochs / plan.epochs),
-            target=options.mlperf_target,
+            target=options.target,
         )
         verdict = check_log(log)
     if not verdict.accepted:
@@ -108,13 +109,13 @@ def check_rules(plan: Plan) -> None:
         )
 
 
-def _free_bytes(path: Path) -> int:
+def free_bytes(path: Path) -> int:
     """Bytes free where a directory is, or will be."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     return shutil.disk_usage(existing).free
 
 
-def _checkpoint_bytes(plan: Plan) -> int:
+def checkpoint_bytes(plan: Plan) -> int:
     """Of the checkpoints kept at once: float32 parameters, velocities and statistics."""
     params, stats = jax.eval_shape(model_of(plan).init, 0)
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, stats)]

@@ -34,7 +34,7 @@ def record(
     top1 = [result.top1 for result in results if result.top1 is not None]
     epochs = [r.epochs for r in results if r.reached and r.epochs is not None]
     times = [result.clock_s if result.reached else None for result in results]
-    target = plan.config.run.mlperf_target
+    target = plan.config.run.target
     return {
         "date": datetime.date.today().isoformat(),
         **about,

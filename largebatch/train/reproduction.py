@@ -130,7 +130,7 @@ def _overrides(request: Request, published: Published | None) -> list[tuple[str,
     if request.scale != "full":
         ours.append(("run.scale_to", request.scale))
     elif published and published.target_percent:
-        ours.append(("run.mlperf_target", f"{published.target_percent / 100:.6g}"))
+        ours.append(("run.target", f"{published.target_percent / 100:.6g}"))
     return [*ours, *request.overrides]
 
 

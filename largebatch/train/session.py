@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from largebatch import tracking
 from largebatch.config import Config, changed, microbatch_candidates
@@ -18,14 +17,16 @@ from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
-from largebatch.train import describe, workdir
+from largebatch.train import describe, history, workdir
 from largebatch.train.build import Run, build
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
-from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.evaluation import evaluate
+from largebatch.train.initial import initial_state
 from largebatch.train.loop import Loop
 from largebatch.train.memory import is_exhausted
 from largebatch.train.preflight import check_rules
+from largebatch.train.profiling import Profiler
 from largebatch.train.state import TrainState
 from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
@@ -150,6 +151,8 @@ class _Session:
             )
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
+        if (done := self._complete()) is not None:
+            return done
         progress = self._stored_progress()
         with (
             self.guard.section("compile"),
@@ -160,10 +163,19 @@ class _Session:
                 warm_up(made)
             state = self._state()
         status: Status = "failed"
-        tracker = processes.first_process_does(lambda: self._trackers(progress))
-        with contextlib.closing(tracker or tracking.Composite(())) as tracker:
+        written = self._history(progress)
+        with contextlib.closing(written.tracker):
             self._connect_unreadable()
-            loop = Loop(made, tracker, self.checkpoints, progress, self.began, self.guard)
+            loop = Loop(
+                made,
+                written.tracker,
+                self.checkpoints,
+                progress,
+                self.began,
+                self.guard,
+                target=written.target,
+                profiler=self._profiler(),
+            )
             if jax.process_index() == 0:
                 self.guard.finally_do(
                     "summary", lambda status, _: loop.summary(status).write(request.workdir)
@@ -184,8 +196,26 @@ class _Session:
                 summary = loop.summary(status)
                 if jax.process_index() == 0:
                     summary.write(request.workdir)
-        self._close(summary, loop.result)
+        self._close(summary, loop)
         return summary
+
+    def _complete(self) -> tracking.Summary | None:
+        """What the run came to, if there is nothing left of it to do."""
+        steps, request = self.made.plan.steps, self.request
+        found = tracking.Summary.read(request.workdir)
+        at_end = self.step == steps and not self.stored.progress.evaluation_due
+        complete = found is not None and found.status == "complete" and found.steps == steps
+        if not processes.agreed_minimum(int(at_end and complete)):
+            return None
+        again = describe.command(request.recipe, request.workdir, request.overrides)
+        rows = [
+            *([] if found.top1 is None else [("top-1", f"{found.top1:.2%}")]),
+            ("checkpoint", str(self.checkpoints.path(steps))),
+            ("evaluate", f"{again} --eval_only"),
+            ("train again", f"{again} --resume=never"),
+        ]
+        self.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+        return found
 
     def _connect_unreadable(self) -> None:
         """Have every example that cannot be decoded told and listed; each process lists its own."""
@@ -249,38 +279,24 @@ class _Session:
         return self.stored.progress
 
     def _state(self) -> TrainState:
+        if self.stored is None:
+            return initial_state(self.made)
         programs = self.made.programs
-        if self.stored is not None:
-            stored, self.stored = self.stored, None  # as large on the host as on a device
-            return programs.steps.restored(on_devices(stored.state, programs.stored))
-        return programs.init(np.int32(self.made.plan.config.run.seed))
+        stored, self.stored = self.stored, None  # as large on the host as on a device
+        return programs.steps.restored(on_devices(stored.state, programs.stored))
 
-    def _trackers(self, progress: Progress) -> tracking.Tracker:
-        """The run's files, with what it resolved to; for process 0."""
-        resolved = describe.resolved(self.made.plan)
-        write_json(self.request.workdir / "config.json", resolved)
-        where = {"workdir": self.request.workdir, "resume_step": progress.step}
-        again = bool(progress.evaluation_due)
-        trackers = [
-            tracking.JsonlTracker(**where, again=again),
-            tracking.TensorBoardTracker(**where),
-        ]
-        options = self.made.plan.config.run
-        if options.mlperf_log:
-            facts, kind = self.made.plan.facts, self.made.mesh.devices.flat[0].device_kind
-            log = tracking.MlperfTracker(
-                self.request.workdir / f"result_{options.seed}.txt",
-                self.made.plan,
-                division=options.mlperf_log,
-                platform=f"{facts.devices} × {kind}",
-                target=options.mlperf_target,
-                organisation=options.mlperf_organisation,
-                began=time.time() - (time.perf_counter() - self.began),
-            )
-            trackers.append(log)
-        return tracking.Composite(trackers)
+    def _history(self, progress: Progress) -> history.History:
+        made, place = self.made, self.request.workdir
+        opened = processes.first_process_does(
+            lambda: history.opened(made, place, progress, self.began)
+        )
+        return opened or history.nothing()
 
-    def _close(self, summary: tracking.Summary, result: Result) -> None:
+    def _profiler(self) -> Profiler:
+        steps = self.made.plan.profile_steps if jax.process_index() == 0 else None
+        return Profiler(steps, self.request.workdir / "profile")
+
+    def _close(self, summary: tracking.Summary, loop: Loop) -> None:
         request, again = self.request, (self.request.recipe, self.request.workdir)
         if summary.status == "stopped":
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
@@ -288,7 +304,8 @@ class _Session:
         else:
             following = describe.command(*again, request.overrides, "--eval_only")
         rows = [
-            *describe.result_rows(result),
+            *describe.result_rows(loop.result),
+            *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
             ("memory", describe.memory(self.made)),

@@ -10,7 +10,7 @@ from largebatch.config import Facts, Plan, freeze, resolve
 from largebatch.tracking import read_rows
 from largebatch.train import manifest
 
-TIMED = ("images_per_s", "input_wait")
+TIMED = ("images_per_s", "input_wait", "seconds")
 """What a row of metrics.jsonl says of time."""
 _SHOWN = 5
 

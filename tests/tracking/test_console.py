@@ -62,12 +62,12 @@ def test_plain_output_exactly():
         "│ * seed     7      │",
         "│ * not the default │",
         "╰───────────────────╯",
-        "compiling training step: done once, may take minutes",
+        "compiling training step: may take minutes the first time",
         "compiled training step in 12.3 s",
         "step   1/540  epoch 0.00  loss 2.3456  12,345 images/s",
         "step 119/540  epoch 0.28  loss 2.3456  12,345 images/s  eta 0:01:11",
         "validation at step 119  epoch 0.28  loss 1.2500  top-1 75.08%  top-5 92.31%  3.2 s",
-        "compiling evaluation: done once, may take minutes",
+        "compiling evaluation: may take minutes the first time",
         "compiled evaluation in 1.0 s",
         "warning: one host is slow",
         "step 540/540  epoch 1.25  loss 2.3456  12,345 images/s  eta 0:00:00",
@@ -285,3 +285,25 @@ def test_an_encoding_without_box_characters():
     everything(Console(file=file, width=60, clock=clock), clock)
     everything(Console(file=file, width=60, clock=clock, force_terminal=True), clock)
     assert b"75.08%" in raw.getvalue()
+
+
+@pytest.mark.parametrize(("job", "steps"), [("17", [2, 4]), (None, [1, 4])])
+def test_in_a_slurm_job_each_row_of_the_log_has_a_line(job, steps, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    clock, file = Clock(), io.StringIO()
+    console = Console(file=file, width=80, clock=clock)
+    with console.progress(4, 0, samples_per_step=8) as progress:
+        for step in (1, 2, 3, 4):
+            clock.now += 0.1
+            progress.update(step, loss=1.0, images_per_s=None, epoch=0.1, has_row=step % 2 == 0)
+    assert [int(line[5]) for line in file.getvalue().splitlines()] == steps
+
+
+def test_an_evaluation_says_what_it_reaches():
+    file = io.StringIO()
+    Console(file=file, width=80).evaluation(
+        3, epoch=1.0, loss=1.0, top1=0.76, top5=0.9, seconds=2.0, target="reaches the target"
+    )
+    assert file.getvalue().endswith("2.0 s  reaches the target\n")

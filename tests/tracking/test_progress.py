@@ -150,3 +150,22 @@ def test_duration():
         "1:00:00",
         "100:00:00",
     ]
+
+
+def test_a_line_for_each_row_of_the_log():
+    clock, lines = Clock(), []
+    progress = PlainProgress(9, 0, samples_per_step=8, clock=clock, emit=lines.append, every_s=None)
+    for step in range(1, 10):
+        clock.now += 100.0
+        progress.update(
+            step, loss=1.0, images_per_s=None, epoch=0.0, wait=0.25, has_row=step % 4 == 0
+        )
+    assert [line[:8] for line in lines] == ["step 4/9", "step 8/9", "step 9/9"]
+    assert all("input wait 25%" in line for line in lines)
+
+
+def test_the_wait_gives_way_after_the_elapsed_time_and_before_the_epoch():
+    fields = {"step": "step 1/9", "epoch": "epoch 1.25", "wait": "input wait 25%", "elapsed": "1"}
+    for width, kept in ((51, 4), (50, 3), (47, 2)):
+        assert len(fit(fields, width)[0]) == kept
+    assert list(fit(fields, 47)[0]) == ["step", "epoch"]

@@ -28,10 +28,9 @@ pytestmark = pytest.mark.multiprocess
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The processes of this module compile the same few programs."""
+def _fast_compilation():
+    """The processes of this module take few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
         yield
 

@@ -17,7 +17,7 @@ from largebatch.train.build import Run
 from largebatch.train.session import Request
 from tests.train import worlds
 
-TIMES = {"images_per_s", "input_wait"}
+TIMES = {"images_per_s", "input_wait", "seconds"}
 CONFIG = worlds.config(
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 2},  # two microbatches a step
     data={"source": "digits", "shift": 1},

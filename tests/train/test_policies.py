@@ -20,7 +20,7 @@ from largebatch.train.build import build
 from largebatch.train.session import Request
 from tests.train import worlds
 
-TIMES = {"images_per_s", "input_wait"}
+TIMES = {"images_per_s", "input_wait", "seconds"}
 STEPS = 12
 
 

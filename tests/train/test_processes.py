@@ -27,14 +27,6 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The processes of this module compile the same few programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def launch(workdir, processes, *options):
     """Run train.py as real processes with one CPU device each, or as one with as many."""
     train = ["train.py", f"--workdir={workdir}", *OPTIONS, *options]

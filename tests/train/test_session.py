@@ -19,7 +19,7 @@ from largebatch.train.session import Request, run
 from tests import reference
 from tests.train import worlds
 
-TIMES = {"images_per_s", "input_wait"}
+TIMES = {"images_per_s", "input_wait", "seconds"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -36,6 +36,12 @@ class Model:
         "bias too, as torchvision",
         within="at least 0",
     )
+    init_from: str = option(
+        "",
+        "begin with these weights instead of fresh ones: a run, a checkpoint, or a file as "
+        "scripts/export.py writes or PyTorch users publish; a head of other classes stays fresh; "
+        "empty: none",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "arithmetic of convolutions; parameters, statistics and loss stay float32"
     )

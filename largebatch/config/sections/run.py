@@ -44,17 +44,35 @@ class Run:
         "have no others",
         mathematics=False,
     )
+    target: float = option(
+        0.0,
+        "top-1 of the validation set, a fraction: the summary says when an evaluation first "
+        "reached it, and there the clock of MLPerf's log stops, while training goes on; 0: none, "
+        "in that log 0.759 in the closed division, the end of training in the open one",
+        within="at least 0 and below 1",
+        mathematics=False,
+    )
+    trackers: tuple[str, ...] = option(
+        (),
+        "where the history goes beside JSON lines and TensorBoard: wandb, mlflow, or both",
+        mathematics=False,
+    )
+    profile: str = option(
+        "",
+        "START:STOP, steps from and up to which process 0 writes a trace to WORKDIR/profile, for "
+        "scripts/report.py --trace and XProf; empty: none",
+        mathematics=False,
+    )
+    compile_cache: str = option(
+        "auto",
+        "folder in which compiled programs are kept for the next start, of all runs and "
+        "processes; auto: $JAX_COMPILATION_CACHE_DIR or ~/.cache/largebatch/compile; off: none",
+        mathematics=False,
+    )
     mlperf_log: Literal["", "open", "closed"] = option(
         "",
         "write WORKDIR/result_SEED.txt, MLPerf's log in this division, after a warm-up on made-up "
         "images; such a run cannot be resumed; empty: none",
-        mathematics=False,
-    )
-    mlperf_target: float = option(
-        0.0,
-        "top-1 of the validation set, a fraction, at which that log's clock stops, while training "
-        "goes on; 0: 0.759 in the closed division, the end of training in the open one",
-        within="at least 0 and below 1",
         mathematics=False,
     )
     mlperf_organisation: str = option("unsubmitted", "who would submit that log", mathematics=False)

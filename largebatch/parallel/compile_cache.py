@@ -1,0 +1,79 @@
+"""Where compiled programs are kept between starts."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+from largebatch.errors import ConfigError
+
+LEAST_S = 0.2
+"""Programs that compile faster than this, in seconds, are not worth a file."""
+
+
+def place(option: str, kind: str) -> Path | None:
+    """The folder of ``run.compile_cache``.
+
+    A program for CPUs uses the instructions of the machine that compiled it. A home that machines
+    of several kinds share therefore has a folder for each kind; other devices are part of a
+    program's key in the cache.
+
+    Args:
+      option: ``auto``, ``off`` or a folder.
+      kind: platform of the devices: ``cpu``, ``gpu`` or ``tpu``.
+
+    Returns:
+      The folder, which may not exist yet; None: nothing is kept.
+    """
+    if option == "off":
+        return None
+    chosen = "" if option == "auto" else option
+    chosen = chosen or os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(chosen).expanduser() if chosen else home / "largebatch" / "compile"
+    return folder / f"cpu-{_instructions()}" if kind == "cpu" else folder
+
+
+def use(option: str) -> Path | None:
+    """Keep programs compiled from now on, and take those that are kept already.
+
+    An entry that is damaged is compiled again, with a warning of JAX's. In a folder that several
+    processes share each program is written by one of them.
+
+    Args:
+      option: as ``place`` takes it.
+
+    Returns:
+      The folder; None where nothing is kept.
+
+    Raises:
+      ConfigError: the folder was named and cannot be made.
+    """
+    folder = place(option, jax.default_backend())
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            usable = os.access(folder, os.W_OK)
+        except OSError:
+            usable = False
+        if not usable and option != "auto":
+            raise ConfigError(
+                f"run.compile_cache={option}: {folder} cannot be written; name another "
+                "folder, or off"
+            )
+        folder = folder if usable else None
+    jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+    return folder
+
+
+def _instructions() -> str:
+    """Short hash of what this machine's processor can do."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = platform.processor()
+    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(f"{platform.machine()} {flags or text}".encode()).hexdigest()[:8]

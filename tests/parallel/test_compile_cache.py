@@ -1,0 +1,72 @@
+"""Where compiled programs are kept, and that a second start takes them from there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from largebatch.errors import ConfigError
+from largebatch.parallel import compile_cache
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import jax, jax.numpy as jnp, sys
+from largebatch.parallel import compile_cache
+compile_cache.LEAST_S = 0.0
+compile_cache.use(sys.argv[1])
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))
+print(float(jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((3, 3)))[0, 0]))
+print(sum("cache_hits" in name for name in hits))
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "folder"),
+    [
+        ("auto", "/jax", "/jax"),
+        ("auto", "", "/home/someone/.cache/largebatch/compile"),
+        ("/named", "/jax", "/named"),
+        ("off", "/jax", None),
+    ],
+)
+def test_the_folder(option, variable, folder, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", variable)
+    found = compile_cache.place(option, "gpu")
+    assert found == (folder and Path(folder))
+    on_cpu = compile_cache.place(option, "cpu")
+    assert (on_cpu and on_cpu.parent) == found  # a folder for each kind of processor
+
+
+def test_a_folder_that_was_named_must_be_usable(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run\.compile_cache=.*file: .* cannot be written"):
+        compile_cache.use(str(tmp_path / "file"))
+
+
+def test_without_a_usable_home_nothing_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "file"))
+    assert compile_cache.use("auto") is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_second_process_compiles_nothing_and_a_torn_entry_is_compiled_again(tmp_path):
+    def start():
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "kept")]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    first, second = start(), start()
+    assert first[0] == second[0]
+    assert (int(first[1]), int(second[1]) > 0) == (0, True)
+    entries = [path for path in (tmp_path / "kept").rglob("*-cache") if path.stat().st_size]
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:20])
+    assert start() == first

@@ -1,0 +1,149 @@
+"""Weights & Biases and MLflow: stand-ins with their interfaces and, where installed, themselves."""
+
+import json
+import math
+import sys
+import types
+
+import pytest
+
+from largebatch.errors import UserError
+from largebatch.tracking import hosted
+
+CONFIG = {"config": {"run": {"seed": 3}, "batch": {"workers": 8}}, "plan": {"steps": 9}}
+LAYERS = {"stem/conv/kernel": {"trust_ratio": 0.5, "weight_norm": 2.0}}
+
+
+class Wandb(types.ModuleType):
+    """What of wandb is used."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.started, self.metrics, self.rows, self.finished = [], [], [], 0
+        self.id = "made-up"
+
+    def init(self, **options):
+        self.started.append(options)
+        self.id = options["id"] or "fresh"
+        return self
+
+    @staticmethod
+    def Settings(**options):
+        return options
+
+    def define_metric(self, name, step_metric=None):
+        self.metrics.append((name, step_metric))
+
+    def log(self, row):
+        if row.get("loss") == -1:
+            raise ConnectionError("no route\nto host")
+        self.rows.append(row)
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return module
+
+
+def opened(name, workdir, resume_step=0, warn=pytest.fail):
+    return hosted(name, workdir, resume_step=resume_step, config=CONFIG, warn=warn)
+
+
+def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
+    tracker = opened("wandb", tmp_path)
+    tracker.scalars(3, {"loss": 2.5, "validation/top1": 0.5, "fingerprint": "ab"})
+    tracker.layers(4, 400, LAYERS)
+    tracker.event("checkpoint", 4, 400)
+    tracker.close()
+    tracker.close()
+    assert wandb.rows == [
+        {"step": 3, "loss": 2.5, "validation/top1": 0.5},
+        {"step": 4, "trust_ratio/stem/conv/kernel": 0.5, "weight_norm/stem/conv/kernel": 2.0},
+    ]
+    assert wandb.finished == 1
+    assert ("*", "step") in wandb.metrics
+    (options,) = wandb.started
+    assert (options["project"], options["name"]) == ("largebatch", tmp_path.name)
+    assert options["config"] == CONFIG
+
+
+def test_a_resumed_run_goes_on_with_the_same_and_a_new_one_does_not(wandb, tmp_path):
+    opened("wandb", tmp_path).close()
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "fresh"}
+    opened("wandb", tmp_path, resume_step=5).close()
+    opened("wandb", tmp_path).close()
+    assert [options["id"] for options in wandb.started] == [None, "fresh", None]
+
+
+def test_what_cannot_be_sent_is_told_once_and_ends_nothing(wandb, tmp_path):
+    told = []
+    tracker = opened("wandb", tmp_path, warn=told.append)
+    for step in (1, 2):
+        tracker.scalars(step, {"loss": -1})
+    tracker.scalars(3, {"loss": 1})
+    tracker.close()
+    assert told == ["run.trackers=wandb: no route; the run goes on without"]
+    assert wandb.rows == [{"step": 3, "loss": 1.0}]
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"needs the package wandb; pip install -e '\.\[wandb\]'"):
+        opened("wandb", tmp_path)
+
+
+def test_a_refusal_is_one_line(wandb, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("api_key not configured\nlong story")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(UserError) as caught:
+        opened("wandb", tmp_path)
+    assert str(caught.value) == (
+        "run.trackers=wandb: api_key not configured; mend its settings, or go on with "
+        "--config.run.trackers='()'"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # its own, in great number
+def test_mlflow_itself(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "server").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    tracker = opened("mlflow", tmp_path)
+    tracker.scalars(3, {"loss": 2.5, "validation/top1": 0.5, "fingerprint": "ab"})
+    tracker.close()
+    again = opened("mlflow", tmp_path, resume_step=3)
+    again.scalars(4, {"loss": math.nan})
+    again.layers(4, 400, LAYERS)
+    again.close()
+    assert again.identity == tracker.identity
+    client = MlflowClient()
+    history = client.get_metric_history(tracker.identity, "loss")
+    assert [(m.step, m.value) for m in history[:1]] == [(3, 2.5)]
+    assert history[1].step == 4
+    assert math.isnan(history[1].value)
+    run = client.get_run(tracker.identity)
+    assert run.data.metrics["trust_ratio/stem/conv/kernel"] == 0.5
+    assert run.data.params == {"run.seed": "3", "batch.workers": "8"}
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_itself_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    tracker = opened("wandb", tmp_path)
+    tracker.scalars(3, {"loss": 2.5})
+    tracker.close()
+    (kept,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert kept.name.endswith(tracker.identity)
