@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, environment, write
+from benchmarks.measure import environment, write
 from pages.cost_model import page
 from pages.markdown import percent
 from plots.cost_model import draw
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.cluster import prediction, simulation
+from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError
 from largebatch.files import check_parent
 

@@ -19,7 +19,7 @@ from jax import lax
 
 Tree = dict[str, Any]
 
-BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 FIRST_BLOCK = 1
 
 

@@ -4,7 +4,6 @@ Reads FOLDER/request.json; writes module.txt and answer.json there, or error.jso
 user.
 """
 
-import importlib.metadata
 import json
 import resource
 import sys
@@ -17,6 +16,7 @@ import jax
 from largebatch import parallel
 from largebatch.cluster.topologies import open_topology
 from largebatch.config import Facts, Plan, freeze, resolve
+from largebatch.environment import versions
 from largebatch.errors import UserError
 from largebatch.parallel import Bucket
 from largebatch.parallel.shards import part_size
@@ -70,7 +70,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         "head_flops": _head_flops(steps),
         "compile_s": programs.compile_s,
         "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
-        "versions": _versions(),
+        "versions": versions(_PACKAGES),
     }
 
 
@@ -87,16 +87,6 @@ def _head_flops(steps: Steps) -> float:
     params, _ = jax.eval_shape(steps.model.init, 0)
     (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
     return 2.0 * steps.plan.local_images * kernel.size
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def main(folder: Path) -> int:

@@ -6,7 +6,6 @@ full nodes), ``tpu:KIND:SHAPE`` with the chips along each axis of a slice, such 
 """
 
 import dataclasses
-import importlib.metadata
 import math
 import os
 import re
@@ -17,6 +16,7 @@ import jax
 from largebatch.cluster import gpu_targets
 from largebatch.cluster.clusters import Cluster
 from largebatch.cluster.hardware import HARDWARE, Hardware
+from largebatch.environment import versions
 from largebatch.errors import ConfigError, did_you_mean
 
 _MAX_DEVICES = 2**16
@@ -182,8 +182,4 @@ def _check_installed(topology: Topology) -> None:
 
 
 def _installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return bool(versions([distribution]))

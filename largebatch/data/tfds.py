@@ -52,9 +52,14 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
     version = parts.pop() if len(parts) > 1 and _VERSION.fullmatch(parts[-1]) else ""
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise DataError(f"data.source: {spec!r} is not of the form tfds:NAME[:CONFIG][:VERSION]")
-    root = options.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    root = os.path.abspath(os.path.expanduser(root))
+    root = root_of(options.data_dir)
     return open_prepared(spec, split, _find(spec, root, *parts, version=version), options)
+
+
+def root_of(data_dir: str) -> str:
+    """Where TFDS keeps its sets, absolute; empty is $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
+    root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return os.path.abspath(os.path.expanduser(root))
 
 
 def is_prepared(directory: str) -> bool:

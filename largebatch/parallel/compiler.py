@@ -9,7 +9,6 @@ it is used, and what the compiler refuses is left out with a warning.
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import jax
 
+from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.parallel.processes import agreed_minimum
@@ -256,13 +256,7 @@ def _child(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], s
 
 
 def _key(platform: str, options: Mapping[str, str]) -> str:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    text = json.dumps([platform, sorted(options.items()), versions])
+    text = json.dumps([platform, sorted(options.items()), versions(_PACKAGES)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

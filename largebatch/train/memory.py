@@ -47,10 +47,10 @@ def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
-    return _host_bytes() // 2 // neighbours
+    return host_bytes() // 2 // neighbours
 
 
-def _host_bytes() -> int:
+def host_bytes() -> int:
     """Memory of this host, or of the container or job that this process is confined to."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):

@@ -2,17 +2,16 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from largebatch import tracking
-from largebatch.config import Config, changed, microbatch_candidates
-from largebatch.errors import CheckpointError, ConfigError, UserError
+from largebatch.config import Config, changed
+from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
@@ -22,9 +21,9 @@ from largebatch.train.build import Run, build
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import evaluate
+from largebatch.train.explained import full_disk_explained, out_of_memory_explained
 from largebatch.train.initial import initial_state
 from largebatch.train.loop import Loop
-from largebatch.train.memory import is_exhausted
 from largebatch.train.preflight import check_rules
 from largebatch.train.profiling import Profiler
 from largebatch.train.state import TrainState
@@ -81,7 +80,12 @@ def run(
             made = build(config, console, devices)
         rows = describe.plan_rows(made, hosts)
         console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
-        with _full_disk_explained(request.workdir), _out_of_memory_explained(made):
+        if config.batch.deadline_s and made.plan.microbatches == 1:
+            console.warn(
+                "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
+                f"batch.microbatch below {made.plan.microbatch}"
+            )
+        with full_disk_explained(request.workdir), out_of_memory_explained(made):
             if request.dry_run:
                 dry_run(made, request.workdir, guard)
                 return None
@@ -315,38 +319,3 @@ class _Session:
         self.console.closing(
             rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
         )
-
-
-@contextlib.contextmanager
-def _full_disk_explained(place: Path) -> Iterator[None]:
-    """Turn a log that cannot be written into one line; a checkpoint that cannot only warns."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise
-        raise UserError(
-            f"the logs in {place} cannot be written ({error.strerror}); free some space, then the "
-            "same command resumes from the newest checkpoint"
-        ) from error
-
-
-@contextlib.contextmanager
-def _out_of_memory_explained(made: Run) -> Iterator[None]:
-    """Turn a device's running out of memory into the microbatch to use."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if not is_exhausted(error):
-            raise
-        plan = made.plan
-        smaller = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]
-        remedy = (
-            f"use --config.batch.microbatch={smaller[-1]}"
-            if smaller
-            else "use fewer batch.images_per_worker or smaller images"
-        )
-        raise UserError(
-            f"a device ran out of memory with batch.microbatch={plan.microbatch} "
-            f"({plan.local_images} images at a time); {remedy}"
-        ) from error

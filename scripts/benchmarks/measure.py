@@ -2,20 +2,16 @@
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from largebatch.train.describe import environment as run_environment
+from largebatch import environment as around
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[2]
 # Beyond what a run reports: what the data path, compilers, kernels and peers depend on.
 _PACKAGES = (
     "largebatch",
@@ -141,50 +137,14 @@ def interleave(competitors: Mapping[str, Callable[[], T]], repeats: int) -> dict
 
 def environment() -> dict[str, Any]:
     """Device, processor, versions and commit that the figures depend on."""
-    described = run_environment()
-    versions = described.pop("versions")
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    described = around.environment()
     return described | {
-        "cpu": cpu_model(),
-        "driver": gpu_driver(),
+        "cpu": around.cpu_model(),
+        "driver": around.gpu_driver(),
         "xla_flags": os.environ.get("XLA_FLAGS"),
-        "commit": commit(),
-        "versions": versions,
+        "commit": around.commit(),
+        "versions": described["versions"] | around.versions(_PACKAGES),
     }
-
-
-def cpu_model() -> str:
-    """The processor's own name, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def commit() -> str | None:
-    """The commit of this checkout, marked if files differ from it; None outside a checkout."""
-    return _said("git", "describe", "--always", "--dirty", "--abbrev=12")
-
-
-def gpu_driver() -> str | None:
-    """The version of NVIDIA's driver; None where there is none."""
-    found = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return found and found.splitlines()[0]
-
-
-def _said(*command: str) -> str | None:
-    """What a command prints; None if it fails or is not there."""
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def record(results: Sequence[Result], command: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ TORCHVISION = {
 
 
 def small(**options):
-    options = {"name": "resnet18", "classes": 5, "channels": 3, "width": 4} | options
+    options = {"name": "resnet10", "classes": 5, "channels": 3, "width": 4} | options
     return Model(**options)
 
 

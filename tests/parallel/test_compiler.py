@@ -1,5 +1,6 @@
 """The table of XLA options, and that only what the compiler takes is used."""
 
+import importlib.metadata
 import json
 
 import jax
@@ -80,7 +81,7 @@ def test_a_verdict_is_kept_for_the_same_options_and_versions(verdict, cache, mon
     assert compiler.checked("cuda", options, cache) == verdict
     with pytest.raises(AssertionError, match="child"):
         compiler.checked("cuda", options | {UNKNOWN: "2"}, cache)
-    monkeypatch.setattr(compiler.importlib.metadata, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     with pytest.raises(AssertionError, match="child"):
         compiler.checked("cuda", options, cache)
 

@@ -92,8 +92,13 @@ def test_every_recipe_runs_end_to_end(path, tmp_path):
     config = load_recipe(path, [("run.scale_to", "laptop")]).config
     steps = resolve(config, Facts(*KNOWN_SETS["digits"][:3], (8, 8, 1), devices=1)).steps
     wanted = 16 if config.batch.stages else 6  # at least one of each stage
-    overrides = [("run.scale_to", "laptop"), ("run.scale_length", f"{wanted / steps:.6g}")]
-    config = load_recipe(path, [*overrides, ("run.evaluate_every", "100 epochs")]).config
+    overrides = [
+        ("run.scale_to", "laptop"),
+        ("run.scale_length", f"{wanted / steps:.6g}"),
+        ("run.evaluate_every", "100 epochs"),
+        ("model.name", "resnet10"),
+    ]
+    config = load_recipe(path, overrides).config
     request = session.Request(path, tmp_path)
     summary = session.run(config, request, devices=jax.devices()[:1])
     assert summary.status == "complete"

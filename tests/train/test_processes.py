@@ -17,6 +17,7 @@ from largebatch.parallel.processes import detect_cluster, initialise
 ROOT = Path(entry.__file__).parent
 OPTIONS = (
     "--config=configs/digits.py",
+    "--config.model.name=resnet10",
     "--config.model.width=4",
     "--config.schedule.length=6 steps",
     "--config.schedule.warmup=1 steps",

@@ -97,14 +97,14 @@ def test_what_a_run_leaves(uninterrupted):
     assert found[-1]["validation/top1"] == summary.top1
     layers = read_rows(workdir / "layers.jsonl")
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
-    assert len(layers[0]["layers"]) == 62
+    assert len(layers[0]["layers"]) == 50
     kernel, bias = (layers[3]["layers"][p] for p in ("stem/conv/kernel", "stem/bn/bias"))
     expected = (
         0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
     )
     assert kernel["trust_ratio"] == pytest.approx(expected, rel=1e-5)  # f32
     assert bias["trust_ratio"] == 1
-    squares = sum(layer["gradient_norm"] ** 2 for layer in layers[3]["layers"].values())
+    squares = sum(layer.get("gradient_norm", 0.0) ** 2 for layer in layers[3]["layers"].values())
     assert found[7]["gradient_norm"] == pytest.approx(squares**0.5, rel=1e-5)
     assert list((workdir / "tensorboard").glob("*tfevents*"))
     described = json.loads((workdir / "config.json").read_text())
@@ -309,7 +309,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
             *jax.tree.map(lambda x: x.astype(np.float64), (params, stats)),
             images,
             labels,
-            depth=18,
+            depth=10,
             stem="small",
             mean=made.train_source.mean,
             std=made.train_source.std,

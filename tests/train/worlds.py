@@ -23,7 +23,7 @@ MEAN, STD = (120.0, 100.0), (50.0, 70.0)
 def config(**sections: Any) -> Config:
     """Eight workers of three small images; ``section={...}`` changes it."""
     base = {
-        "model": {"name": "resnet18", "width": 4, "stem": "small"},
+        "model": {"name": "resnet10", "width": 4, "stem": "small"},
         "batch": {"workers": 8, "images_per_worker": 3},
         "schedule": {"length": "10 steps", "peak": 2.0, "warmup": "0 epochs"},
         "optimizer": {"trust_coefficient": 0.02, "weight_decay": 1e-3},

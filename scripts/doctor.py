@@ -1,0 +1,99 @@
+"""Look at hosts, devices, data and network before a long job; each line says what to do.
+
+    python scripts/doctor.py --config=configs/imagenette_resnet50.py --workdir=runs/a --devices=8
+
+Start it as the job will be started, with its launcher and its options. Nothing is trained and
+nothing is left behind. The exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake
+on the command line.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from largebatch.config import command_line, load
+from largebatch.doctor import Line, Request, as_json, as_text, examine
+from largebatch.doctor.examination import before_devices, is_fatal
+from largebatch.files import check_parent, write_json
+from largebatch.guard import exit_code, leave
+from largebatch.parallel import processes
+
+PROBLEM = 1
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and what is left: overrides of options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", type=Path, default=Path("configs/digits.py"), help="recipe (configs/digits.py)")
+    add("--workdir", type=Path, help="where the run would be kept (runs/RECIPE)")
+    add("--devices", type=int, default=0, help="devices that there should be in all")
+    add("--full", action="store_true", help="read every shard of a prepared set, not a sample")
+    add("--measure_step", action="store_true", help="compile two steps and time the second")
+    add("--seconds", type=float, default=3.0, help="to measure decoding for (3)")
+    add("--json", type=Path, help="where to write the page for machines")
+    add("--coordinator", help="HOST:PORT of process 0, with several processes")
+    add("--processes", type=int, help="how many processes there are")
+    add("--process", type=int, help="which of them this is, from 0")
+    return parser.parse_known_args(arguments)
+
+
+def run(arguments: Sequence[str]) -> list[Line]:
+    """Look at everything and print the page."""
+    flags, others = parse(arguments)
+    config = load(flags.config, command_line.overrides(others))
+    if flags.json:
+        check_parent(flags.json)
+    early = before_devices()
+    if is_fatal(early):
+        return report(early, flags.json, devices=False)
+    processes.initialise(
+        coordinator=flags.coordinator, processes=flags.processes, process=flags.process
+    )
+    first = jax.process_index() == 0
+    request = Request(
+        workdir=flags.workdir or Path("runs") / flags.config.stem,
+        devices=flags.devices,
+        full=flags.full,
+        measure_step=flags.measure_step,
+        seconds=flags.seconds,
+    )
+    err = Console(stderr=True, highlight=False)
+
+    def say(text: str) -> None:
+        if first and err.is_terminal:
+            err.print(f"{text} …", style="dim")
+
+    lines = examine(config, request, early, say)
+    return report(lines, flags.json) if first else lines
+
+
+def report(lines: list[Line], path: Path | None, *, devices: bool = True) -> list[Line]:
+    """Print the page; and write it."""
+    Console(highlight=False, soft_wrap=True).print(as_text(lines))
+    if path:
+        write_json(path, as_json(lines, devices=devices))
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look; the result is the process's exit code."""
+    found: list[Line] = []
+    try:
+        code = exit_code(lambda: found.extend(run(arguments)))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code or (PROBLEM if any(line.verdict == "PROBLEM" for line in found) else 0)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+#!/bin/bash
+# A TPU slice of several hosts, from request to removal.
+#
+#   export NAME=largebatch ZONE=us-east5-a TYPE=v5p-128 VERSION=v2-alpha-tpuv5 SOURCE=https://…/largebatch.git
+#   scripts/launch/tpu_pod.sh create            # a queued resource; SPOT=1 for one that may be taken away
+#   scripts/launch/tpu_pod.sh install           # clone and pip install on every host
+#   scripts/launch/tpu_pod.sh run --config=configs/mlperf07_google_jax_64k.py --workdir=/shared/a
+#   scripts/launch/tpu_pod.sh stop              # save and stop; run goes on
+#   scripts/launch/tpu_pod.sh delete
+#
+# doctor in place of run looks at the slice first. --workdir lies on a file system that all hosts
+# have mounted.
+set -euo pipefail
+
+: "${NAME:?}" "${ZONE:?}"
+pidfile=/tmp/largebatch.pid
+
+everywhere() { # the same command on every host; its exit code is that of the first that failed
+  gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"
+}
+
+start() { # a script of the checkout with options
+  local words
+  printf -v words '%q ' "$@"
+  # The shell becomes Python, so that the number is Python's and signals reach it.
+  everywhere "cd largebatch && echo \$\$ > $pidfile && exec ${HOST_PYTHON:-.venv/bin/python} $words"
+}
+
+verb="${1:?create, install, doctor, run, stop or delete}"
+shift
+case "$verb" in
+  create)
+    gcloud compute tpus queued-resources create "$NAME" --node-id="$NAME" --zone="$ZONE" \
+      --accelerator-type="${TYPE:?}" --runtime-version="${VERSION:?}" ${SPOT:+--spot}
+    echo "wait until it is ACTIVE: gcloud compute tpus queued-resources describe $NAME --zone=$ZONE"
+    ;;
+  install)
+    everywhere "git clone ${SOURCE:?} largebatch && python3 -m venv largebatch/.venv &&
+      largebatch/.venv/bin/pip install -e 'largebatch[tpu]'"
+    ;;
+  doctor) start scripts/doctor.py "$@" ;;
+  run) start train.py "$@" ;;
+  stop) everywhere "kill -TERM \$(cat $pidfile)" ;;
+  delete)
+    gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
+    ;;
+  *)
+    echo "error: $verb is none of create, install, doctor, run, stop, delete" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,441 @@
+"""The launch templates: run under stand-ins for their launchers, and held against the code."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import launch_local
+import pytest
+
+import train as entry
+from largebatch.config import Config, command_line, load
+from largebatch.guard import codes
+from largebatch.parallel import processes
+
+ROOT = Path(entry.__file__).parent
+LAUNCH = ROOT / "scripts" / "launch"
+SCRIPTS = sorted(path.name for path in LAUNCH.glob("*.sh"))
+FAKES = Path(__file__).with_name("launchers")
+TINY = (
+    "--config=configs/digits.py",
+    "--config.model.name=resnet10",
+    "--config.model.width=4",
+    "--config.schedule.peak=1.0",
+    "--config.schedule.warmup=1 epochs",
+    "--config.schedule.length=100000 steps",
+    "--config.run.log_every=1 steps",
+    "--config.batch.microbatch=1",
+)
+
+
+class Launch:
+    """A template under stand-ins, and what they noted."""
+
+    def __init__(self, folder):
+        self.folder, self.log = folder, folder / "calls.jsonl"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name in ("srun", "mpirun"):
+            (self.bin / name).symlink_to(FAKES / name)
+        for name in ("scontrol", "squeue", "gcloud"):
+            (self.bin / name).symlink_to(FAKES / "recorder")
+
+    def environment(self, **variables):
+        # What the tests themselves run under is none of the job's.
+        known = ("SLURM_", "OMPI_", "JAX_")
+        base = {k: v for k, v in os.environ.items() if not k.startswith(known)}
+        cache = {k: v for k, v in os.environ.items() if k == "JAX_COMPILATION_CACHE_DIR"}
+        return {
+            **base,
+            **cache,
+            "PATH": f"{self.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "FAKE_LOG": str(self.log),
+            **variables,
+        }
+
+    def start(self, script, *options, **variables):
+        return subprocess.Popen(
+            ["bash", str(LAUNCH / script), *options],
+            cwd=ROOT,
+            env=self.environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script, *options, **variables):
+        started = self.start(script, *options, **variables)
+        out, err = started.communicate(timeout=180)
+        return started.returncode, out + err
+
+    @property
+    def calls(self):
+        text = self.log.read_text() if self.log.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    def called(self, name):
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+@pytest.fixture
+def launch(tmp_path):
+    return Launch(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilation_cache(tmp_path_factory):
+    """The processes of this module compile the same few programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+        yield
+
+
+def until_step(workdir, step, process, within=300):
+    limit = time.monotonic() + within
+    while time.monotonic() < limit and process.poll() is None:
+        path = workdir / "metrics.jsonl"
+        if path.exists() and len(path.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate()[1][-3000:])
+
+
+def summary(workdir):
+    return json.loads((workdir / "summary.json").read_text())
+
+
+# ---- all
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_sound(name):
+    text = (LAUNCH / name).read_text()
+    assert os.access(LAUNCH / name, os.X_OK)
+    subprocess.run(["bash", "-n", str(LAUNCH / name)], check=True)
+    assert text.startswith("#!/bin/bash\n# ")
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck")
+    subprocess.run(["shellcheck", str(LAUNCH / name)], check=True)
+
+
+def commands(text):
+    """The lines of scripts, pages and comments that call something of this checkout."""
+    joined = re.sub(r"\\\n[# ]*", "", text)
+    called = r"(?:train\.py|scripts/doctor\.py|launch/\w+\.sh(?: run| doctor)?)"
+    return re.findall(called + r" +(--[^\n`&|#]*)", joined)
+
+
+def test_every_option_that_a_template_or_page_names_is_one():
+    docs = ROOT / "docs"
+    texts = [*LAUNCH.iterdir(), *(docs / "launch").glob("*.md"), docs / "doctor.md"]
+    seen = 0
+    for path in texts:
+        for found in commands(path.read_text()):
+            words = [w for w in shlex.split(found) if "$" not in w]
+            flags, others = entry.parse([w for w in words if w.startswith("--config")])
+            assert flags.config.suffix == ".py", (path, words)
+            if (ROOT / flags.config).exists():
+                load(ROOT / flags.config, command_line.overrides(others))
+                seen += 1
+            else:
+                assert "NAME" in str(flags.config), (path, flags.config)
+    assert seen >= 8
+
+
+# ---- SLURM
+
+JOB = {"SLURM_JOB_ID": "4242", "SLURM_JOB_NAME": "largebatch", "SLURM_NTASKS": "2"}
+
+
+def directives():
+    lines = (LAUNCH / "slurm.sh").read_text().splitlines()
+    words = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def test_slurm_asks_for_what_the_code_expects():
+    asked = directives()
+    assert asked["ntasks-per-node"] == asked["gpus-per-node"]  # JAX: one process for each GPU
+    assert "requeue" in asked
+    name, _, seconds = asked["signal"].partition("@")
+    assert name == "B:USR1"
+    # The signal of SLURM comes before the guard's own stop, and both before the end.
+    assert int(seconds) > Config().health.before_limit_s
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "restarts", "requeued"),
+    [
+        (0, "RUNNING", "0", False),
+        (codes.FAILED, "RUNNING", "0", False),
+        (codes.MISTAKE, "RUNNING", "0", False),
+        (codes.PREEMPTED, "RUNNING", "500", True),
+        (codes.PREEMPTED, "CANCELLED", "0", False),
+        (codes.PEER, "RUNNING", "0", True),
+        (codes.HUNG, "RUNNING", "3", True),
+        (codes.HUNG, "RUNNING", "20", False),
+        (134, "RUNNING", "0", True),
+    ],
+)
+def test_slurm_requeues_what_another_start_helps(launch, code, state, restarts, requeued):
+    given = {"FAKE_CODES": str(code), "FAKE_STATE": state, "SLURM_RESTART_COUNT": restarts}
+    done, _ = launch.run("slurm.sh", "--config=configs/digits.py", **JOB, **given)
+    assert done == code
+    assert launch.called("scontrol") == ([["requeue", "4242"]] if requeued else [])
+
+
+def test_slurm_arrays_containers_and_the_doctor(launch):
+    given = {"SLURM_ARRAY_TASK_ID": "3", "WORKDIR": "/runs/a", "CONTAINER": "image", "DOCTOR": "1"}
+    done, _ = launch.run("slurm.sh", "--config=configs/digits.py", **JOB, FAKE_CODES="0,0", **given)
+    assert done == 0
+    looked, trained = launch.called("srun")
+    own = ["--config=configs/digits.py", "--config.run.seed=3", "--workdir=/runs/a/seed_3"]
+    assert looked[-5:] == ["scripts/doctor.py", "--devices=2", *own]
+    assert trained[-4:] == ["train.py", *own]
+    assert "--container-image=image" in trained
+    assert {"--kill-on-bad-exit=0", "--gpu-bind=none"} <= set(trained)
+
+
+def test_slurm_does_not_train_where_the_doctor_finds_a_problem(launch):
+    done, _ = launch.run("slurm.sh", **JOB, FAKE_CODES="1,0", DOCTOR="1")
+    assert done == 1
+    assert len(launch.called("srun")) == 1
+
+
+def free_job():
+    """A job whose port, which JAX makes of its number, is free here."""
+    import socket
+
+    for number in range(700, 760):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", number % 2**12 + 65535 - 2**12 + 1))
+            except OSError:
+                continue
+            return str(number)
+    raise AssertionError("no port")
+
+
+@pytest.mark.multiprocess
+def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
+    job = {**JOB, "SLURM_JOB_ID": free_job(), "WORKDIR": str(tmp_path / "run")}
+    cpu = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    started = launch.start("slurm.sh", *TINY, **job, **cpu)
+    until_step(tmp_path / "run", 2, started)
+    started.send_signal(signal.SIGUSR1)  # to the batch shell, as --signal=B: does
+    out, err = started.communicate(timeout=180)
+    assert started.returncode == codes.PREEMPTED, err[-3000:]
+    assert "2 processes (SLURM)" in out
+    assert "requeued" in out
+    assert launch.called("scontrol") == [["requeue", job["SLURM_JOB_ID"]]]
+    stopped = summary(tmp_path / "run")
+    assert stopped["status"] == "preempted"
+    assert (tmp_path / "run" / "checkpoints" / str(stopped["steps"])).is_dir()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["facts"]["processes"] == 2
+
+
+# ---- Open MPI
+
+
+def hostfile(folder, *lines):
+    path = folder / "hosts"
+    path.write_text("# two hosts\n\n" + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_open_mpi_starts_one_process_for_each_gpu(launch, tmp_path):
+    hosts = hostfile(tmp_path, "node7 slots=4", "node8 slots=4")
+    done, _ = launch.run("open_mpi.sh", "--config=a.py", HOSTFILE=hosts, GPUS="4", FAKE_CODES="0")
+    assert done == 0
+    ((call),) = launch.called("mpirun")
+    assert call[:8] == [
+        *("-np", "8", "--hostfile", hosts),
+        *("--map-by", "ppr:4:node", "--bind-to", "none"),
+    ]
+    assert call[-1] == "--config=a.py"
+
+
+def test_open_mpi_tells_each_process_who_it_is(launch, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(FAKES / "recorder")
+    rank = {
+        "OMPI_COMM_WORLD_RANK": "5",
+        "OMPI_COMM_WORLD_SIZE": "8",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "LARGEBATCH_COORDINATOR": "node7:62831",
+    }
+    done, _ = launch.run("open_mpi.sh", "--config=a.py", PYTHON=str(python), **rank)
+    assert done == 0
+    ((script, option, told),) = launch.called("python")
+    assert (script, option) == ("train.py", "--config=a.py")
+    assert told[processes.COORDINATOR] == "node7:62831"
+    assert (told[processes.PROCESSES], told[processes.PROCESS]) == ("8", "5")
+    assert told["JAX_LOCAL_DEVICE_IDS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "starts", "code"),
+    [("69,0", 2, 0), ("70,70,70", 3, 70), ("75,0", 1, 75), ("2,0", 1, 2), ("0,0", 1, 0)],
+)
+def test_open_mpi_starts_again_where_a_host_failed(launch, tmp_path, given, starts, code):
+    hosts = hostfile(tmp_path, "localhost")
+    given = {"FAKE_CODES": given, "RESTARTS": "2", "HOSTFILE": hosts, "GPUS": "1"}
+    assert launch.run("open_mpi.sh", **given)[0] == code
+    assert len(launch.called("mpirun")) == starts
+
+
+@pytest.mark.multiprocess
+def test_open_mpi_saves_on_sigterm(launch, tmp_path):
+    place = {"HOSTFILE": hostfile(tmp_path, "127.0.0.1"), "GPUS": "2"}
+    place["PORT"] = str(launch_local.free_port())
+    cpu = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    workdir = tmp_path / "run"
+    started = launch.start("open_mpi.sh", *TINY, f"--workdir={workdir}", **place, **cpu)
+    until_step(workdir, 2, started)
+    started.send_signal(signal.SIGTERM)
+    out, err = started.communicate(timeout=180)
+    assert started.returncode == codes.PREEMPTED, err[-3000:]
+    assert f"2 processes (coordinator 127.0.0.1:{place['PORT']})" in out
+    assert summary(workdir)["status"] == "preempted"
+
+
+# ---- one node
+
+
+def test_one_node_shares_its_gpus_among_processes(launch, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(FAKES / "recorder")
+    given = {"PYTHON": str(python), "FAKE_CODES": "69,2", "GPUS": "4", "PROCESSES": "2"}
+    done, _ = launch.run("one_node.sh", "--config=a.py", **given)
+    assert done == codes.MISTAKE  # that of the one that failed by itself
+    told = [call[-1] for call in launch.called("python")]
+    told.sort(key=lambda each: each[processes.PROCESS])
+    assert [each["JAX_LOCAL_DEVICE_IDS"] for each in told] == ["0,1", "2,3"]
+    assert {each[processes.PROCESSES] for each in told} == {"2"}
+    assert len({each[processes.COORDINATOR] for each in told}) == 1
+    assert launch.run("one_node.sh", GPUS="8", PROCESSES="3")[0] == codes.MISTAKE
+
+
+# ---- TPU pods
+
+
+def test_a_tpu_slice_from_request_to_removal(launch):
+    place = {
+        "NAME": "a",
+        "ZONE": "z",
+        "TYPE": "v5p-128",
+        "VERSION": "v",
+        "SOURCE": "git",
+        "SPOT": "1",
+    }
+    for words in (["create"], ["install"], ["run", "--config=configs/digits.py"], ["stop"]):
+        done, said = launch.run("tpu_pod.sh", *words, **place)
+        assert done == 0, said
+    create, install, run, stop = launch.called("gcloud")
+    assert create[:5] == ["compute", "tpus", "queued-resources", "create", "a"]
+    assert {"--accelerator-type=v5p-128", "--spot", "--zone=z"} <= set(create)
+    for call in (install, run, stop):
+        assert {"ssh", "--worker=all"} <= set(call)
+    assert "largebatch[tpu]" in install[-1]
+    assert "exec .venv/bin/python train.py --config=configs/digits.py" in run[-1]
+    assert "kill -TERM $(cat /tmp/largebatch.pid)" in stop[-1]
+    assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
+
+
+# ---- Kubernetes
+
+
+def documents(name):
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all((LAUNCH / name).read_text())
+    return service, job, job["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes_tpu.yaml"])
+def test_kubernetes_fits_the_code(name):
+    service, job, pod = documents(name)
+    spec, (container,) = job["spec"], pod["containers"]
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    # The pods find each other by the service's names.
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"]["job-name"] == job["metadata"]["name"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
+    # What is started again is what docs/reliability.md says.
+    fail, stopped, taken = spec["podFailurePolicy"]["rules"]
+    assert (fail["action"], set(fail["onExitCodes"]["values"])) == (
+        "FailJob",
+        {codes.FAILED, codes.MISTAKE},
+    )
+    assert (stopped["action"], stopped["onExitCodes"]["values"]) == ("Ignore", [codes.PREEMPTED])
+    assert taken["onPodConditions"][0]["type"] == "DisruptionTarget"
+    assert {rule["onExitCodes"]["containerName"] for rule in (fail, stopped)} == {container["name"]}
+    assert pod["restartPolicy"] == "Never"  # without which there is no policy
+    assert pod["terminationGracePeriodSeconds"] > Config().health.grace_s
+    # Python is process 1 and runs what the recipe has.
+    python, script, *options = container["command"]
+    assert (python, script) == ("python", "train.py")
+    flags, others = entry.parse(options)
+    load(ROOT / flags.config, command_line.overrides(others))
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert any(str(flags.workdir).startswith(place) for place in mounts)
+    assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_kubernetes_gpus_are_told_where_to_meet():
+    service, job, pod = documents("kubernetes.yaml")
+    (container,) = pod["containers"]
+    told = {each["name"]: each for each in container["env"]}
+    names = {processes.COORDINATOR, processes.PROCESSES, processes.PROCESS, "JAX_LOCAL_DEVICE_IDS"}
+    assert set(told) == names
+    host, _, port = told[processes.COORDINATOR]["value"].partition(":")
+    assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert container["ports"] == [{"containerPort": int(port)}]
+    assert told[processes.PROCESSES]["value"] == str(job["spec"]["completions"])
+    index = told[processes.PROCESS]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    assert told["JAX_LOCAL_DEVICE_IDS"]["value"] == ",".join(map(str, range(gpus)))
+    shm = next(volume for volume in pod["volumes"] if volume["name"] == "shm")
+    assert shm["emptyDir"]["medium"] == "Memory"
+
+
+def test_kubernetes_tpus_fill_their_slice(monkeypatch):
+    _, job, pod = documents("kubernetes_tpu.yaml")
+    (container,) = pod["containers"]
+    chips = 1
+    for side in pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"):
+        chips *= int(side)
+    hosts = job["spec"]["completions"]
+    assert hosts * container["resources"]["limits"]["google.com/tpu"] == chips
+    assert "env" not in container  # an address would be taken before what GKE says
+    names = ",".join(f"{job['metadata']['name']}-{i}" for i in range(hosts))
+    assert processes.detect_cluster({"TPU_WORKER_HOSTNAMES": names}) == "TPU pod"
+
+
+# ---- the image
+
+
+def test_the_image_runs_python_as_process_1():
+    lines = (LAUNCH / "Containerfile").read_text().splitlines()
+    (start,) = (line for line in lines if line.startswith("ENTRYPOINT"))
+    assert json.loads(start.removeprefix("ENTRYPOINT ")) == ["python", "train.py"]
+    extras = (ROOT / "pyproject.toml").read_text()
+    assert "\ngpu = " in extras
+    assert "\ntpu = " in extras
+    grace = re.search(r"--stop-timeout=(\d+)", "\n".join(lines))
+    assert int(grace[1]) > Config().health.grace_s
