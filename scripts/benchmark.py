@@ -38,13 +38,13 @@ def parser(names: Sequence[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    choices = top.add_subparsers(required=True, metavar=f"{{{','.join(SUBCOMMANDS)}}}")
+    choices = top.add_subparsers(required=True, metavar="WHAT")
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
         one = choices.add_parser(
             name,
             description=module.__doc__,
-            help=module.__doc__.partition("\n")[0],
+            help=module.__doc__.partition("\n")[0].partition(":")[0].rstrip("."),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.add_argument("--json", type=Path, help="where to write the record")

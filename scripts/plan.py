@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        usage="plan.py --config CONFIG [options] [--config.section.key=value ...]",
     )
     made.add_argument("--config", type=Path, required=True, help="recipe")
     made.add_argument("--devices", type=int, help="devices to predict for (the published run's)")

@@ -25,6 +25,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        usage="prepare_imagenet.py (--tars DIR | --folders DIR | --verify) --out DIR [options]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")

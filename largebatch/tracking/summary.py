@@ -62,7 +62,7 @@ class Summary:
 
     @classmethod
     def read(cls, workdir: Path) -> "Summary | None":
-        """Reads `summary.json` of the directory of a run; None where there is none that is whole."""
+        """Reads `summary.json` of the directory of a run; None where none is whole."""
         try:
             return cls(**json.loads((workdir / "summary.json").read_text()))
         except (OSError, ValueError, TypeError):

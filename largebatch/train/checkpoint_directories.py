@@ -172,7 +172,7 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
       CheckpointError: its mathematics, data or version is another.
     """
     try:
-        about = _read_manifest(path)
+        about = read_manifest(path)
         if str(about.progress.step) != path.name:
             raise Rejected(f"its manifest is that of step {about.progress.step}")
         try:
@@ -194,7 +194,13 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
     return Stored(about.progress, state, table(found) if found else "")
 
 
-def _read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
+    """What a checkpoint says of itself.
+
+    Raises:
+      Rejected: it is not whole.
+      OtherVersion: it is of another version of this program.
+    """
     file = path / manifest.NAME
     if not file.exists() and (path / "_CHECKPOINT_METADATA").is_file():
         raise OtherVersion(f"its format is 2 or older, this one reads {manifest.FORMAT}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from largebatch.config import Plan, changed
+from largebatch.config import changed
 from largebatch.environment import environment
 from largebatch.train.build import Run
 from largebatch.train.evaluation import Result
@@ -122,8 +122,9 @@ def command(
     return shlex.join(["python", "train.py", *words, *flags])
 
 
-def resolved(plan: Plan) -> dict[str, Any]:
+def resolved(run: Run) -> dict[str, Any]:
     """Everything that determines the run, for ``config.json``."""
+    plan, source = run.plan, run.train_source
     return {
         "config": dataclasses.asdict(plan.config),
         "facts": dataclasses.asdict(plan.facts),
@@ -148,6 +149,12 @@ def resolved(plan: Plan) -> dict[str, Any]:
             "members": plan.members,
             "peak_learning_rate": plan.schedule.peak,
             "milestones": [list(m) for m in plan.schedule.milestones()],
+        },
+        # What its weights need where its data are not: to evaluate, export and predict.
+        "source": {
+            "classes": list(source.classes),
+            "mean": list(source.mean),
+            "std": list(source.std),
         },
         "environment": environment(),
     }

@@ -45,7 +45,7 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
     Raises:
       UserError: a tracker that was asked for is not installed, or cannot be reached.
     """
-    resolved = describe.resolved(run.plan)
+    resolved = describe.resolved(run)
     write_json(workdir / "config.json", resolved)
     where = {"workdir": workdir, "resume_step": progress.step}
     options = run.plan.config.run

@@ -25,7 +25,14 @@ def initial_state(run: Run) -> TrainState:
     from largebatch import weights
 
     read = weights.read(Path(options.model.init_from))
-    fresh = jax.device_get((state.params, state.stats))
-    params, stats, text = weights.initial(read, *fresh)
-    run.console.note(text)
+    fresh, source = jax.device_get((state.params, state.stats)), run.train_source
+    params, stats, text = weights.initial(read, *fresh, classes=source.classes)
+    run.console.note(f"begins with {text}")
+    for option, theirs, ours in (
+        ("norm.epsilon", read.model.epsilon, options.norm.epsilon),
+        ("the data's mean", read.mean, tuple(source.mean)),
+        ("the data's deviation", read.std, tuple(source.std)),
+    ):
+        if not np.allclose(theirs, ours, rtol=1e-3):
+            run.console.warn(f"{option} is {ours}, the weights were trained with {theirs}")
     return run.placed(state._replace(params=params, stats=stats))

@@ -24,10 +24,13 @@ OWN = (
     "events.jsonl",
     "layers.jsonl",
     "metrics.jsonl",
+    "profile",
+    "report",
     "result_*.txt",
     "stacks_*.txt",
     "summary.json",
     "tensorboard",
+    "trackers.json",
     "unreadable_*.jsonl",
 )
 """What a run writes into its directory: names, or patterns of names."""

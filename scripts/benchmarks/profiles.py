@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import trace
 from benchmarks.measure import Result
 from benchmarks.race import Race
 from benchmarks.recorder import STEPS
-from benchmarks.trace import IDLE, Profile
 from largebatch.errors import DataError
+from largebatch.report import trace
+from largebatch.report.trace import IDLE, Profile
 
 _SHOWN = 25
 

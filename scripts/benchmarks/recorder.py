@@ -4,8 +4,8 @@ from pathlib import Path
 
 import jax
 
-from benchmarks.trace import PROGRAM
 from benchmarks.xla import Stepper
+from largebatch.report.trace import PROGRAM
 
 STEPS = 3
 

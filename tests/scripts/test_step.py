@@ -14,15 +14,15 @@ from benchmarks import correctness, end_to_end, gpu, microbatch, pace, profiles,
 from benchmarks.competitor import Competitor
 from benchmarks.measure import Result
 from benchmarks.peers import torch_step
-from benchmarks.provenance import Origin
 from benchmarks.race import Race
 from benchmarks.recorder import STEPS
 from benchmarks.step_results import Setting, activations, of_races
 from benchmarks.step_work import BATCHES, StepWork, batches, normalised
-from benchmarks.trace import IDLE, Kernel, Profile
 from benchmarks.workload import Absent, loads
 
 from largebatch.errors import ConfigError
+from largebatch.report.provenance import Origin
+from largebatch.report.trace import IDLE, Kernel, Profile
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pins to cores: Linux")
 TINY = ["--image_size", "32", "--network", "resnet18", "--width", "8", "--classes", "10"]

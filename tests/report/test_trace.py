@@ -6,12 +6,12 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
-from benchmarks import trace
-from benchmarks.provenance import Program
-from benchmarks.trace import IDLE, PROGRAM
 
 from largebatch import optim
 from largebatch.errors import DataError
+from largebatch.report import trace
+from largebatch.report.provenance import Program
+from largebatch.report.trace import IDLE, PROGRAM
 
 # Frames as XLA prints them: the parent's number is one too high, and 1 says that there is none.
 HLO = """\
@@ -212,10 +212,63 @@ def test_on_a_cpu_only_what_runs_an_instruction_counts_and_not_what_is_inside_it
 
 
 def test_traces_that_are_none(tmp_path):
-    with pytest.raises(DataError, match="make one with --trace"):
+    with pytest.raises(DataError, match=r"make one with --config\.run\.profile=START:STOP"):
         trace.read(tmp_path)
     with pytest.raises(DataError, match="a trace holds no kernel"):
         trace.profile(gpu(), Program.parse(HLO), "a trace")
+
+
+def test_collectives_are_exposed_where_nothing_else_runs():
+    # Device 7: 0–40 computes, 30–60 reduces, 80–100 computes. Device 8: 0–100 computes.
+    rows = named(8, "/device:GPU:1", {1: "Stream #13(Compute)"})
+    traced = gpu(
+        event("a", 0, 40, hlo_op="conv.1"),
+        event("b", 30, 30, tid=2, hlo_op="all-reduce.1"),
+        event("c", 80, 20, hlo_op="norm_fusion.1"),
+        event("d", 0, 100, pid=8, hlo_op="conv.1"),
+    )
+    traced["traceEvents"] += rows
+    profile = trace.profile(traced, Program.parse(HLO), "a trace")
+    # In the mean of both: (80 + 100) / 2 busy, (20 + 0) / 2 exposed, (10 + 0) / 2 hidden.
+    found = (profile.window_s, profile.busy_s, profile.exposed_s, profile.hidden_s)
+    assert found == pytest.approx((100e-6, 90e-6, 10e-6, 5e-6), rel=1e-12)
+    # 80 µs of compute in 100, shared 140 : 20 by the kernels' times.
+    assert profile.split == pytest.approx(
+        {"convolution": 0.7, "norm, ReLU, add": 0.1, "collective, exposed": 0.1, IDLE: 0.1},
+        abs=1e-12,
+    )
+
+
+def test_a_kernel_goes_by_the_program_that_it_belongs_to():
+    other = HLO.replace("fusion(%dot.1)", "dot(%dot.1)")
+    programs = {"jit_step": Program.parse(HLO), "jit_other": Program.parse(other)}
+    profile = trace.profile(
+        gpu(
+            event("a", 0, 30, hlo_op="norm_fusion.1", hlo_module="jit_step"),
+            event("b", 30, 20, hlo_op="norm_fusion.1", hlo_module="jit_other"),
+            event("c", 50, 10, hlo_op="norm_fusion.1", hlo_module="jit_unknown"),
+        ),
+        programs,
+        "a trace",
+    )
+    found = [(kernel.name, kernel.origin.kind) for kernel in profile.kernels]
+    assert found == [
+        ("norm_fusion.1", "norm, ReLU, add"),
+        ("norm_fusion.1", "matrix product"),
+        ("norm_fusion.1", "norm, ReLU, add"),  # by its name
+    ]
+
+
+def test_torn_files_are_told(tmp_path):
+    place = tmp_path / "plugins" / "profile" / "now"
+    place.mkdir(parents=True)
+    (place / "host.trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}')[:-9])
+    with pytest.raises(DataError, match="torn or no trace"):
+        trace.read(tmp_path)
+    (place / "host.trace.json.gz").write_bytes(gzip.compress(json.dumps(gpu()).encode()))
+    (place / "host.xplane.pb").write_bytes(b"\x0a\x7f\x00")
+    with pytest.raises(DataError, match="damaged or no profile"):
+        trace.read(tmp_path)
 
 
 def test_the_real_trace_of_a_small_program(tmp_path):
@@ -242,9 +295,15 @@ def test_the_real_trace_of_a_small_program(tmp_path):
         for _ in range(3):
             state = compiled(state, images)
         jax.block_until_ready(state)
-    tmp_path.joinpath(PROGRAM).write_text(compiled.as_text())
 
+    # The profile brings its program along: it says the same as with the program's text beside it.
+    brought = trace.read(tmp_path)
+    (file,) = tmp_path.glob("plugins/profile/*/*.trace.json.gz")
+    assert trace.read(file) == brought
+    tmp_path.joinpath(PROGRAM).write_text(compiled.as_text())
     profile = trace.read(tmp_path)
+    assert profile == brought
+    assert sum(profile.split.values()) == pytest.approx(1, abs=1e-12)
     found = {}
     for kernel in profile.kernels:
         found.setdefault(kernel.origin.kind, []).append(kernel)
@@ -260,6 +319,5 @@ def test_the_real_trace_of_a_small_program(tmp_path):
     )
     assert sum(profile.shares.values()) == pytest.approx(1, abs=1e-12)
     assert 0 < profile.busy_s <= profile.window_s
-    (file,) = tmp_path.glob("plugins/profile/*/*.trace.json.gz")
     with gzip.open(file) as opened:
         assert json.load(opened)["traceEvents"]

@@ -1,0 +1,1 @@
+"""What a network makes of images, in detail: outcomes, calibration, confusions; trains nothing."""

@@ -1,0 +1,182 @@
+"""What is said of a run in words and numbers."""
+
+import datetime
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from largebatch.report.runs import Run
+from largebatch.report.seeds import interval
+from largebatch.report.series import against
+from largebatch.report.turns import turns_of
+from largebatch.tracking.progress import images_per_s_text
+
+NONE = "–"
+
+
+class Fact(NamedTuple):
+    """A figure with its name, and what adds to it."""
+
+    name: str
+    value: str
+    more: str = ""
+
+
+def seconds_of(run: Run) -> float | None:
+    """Wall time of all turns, in seconds; of a run that goes on, until its last row."""
+    found = [run.summary.get("wall_s")] if run.status != "unfinished" else []
+    times = against(run.metrics, "time")
+    found += [float(times[-1])] if len(times) else []
+    return next((value for value in found if value is not None and value == value), None)
+
+
+def validation(run: Run, name: str) -> float | None:
+    """The last value of `validation/NAME`; the summary's where no row has it."""
+    rows = [row for row in run.metrics if row.get(f"validation/{name}") is not None]
+    return rows[-1][f"validation/{name}"] if rows else run.summary.get(name)
+
+
+def target(run: Run) -> tuple[float, int | None, float | None] | None:
+    """The accuracy that was to be reached, and the step and the seconds of when it was."""
+    wanted = run.summary.get("target_top1") or run.options.get("run.target")
+    if not isinstance(wanted, int | float) or wanted <= 0:
+        return None
+    if run.summary.get("target_step") is not None:
+        return wanted, run.summary["target_step"], run.summary.get("target_s")
+    for row, second in zip(run.metrics, against(run.metrics, "time"), strict=True):
+        if (row.get("validation/top1") or 0.0) >= wanted:
+            return wanted, row["step"], float(second)
+    return wanted, None, None
+
+
+def headline(run: Run) -> list[Fact]:
+    """The figures that are asked for first."""
+    rate, last = run.summary.get("images_per_s"), run.metrics[-1] if run.metrics else {}
+    if rate is None or run.status == "unfinished":
+        rate = last.get("images_per_s", rate)
+    top5, planned = validation(run, "top5"), run.config.get("plan", {}).get("steps")
+    epoch = last.get("epoch")
+    samples = last.get("samples") or run.summary.get("samples")
+    found = [
+        Fact("top-1", percent(validation(run, "top1")), f"top-5 {percent(top5)}"),
+        Fact("validation loss", number(validation(run, "loss"), ".4f"), "nats an image"),
+        Fact("time", duration_text(seconds_of(run)), "with compiling"),
+        Fact("throughput", number(rate, ",.0f"), "images a second"),
+        Fact(
+            "samples",
+            number(samples, ",.0f"),
+            NONE if epoch is None else f"{epoch:.2f} epochs",
+        ),
+        Fact("steps", number(run.step, ",.0f"), f"of {planned:,}" if planned else ""),
+    ]
+    aim = target(run)
+    if aim:
+        wanted, step, second = aim
+        reached = f"after step {step:,}" if step is not None else "not reached"
+        found.insert(2, Fact(f"to {percent(wanted)}", duration_text(second), reached))
+    return found
+
+
+def details(run: Run) -> list[Fact]:
+    """What it ran on and with."""
+    environment, turns = run.config.get("environment", {}), turns_of(run.events)
+    facts = turns[-1].facts if turns else {}
+    versions = dict(environment.get("versions", {}))
+    versions |= {"jax": facts["jax"]} if facts.get("jax") else {}
+    python = facts.get("python") or environment.get("python")
+    devices = facts.get("devices") or environment.get("devices")
+    kind = facts.get("device_kind") or environment.get("device")
+    options, plan = run.options, run.config.get("plan", {})
+    began = turns[0].began if turns else 0.0
+    rows = (
+        ("directory", str(run.path)),
+        ("began", moment(began) if began else ""),
+        ("turns", str(len(turns)) if turns else ""),
+        ("devices", f"{devices} × {kind}" if devices else ""),
+        ("processes", str(facts.get("processes") or environment.get("processes") or "")),
+        ("host", str(facts.get("host") or "")),
+        ("batch", f"{plan['samples_per_step']:,} images" if "samples_per_step" in plan else ""),
+        ("model", f"{options.get('model.name')}, width {options.get('model.width')}"),
+        ("optimizer", " ".join(str(options.get(f"optimizer.{k}")) for k in ("name", "flavour"))),
+        ("data", str(options.get("data.source") or "")),
+        ("seed", str(options.get("run.seed", ""))),
+        ("Python", str(python or "")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        *((name, str(run.summary[name])) for name in _COUNTS if run.summary.get(name)),
+    )
+    return [Fact(name, value) for name, value in rows if value and "None" not in value]
+
+
+_COUNTS = ("skips", "rollbacks", "unreadable")
+
+
+def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of several runs."""
+    aims = [target(run) for run in runs]
+    head = ["run", "seed", "status", "top-1", "top-5", "validation loss", "time", "throughput"]
+    head += ["time to target"] if any(aims) else []
+    rows = []
+    for run, aim in zip(runs, aims, strict=True):
+        rate = run.summary.get("images_per_s")
+        row = [
+            run.name,
+            str(run.options.get("run.seed", NONE)),
+            run.status,
+            percent(validation(run, "top1")),
+            percent(validation(run, "top5")),
+            number(validation(run, "loss"), ".4f"),
+            duration_text(seconds_of(run)),
+            images_per_s_text(rate) if rate is not None else NONE,
+        ]
+        rows.append(row + ([duration_text(aim[2]) if aim else NONE] if any(aims) else []))
+    return head, rows
+
+
+def over_seeds(groups: Sequence[Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of recipes, with mean and 95 % interval over their seeds."""
+    rows = []
+    for group in groups:
+        if len(group) < 2:
+            continue
+        names = ", ".join(run.name for run in group)
+        tops = [v for run in group if (v := validation(run, "top1")) is not None]
+        losses = [v for run in group if (v := validation(run, "loss")) is not None]
+        times = [v for run in group if (v := seconds_of(run)) is not None]
+        row = [names, str(len(group)), _spread(tops, 100, ".2f", " %")]
+        rows.append([*row, _spread(losses, 1, ".4f", ""), _spread(times, 1, ".1f", " s")])
+    return ["runs", "seeds", "top-1", "validation loss", "time"], rows
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent."""
+    return NONE if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a format."""
+    return NONE if value is None else format(value, form)
+
+
+def duration_text(seconds: float | None) -> str:
+    """Seconds below two minutes, else hours, minutes and seconds."""
+    if seconds is None:
+        return NONE
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours} h {minute:02d} min" if hours else f"{minute} min {second:02d} s"
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as a date and a time, UTC."""
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _spread(values: Sequence[float], scale: float, form: str, unit: str) -> str:
+    if not values:
+        return NONE
+    found = interval(values)
+    text = format(scale * found.mean, form)
+    if found.half is not None:
+        text += f" ± {format(scale * found.half, form)}"
+    return text + unit

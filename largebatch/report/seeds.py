@@ -1,0 +1,84 @@
+"""What seeds say together: mean and interval, and which runs differ in nothing else."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from largebatch.config.options import options
+from largebatch.config.schema import Config
+from largebatch.report.runs import Run
+
+SEED = "run.seed"
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its 95 % interval; None where one value says nothing of it."""
+
+    mean: float
+    half: float | None
+    count: int
+
+
+class Differing(NamedTuple):
+    """An option that runs set differently; mathematics None where the option is not known here."""
+
+    key: str
+    values: tuple[Any, ...]
+    mathematics: bool | None
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean with the 95 % interval of Student's t: mean ± t(0.975, n − 1) · s / √n.
+
+    Args:
+        values: one or more.
+    """
+    count, mean = len(values), statistics.fmean(values)
+    if count < 2:
+        return Interval(mean, None, count)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
+    return Interval(mean, half, count)
+
+
+def differing(runs: Sequence[Run]) -> tuple[Differing, ...]:
+    """The options that not all runs have alike, in the order of the schema.
+
+    Plain dictionaries are compared, so that runs of other versions can be: an option that a version
+    did not have is at its default here, or None where it is not known here. So is every option of
+    a run without a configuration, which makes no difference.
+    """
+    known = {key: field for key, _, field in options(Config())}
+    every = [run.options for run in runs]
+    keys = [*known, *dict.fromkeys(key for found in every for key in found if key not in known)]
+    rows = []
+    for key in keys:
+        default = known[key].default if key in known else None
+        default = list(default) if isinstance(default, tuple) else default
+        values = tuple(found.get(key, default) if found else None for found in every)
+        if len({repr(value) for value, found in zip(values, every, strict=True) if found}) > 1:
+            mathematics = known[key].metadata["mathematics"] if key in known else None
+            rows.append(Differing(key, values, mathematics))
+    return tuple(rows)
+
+
+def groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs whose options are alike but for the seed, each list in the order given.
+
+    A seed counts once: a run that repeats one stands alone, and so do runs without a configuration.
+    """
+    found: dict[str, list[Run]] = {}
+    seen: set[tuple[str, str]] = set()
+    for run in runs:
+        key = _recipe(run.options)
+        seed = repr(run.options.get(SEED))
+        if not run.options or (key, seed) in seen:
+            key = str(run.path.resolve())
+        seen.add((key, seed))
+        found.setdefault(key, []).append(run)
+    return list(found.values())
+
+
+def _recipe(chosen: Mapping[str, Any]) -> str:
+    return repr(sorted((key, repr(value)) for key, value in chosen.items() if key != SEED))

@@ -1,0 +1,161 @@
+"""The turns at a run, what their time was spent on, and what happened meanwhile."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from largebatch.report.runs import Row, Run
+
+PARTS = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
+"""What time is spent on."""
+
+
+@dataclasses.dataclass
+class Turn:
+    """From a start of the program to its end.
+
+    Attributes:
+        began: Unix seconds.
+        step: steps completed before.
+        facts: what its `turn` event says: devices, versions and so on; empty in older logs.
+        times: of its last `times` event, seconds since it began; empty where it wrote none.
+        seconds: from its first event to its last.
+    """
+
+    began: float
+    step: int
+    facts: Row = dataclasses.field(default_factory=dict)
+    times: Row = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Mark(NamedTuple):
+    """Something that happened."""
+
+    kind: str
+    """checkpoint, evaluation, turn, preempted, skipped, rollback, slow host, unhealthy, replay."""
+    time: float
+    step: int
+    samples: float
+    text: str
+    """What belongs to it, for people; may be empty."""
+
+
+def turns_of(events: Sequence[Row]) -> list[Turn]:
+    """The turns in order; a `turn` event begins one or, in older logs, a `train_start`."""
+    found: list[Turn] = []
+    starts = set(_starts(events))
+    for index, event in enumerate(events):
+        now = float(event.get("time") or 0.0)
+        if index in starts:
+            facts = event if event["event"] == "turn" else {}
+            found.append(Turn(now, event.get("step") or 0, facts))
+        if found:
+            found[-1].seconds = now - found[-1].began
+            if event["event"] == "times":
+                found[-1].times = event
+    return found
+
+
+def split(times: Row) -> dict[str, float]:
+    """Seconds by PARTS, from a `times` event; data waits lie within its `train_s`."""
+    wait = _seconds(times, "wait_s")
+    values = (
+        _seconds(times, "compile_s"),
+        wait,
+        max(0.0, _seconds(times, "train_s") - wait),
+        _seconds(times, "evaluation_s"),
+        _seconds(times, "checkpoint_s"),
+        _seconds(times, "other_s"),
+    )
+    return dict(zip(PARTS, values, strict=True))
+
+
+def splits(run: Run) -> list[tuple[str, dict[str, float]]]:
+    """What each turn spent its time on: its title, and seconds by PARTS.
+
+    Without any `times` event, what the summary says of the last turn; what is left of the wall
+    time is known only where that was the only one.
+    """
+    turns = turns_of(run.events)
+    told = [(f"turn {i}", split(t.times)) for i, t in enumerate(turns, 1) if t.times]
+    if told or not run.summary:
+        return told
+    last = split(run.summary)
+    if len(turns) < 2:
+        spent = sum(last.values())
+        last["other"] = max(0.0, _seconds(run.summary, "wall_s") - spent)
+    title = "whole run" if len(turns) < 2 else f"turn {len(turns)}"
+    return [(title, last)] if sum(last.values()) else []
+
+
+def marks(events: Sequence[Row]) -> list[Mark]:
+    """What happened, in order."""
+    found, count = [], 0
+    starts = set(_starts(events))
+    for index, event in enumerate(events):
+        name, text = event["event"], ""
+        if index in starts:
+            count += 1
+            name, text = "turn", _turn_text(count, event)
+        elif name == "eval_stop":
+            name = "evaluation"
+            text = f"top-1 {100 * event['top1']:.2f} %" if _is_number(event.get("top1")) else ""
+        elif name == "hosts":
+            name = "slow host" if event.get("slow") else "hosts"
+            text = _host_text(event)
+        elif name not in ("checkpoint", "preempted", "skipped", "rollback", "unhealthy", "replay"):
+            continue
+        else:
+            text = _rest(event)
+        samples = float(event.get("samples") or 0)
+        found.append(
+            Mark(name, float(event.get("time") or 0.0), event.get("step") or 0, samples, text)
+        )
+    return found
+
+
+def _starts(events: Sequence[Row]) -> list[int]:
+    """Indices of the events that begin turns."""
+    found, trained = [], True
+    for index, event in enumerate(events):
+        if event["event"] == "turn" or (event["event"] == "train_start" and trained):
+            found.append(index)
+            trained = event["event"] == "train_start"
+        elif event["event"] == "train_start":
+            trained = True
+    return found
+
+
+def _turn_text(number: int, event: Row) -> str:
+    what = "start" if number == 1 else f"turn {number}: resumed after step {event.get('step') or 0}"
+    device = event.get("device_kind")
+    return f"{what}, {event.get('devices')} × {device}" if device else what
+
+
+def _host_text(event: Row) -> str:
+    hosts, slowest = event.get("host"), event.get("slowest")
+    if not isinstance(slowest, int) or not _is_number(event.get("factor")):
+        return ""
+    named = isinstance(hosts, list) and slowest < len(hosts)
+    name = f" on {hosts[slowest]}" if named else ""
+    cause = f", {event['cause']}" if event.get("cause") else ""
+    return f"process {slowest}{name} takes {event['factor']:.2f} × the median{cause}"
+
+
+def _rest(event: Row) -> str:
+    known = ("time", "event", "step", "samples")
+    return ", ".join(f"{key} {_shown(value)}" for key, value in event.items() if key not in known)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _seconds(found: Mapping[str, Any], name: str) -> float:
+    value = found.get(name)
+    return max(0.0, float(value)) if _is_number(value) else 0.0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,129 @@
+"""What a sweep is, so that the same command goes on with it and another one is told."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from largebatch.config import Config, changed
+from largebatch.errors import ConfigError, DataError
+from largebatch.files import plain, write_json
+from largebatch.sweep.outcome import Objective, Trial, best
+from largebatch.sweep.space import Axis
+
+Search = Literal["grid", "quasi", "tpe"]
+NAME, RESULTS = "sweep.json", "results.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """A sweep, as its directory keeps it.
+
+    Attributes:
+        recipe: its file.
+        overrides: options of all trials, as the command line has them.
+        axes: what is swept.
+        search: how trials are chosen.
+        objective: what is sought.
+        seed: of the search.
+        options: of the swept configuration, those that are not at their defaults.
+    """
+
+    recipe: str
+    overrides: tuple[tuple[str, str], ...]
+    axes: tuple[Axis, ...]
+    search: Search
+    objective: Objective
+    seed: int
+    options: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``sweep.json`` holds."""
+        return plain(dataclasses.asdict(self))
+
+
+def describe(
+    recipe: Path,
+    overrides: Sequence[tuple[str, str]],
+    config: Config,
+    axes: Sequence[Axis],
+    **search: Any,
+) -> Description:
+    """The description of a sweep of ``config``, which recipe and overrides came to."""
+    return Description(
+        str(recipe), tuple(overrides), tuple(axes), options=changed(config), **search
+    )
+
+
+def keep(workdir: Path, mine: Description) -> bool:
+    """Write the description, or compare it to the one that is there.
+
+    Returns:
+      Whether the sweep was begun before.
+
+    Raises:
+      ConfigError: the directory holds another sweep, with what differs.
+      DataError: the file is damaged.
+    """
+    path = workdir / NAME
+    if not path.exists():
+        if (workdir / "study.db").exists():
+            raise DataError(f"{path} is missing beside a study; give another --workdir")
+        write_json(path, mine.as_json())
+        return False
+    stored, new = _read(path), mine.as_json()
+    for field in dataclasses.fields(Description):
+        old, now = stored.get(field.name), new[field.name]
+        if old == now:
+            continue
+        if field.name == "options" and isinstance(old, dict):
+            key = next(k for k in {**old, **now} if old.get(k) != now.get(k))
+            was, is_ = old.get(key, "its default"), now.get(key, "its default")
+            raise ConfigError(_another(workdir, key, was, is_))
+        if field.name == "axes":
+            was, is_ = (", ".join(",".join(a["keys"]) for a in each or ()) for each in (old, now))
+            is_ = f"{is_} with other values" if was == is_ else is_
+            raise ConfigError(_another(workdir, "--sweep", was, is_))
+        raise ConfigError(_another(workdir, field.name, old, now))
+    return True
+
+
+def _another(workdir: Path, name: str, was: Any, now: Any) -> str:
+    return (
+        f"{workdir} holds another sweep: {name} was {was} and is now {now}; give another --workdir"
+    )
+
+
+def keep_results(workdir: Path, trials: Sequence[Trial]) -> None:
+    """Write ``results.json``: every trial as it stands."""
+    write_json(workdir / RESULTS, {"trials": [dataclasses.asdict(trial) for trial in trials]})
+
+
+def winner(workdir: Path) -> tuple[dict[str, Any], Trial]:
+    """The description of a sweep, as its file has it, and its best trial so far.
+
+    Raises:
+      DataError: there is no sweep, or none of its trials is complete yet.
+    """
+    stored, results = _read(workdir / NAME), _read(workdir / RESULTS)
+    try:
+        rows = [Trial(**row) for row in results["trials"]]
+        found = best(rows, stored["objective"])
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{workdir / RESULTS} is damaged ({error}); run the sweep again") from error
+    if found is None:
+        raise DataError(f"none of the {len(rows)} trials in {workdir} is complete yet")
+    return stored, found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; give the --workdir of a sweep") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); give another --workdir") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is damaged; give another --workdir")
+    return found

@@ -1,0 +1,23 @@
+"""Weights in and out: runs, checkpoints, and the files of PyTorch, timm, Hugging Face and ONNX."""
+
+from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
+from largebatch.weights.reading import read
+from largebatch.weights.starting import initial
+from largebatch.weights.verification import Comparison, check_read_back, compare
+from largebatch.weights.weights import Weights, WeightsError
+
+__all__ = [
+    "FORMATS",
+    "Comparison",
+    "Format",
+    "Weights",
+    "WeightsError",
+    "Written",
+    "check_read_back",
+    "check_target",
+    "compare",
+    "export",
+    "format_of",
+    "initial",
+    "read",
+]

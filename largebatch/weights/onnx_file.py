@@ -1,0 +1,159 @@
+"""ONNX: the network in evaluation mode as a graph, its initialisers under torchvision's names.
+
+    images (batch, channels, height, width) float32, normalised  →  logits (batch, classes)
+
+The batch is free, the other sides are those of the run's evaluation. Metadata hold the rest, as in
+our safetensors files.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from largebatch.errors import one_line
+from largebatch.models import DEPTHS, Model
+from largebatch.weights import metadata
+from largebatch.weights.weights import About, WeightsError
+
+OPSET = 17
+_IR = 8
+"""Of the format itself; that of ONNX 1.12, the first with opset 17."""
+_MISSING = "ONNX needs the package onnx: pip install -e '.[export]'"
+IMAGES, LOGITS = "images", "logits"
+
+
+def encode(
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    about: Mapping[str, str],
+    shape: tuple[int, int, int],
+) -> bytes:
+    """The bytes of a file that ONNX's checker accepts.
+
+    Args:
+      model: the network.
+      arrays: by torchvision's names, in PyTorch's layout, float32.
+      about: metadata.
+      shape: height, width and channels of the images.
+
+    Raises:
+      WeightsError: onnx is not installed.
+    """
+    onnx = _onnx()
+    from onnx import TensorProto, helper, numpy_helper
+
+    height, width, channels = shape
+    graph = helper.make_graph(
+        _Graph(model, helper.make_node).nodes,
+        model.name,
+        [
+            helper.make_tensor_value_info(
+                IMAGES, TensorProto.FLOAT, ["batch", channels, height, width]
+            )
+        ],
+        [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", model.classes])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    made = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=_IR,
+        producer_name="largebatch",
+    )
+    helper.set_model_props(made, dict(about))
+    onnx.checker.check_model(made, full_check=True)
+    return made.SerializeToString(deterministic=True)
+
+
+def read(path: Path) -> tuple[dict[str, np.ndarray], str, About]:
+    """The arrays by torchvision's names, the file, and its metadata.
+
+    Raises:
+      WeightsError: onnx is not installed, or the file is damaged or not ours.
+    """
+    onnx = _onnx()
+    from onnx import numpy_helper
+
+    try:
+        found = onnx.load(path, load_external_data=False)
+        arrays = {x.name: numpy_helper.to_array(x) for x in found.graph.initializer}
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # of protobuf, whose kinds change with its versions
+        raise WeightsError(f"{path} is no sound ONNX file ({one_line(error)})") from error
+    own = metadata.decode({x.key: x.value for x in found.metadata_props}, str(path))
+    if own is None:
+        raise WeightsError(
+            f"{path} was not written by scripts/export.py; only those have names that can be read "
+            "back: give the safetensors file or state dict that it was made from"
+        )
+    return arrays, str(path), own
+
+
+class _Graph:
+    """The nodes of a network in the order of its forward pass."""
+
+    def __init__(self, model: Model, make_node: Any) -> None:
+        self._model, self._make = model, make_node
+        self.nodes: list[Any] = []
+        kind, depths = DEPTHS[model.name]
+        small = model.stem == "small"
+        x = self._conv(IMAGES, "conv1", 3 if small else 7, 1 if small else 2)
+        x = self._relu(self._norm(x, "bn1"))
+        if not small:
+            x = self._add(
+                "MaxPool", "maxpool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+            )
+        features = model.width
+        for stage, depth in enumerate(depths):
+            for block in range(depth):
+                width, stride = model.width << stage, 2 if stage and not block else 1
+                x, features = self._block(
+                    x, f"layer{stage + 1}.{block}", features, width, stride, kind
+                )
+        x = self._add("GlobalAveragePool", "avgpool", x)
+        x = self._add("Flatten", "flatten", x, axis=1)
+        self._add("Gemm", LOGITS, x, "fc.weight", "fc.bias", transB=1)
+
+    def _block(
+        self, x: str, name: str, features: int, width: int, stride: int, kind: str
+    ) -> tuple[str, int]:
+        layers = [(3, stride), (3, 1)] if kind == "basic" else [(1, 1), (3, stride), (1, 1)]
+        out = width if kind == "basic" else 4 * width
+        shortcut = x
+        if stride != 1 or features != out:
+            shortcut = self._conv(x, f"{name}.downsample.0", 1, stride)
+            shortcut = self._norm(shortcut, f"{name}.downsample.1")
+        for number, (size, step) in enumerate(layers, start=1):
+            x = self._conv(x, f"{name}.conv{number}", size, step)
+            x = self._norm(x, f"{name}.bn{number}")
+            if number == len(layers):
+                x = self._add("Add", f"{name}.add", x, shortcut)
+            x = self._relu(x)
+        return x, out
+
+    def _conv(self, x: str, name: str, size: int, stride: int) -> str:
+        sides = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [size // 2] * 4}
+        return self._add("Conv", name, x, f"{name}.weight", **sides)
+
+    def _norm(self, x: str, name: str) -> str:
+        inputs = [f"{name}.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")]
+        return self._add("BatchNormalization", name, x, *inputs, epsilon=self._model.epsilon)
+
+    def _relu(self, x: str) -> str:
+        return self._add("Relu", f"{x}.relu", x)
+
+    def _add(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
+        """A node whose output has its name; returns that."""
+        self.nodes.append(self._make(kind, list(inputs), [name], name, **attributes))
+        return name
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise WeightsError(_MISSING) from error
+    return onnx

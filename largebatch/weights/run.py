@@ -1,0 +1,170 @@
+"""The weights of a run of our own, from its checkpoints."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from largebatch.config import Config, Facts, freeze, resolve
+from largebatch.data.sources import RECORDS
+from largebatch.errors import CheckpointError, UserError, one_line
+from largebatch.models import Model
+from largebatch.train import checkpoint_directories, manifest, stored_arrays
+from largebatch.train.manifest import Manifest, OtherVersion, Rejected
+from largebatch.trees import unflatten_paths
+from largebatch.weights import architecture, metadata
+from largebatch.weights.weights import Weights, few
+
+# What decides the network and what evaluation sees. Options of other sections may come and go with
+# versions of this program; old checkpoints stay readable.
+_SECTIONS = ("model", "norm", "data")
+_STATISTICS = {
+    "ema": "",
+    "last": ", statistics of the last step",
+    "precise": ", with the moving statistics in place of norm.statistics=precise",
+}
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (path / "checkpoints").is_dir()
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is that of one checkpoint."""
+    return (path / manifest.NAME).is_file()
+
+
+def newest(path: Path) -> Weights:
+    """The newest sound checkpoint of a run; those that are not are left alone.
+
+    Raises:
+      CheckpointError: there is none.
+    """
+    directory = path / "checkpoints"
+    rejected = []
+    for step in checkpoint_directories.numbered(directory):
+        try:
+            found = checkpoint(directory / str(step))
+        except CheckpointError as error:
+            rejected.append(one_line(error))
+            continue
+        told = f", since {len(rejected)} newer cannot be used" if rejected else ""
+        return dataclasses.replace(found, origin=found.origin + told)
+    if rejected:
+        raise CheckpointError(f"no checkpoint of {path} can be read: {rejected[0]}")
+    raise CheckpointError(f"{path} holds no checkpoint yet; train first, or give another run")
+
+
+def checkpoint(path: Path) -> Weights:
+    """One checkpoint, all of it verified.
+
+    Raises:
+      CheckpointError: it is not as it was written, or of another version of this program.
+    """
+    try:
+        about = checkpoint_directories.read_manifest(path)
+        # All arrays, since a checkpoint is verified as a whole.
+        like = {
+            name: jax.ShapeDtypeStruct(array.shape, jnp.dtype(array.dtype))
+            for name, array in about.arrays.items()
+        }
+        arrays = stored_arrays.read(path, about, like)
+    except (Rejected, OtherVersion, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
+    try:
+        config, shape = _evaluated(about)
+    except UserError as error:
+        raise CheckpointError(
+            f"checkpoint {path} is of another version: {one_line(error)}"
+        ) from error
+    model = _model(config, about.facts)
+    names = architecture.shapes(model)
+    trees = []
+    for part, shapes in zip(("params", "stats"), names, strict=True):
+        found = {
+            n.removeprefix(f"{part}/"): x for n, x in arrays.items() if n.startswith(f"{part}/")
+        }
+        wrong = [n for n in shapes.keys() | found.keys() if shapes.get(n) != np.shape(found.get(n))]
+        if wrong:
+            raise CheckpointError(
+                f"checkpoint {path} does not hold the network of its options: {few(sorted(wrong))}"
+            )
+        trees.append(unflatten_paths({n: np.asarray(found[n], np.float32) for n in shapes}))
+    seen = _seen(path, config, about.facts, shape)
+    described = metadata.checked(
+        {
+            "model": model,
+            **seen,
+            "image_shape": shape,
+            # Other sources have nothing to crop.
+            "evaluation_crop": config.data.evaluation_crop if _is_photographs(config) else 1.0,
+            "resampling": config.data.resampling,
+            "origin": f"{path}{_STATISTICS[config.norm.statistics]}",
+            "data": config.data.source,
+        },
+        str(path),
+    )
+    return described.weights(*trees)
+
+
+def _evaluated(about: Manifest) -> tuple[Config, tuple[int, int, int]]:
+    """The options at the checkpoint's step, and the shape that evaluation sees then."""
+    config = freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
+    shape = about.facts.image_shape
+    if about.config.get("batch", {}).get("stages") and about.progress.step:
+        plan = resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
+        config, shape = plan.config, plan.facts.image_shape
+    side = config.data.evaluation_size
+    return config, (side, side, shape[2]) if side else shape
+
+
+def _model(config: Config, facts: Facts) -> Model:
+    """As for training, but in float32."""
+    return Model(
+        name=config.model.name,
+        classes=facts.classes,
+        channels=facts.image_shape[-1],
+        width=config.model.width,
+        stem=config.model.stem,
+        epsilon=config.norm.epsilon,
+        blur_pool=config.model.blur_pool,
+    )
+
+
+def _is_photographs(config: Config) -> bool:
+    return config.data.source.partition(":")[0] in (*RECORDS, "decoded")
+
+
+def _seen(
+    path: Path, config: Config, facts: Facts, shape: tuple[int, int, int]
+) -> Mapping[str, Any]:
+    """Classes and normalisation: what the run has written down, or what its data say.
+
+    Where the data are not here, photographs' normalisation is still known, and classes have no
+    names.
+    """
+    try:
+        written = json.loads((path.parent.parent / "config.json").read_text())["source"]
+        return {name: written[name] for name in ("classes", "mean", "std")}
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    from largebatch.data.photos import MEAN, STD  # brings the image libraries
+    from largebatch.train.opening import open_source
+
+    try:
+        source = open_source(config, "validation")
+    except UserError as error:
+        if shape[2] != 3:
+            raise CheckpointError(
+                f"checkpoint {path} needs its data for their normalisation: {one_line(error)}"
+            ) from error
+        return {"classes": (), "mean": MEAN, "std": STD}
+    # Other data in the same place say nothing of this network.
+    names = tuple(source.classes) if len(source.classes) == facts.classes else ()
+    return {"classes": names, "mean": source.mean, "std": source.std}

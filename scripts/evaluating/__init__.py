@@ -1,0 +1,1 @@
+"""What scripts/evaluate.py and scripts/predict.py share."""

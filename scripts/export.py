@@ -1,0 +1,103 @@
+"""Write the weights of a run for other libraries.
+
+    python scripts/export.py runs/digits --to=digits.safetensors
+    python scripts/export.py runs/imagenet --to=resnet50/ --format=huggingface --verify
+
+A checkpoint, an exported file or published weights can be given too. Formats: torchvision (and
+timm, the same names) for .safetensors, onnx for .onnx, huggingface or timm for a folder.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from largebatch import weights
+from largebatch.guard import exit_code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("weights", type=Path, help="run, checkpoint or file to read")
+    made.add_argument("--to", type=Path, required=True, help="file or folder to write")
+    made.add_argument("--format", choices=weights.FORMATS, help="whose (by the suffix of --to)")
+    made.add_argument("--force", action="store_true", help="replace what is there")
+    made.add_argument(
+        "--verify", action="store_true", help="load it in that library and compare logits"
+    )
+    return made
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Export and say what was written.
+
+    Raises:
+      UserError: anything that the user can mend.
+    """
+    flags = parser().parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
+    form = weights.format_of(flags.to, flags.format)
+    weights.check_target(flags.to, flags.force)
+    found = weights.read(flags.weights)
+    written = weights.export(found, flags.to, form, force=flags.force)
+    for line in described(found, written):
+        print(line)
+    if flags.verify:
+        print(f"verified by reading it back{verified(written)}")
+
+
+def verified(written: weights.Written) -> str:
+    """What loading the files again has shown, in words.
+
+    Raises:
+      WeightsError: they are not what they were made from, or the library is not installed.
+    """
+    weights.check_read_back(written)
+    seen = weights.compare(written)
+    if seen is None:
+        return "; the library has no such network to compare logits with"
+    said = (
+        f"{seen.library} {seen.version}: logits differ by {seen.difference:.1e} at most, of "
+        f"{seen.largest:.3g} (limit {seen.limit:.0e})"
+    )
+    if not seen.is_equal:
+        raise weights.WeightsError(f"{written.path} is not what it was made from; {said}")
+    return f", and in {said}"
+
+
+def described(found: weights.Weights, written: weights.Written) -> list[str]:
+    """What was written, what to feed it with, and how to load it."""
+    model = written.weights.model
+    height, width, channels = found.image_shape
+    names = f"{len(found.classes):,} names" if found.classes else "without names"
+    lines = [
+        f"from     {found.origin}: {model.name}, width {model.width}, {model.classes:,} classes "
+        f"({names})"
+    ]
+    lines += [f"written  {path} ({path.stat().st_size:,} bytes)" for path in written.files]
+    lines += [
+        f"images   {channels} × {height} × {width}, (pixel − mean) / std of 0..255: "
+        f"mean {_numbers(found.mean)}; std {_numbers(found.std)}"
+    ]
+    lines += [f"note     {note}" for note in written.notes]
+    return [*lines, "load it with", *(f"    {line}" for line in written.loading.lines)]
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    return exit_code(lambda: run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What MkDocs is told beside its configuration: the README as first page, and files outside docs/.
+
+Pages link to records, recipes and scripts as one reads them in the repository. Those files are
+no pages, so each that is linked to goes into the site below `repository/`: texts of programs as
+pages, all else as it is.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parents[2]
+_LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+_LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", "": "text"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the README and all that pages link to outside of docs/."""
+    read = {file.src_uri: ROOT / "docs" / file.src_uri for file in files.documentation_pages()}
+    read["index.md"] = ROOT / "README.md"
+    # A page of the repository, such as a record's README, may link to further files.
+    while read:
+        found: dict[str, Path] = {}
+        for uri, path in read.items():
+            if uri not in files.src_uris:
+                _add(files, config, uri, path)
+            if path.suffix != ".md":
+                continue
+            for target in _LINK.findall(path.read_text()):
+                aim = _aim(path, target[1])
+                if aim and _place(aim) not in files.src_uris | read.keys():
+                    found[_place(aim)] = aim
+        read = found
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Points links at where their files are in the site."""
+    del config, files
+    path = _source(page.file.src_uri)
+    if path.suffix != ".md":
+        return markdown
+
+    def pointed(link: re.Match[str]) -> str:
+        aim = _aim(path, link[2])
+        if aim is None:
+            return link[0]
+        uri = _place(aim)
+        return link[1] + posixpath.relpath(uri, posixpath.dirname(page.file.src_uri)) + link[3]
+
+    return _LINK.sub(pointed, markdown)
+
+
+def _aim(path: Path, target: str) -> Path | None:
+    """The file that a link of ``path`` means; None of an address, or of one within a page."""
+    if re.match(r"[a-z]+:", target):
+        return None
+    aim = (path.parent / target).resolve()
+    return aim if aim.is_file() and aim.is_relative_to(ROOT) else None
+
+
+def _place(path: Path) -> str:
+    """Where a file of the repository is in the site."""
+    if path == ROOT / "README.md":
+        return "index.md"
+    if path.is_relative_to(ROOT / "docs"):
+        return path.relative_to(ROOT / "docs").as_posix()
+    uri = f"repository/{path.relative_to(ROOT).as_posix()}"
+    return f"{uri}.md" if path.suffix in _LANGUAGES else uri
+
+
+def _source(uri: str) -> Path:
+    """The inverse of ``_place``."""
+    if uri == "index.md":
+        return ROOT / "README.md"
+    if not uri.startswith("repository/"):
+        return ROOT / "docs" / uri
+    path = ROOT / uri.removeprefix("repository/")
+    return path if path.exists() else path.with_suffix("")
+
+
+def _add(files: Files, config: Any, uri: str, path: Path) -> None:
+    content = None
+    if path.suffix in _LANGUAGES:
+        name = path.relative_to(ROOT).as_posix()
+        content = f"# {name}\n\n````{_LANGUAGES[path.suffix]}\n{path.read_text()}````\n"
+    elif path.suffix == ".md":
+        content = path.read_text()
+    source = {"content": content} if content else {"abs_src_path": str(path)}
+    outside = InclusionLevel.UNDEFINED if uri == "index.md" else InclusionLevel.NOT_IN_NAV
+    files.append(File.generated(config, uri, inclusion=outside, **source))

@@ -1,0 +1,70 @@
+"""Show a run, or compare runs: one HTML file that opens from disk, and a PNG of each figure.
+
+    python scripts/report.py runs/digits
+    python scripts/report.py runs/seed0 runs/seed1 runs/seed2 --out=compared
+    python scripts/report.py --trace=runs/digits
+
+Finished runs, running ones and the remains of broken ones will do. Without --out the page goes to
+RUN/report/report.html, that of several runs to report/ in the folder that holds them all. A profile
+(--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints what the
+device's time went into. docs/report.md says how to read it all.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from largebatch.errors import UserError
+from largebatch.report import facts, trace, write
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directory of a run")
+    made.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
+    made.add_argument(
+        "--trace", type=Path, help="run with a profile/, folder of a profile, or *.trace.json.gz"
+    )
+    return made
+
+
+def table(profile: trace.Profile) -> list[str]:
+    """A profile as lines."""
+    lines = [f"{1e3 * profile.window_s:,.1f} ms of the device", ""]
+    lines += [f"{name:<24}{share:>8.1%}" for name, share in profile.split.items()]
+    hidden = profile.hidden_s / profile.window_s
+    return [*lines, "", f"{'collective, hidden':<24}{hidden:>8.1%}  within the above"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read and write; the result is the process's exit code."""
+    flags = parser().parse_args(arguments)
+    try:
+        if not flags.runs and flags.trace is None:
+            raise UserError("no run is named; give the --workdir of a training")
+        profile = None if flags.trace is None else trace.read(flags.trace)
+        if profile is not None:
+            print("\n".join(table(profile)))
+        if flags.runs:
+            page, runs = write.report(flags.runs, flags.out, profile)
+            for run in runs:
+                top1 = facts.percent(facts.validation(run, "top1"))
+                print(f"{run.name}: {run.status}, step {run.step:,}, top-1 {top1}")
+            print(f"report: {page}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""The page and its pictures: whole, well-formed, self-contained, whatever the runs hold."""
+
+import html.parser
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.errors import DataError, UserError
+from largebatch.report import page, palette
+from largebatch.report.write import report
+from tests.report import made_up
+
+VOID = {"meta", "input", "br", "link", "img"}
+ODD = (  # rows of which little can be said
+    [{"step": 1}],
+    [{"step": 1, "samples": 0, "epoch": 0.0, "loss": None, "top1": None}],
+    [{"step": n, "samples": n, "epoch": n, "loss": 10.0 ** (40 * n)} for n in range(5)],
+    [{"step": n, "samples": 9 * n, "loss": 1.0, "images_per_s": 0} for n in range(5)],
+)
+EVIL = '<script>alert("x")</script>$_{&'
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements are closed in order; gathers ids, texts and what could be fetched."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.words, self.scripts = [], [], [], [], 0
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes, closed=False):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found[key] for key in ("href", "src", "xlink:href") if key in found]
+        self.links += re.findall(r"url\(([^)]*)\)", found.get("style") or "")
+        self.scripts += tag == "script"
+        if tag not in VOID and not closed:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes, closed=True)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def checked(path):
+    """The page, after what holds of any."""
+    text = path.read_text()
+    found = Page(text)
+    assert len(found.ids) == len(set(found.ids))
+    for link in found.links:
+        assert link.startswith(("#", "data:image/png;base64,"))
+        assert not link.startswith("#") or link[1:] in found.ids
+    assert "://" not in text
+    assert "@import" not in text
+    assert found.scripts == 1
+    # Every colour is a variable, so that the same picture serves light and dark.
+    body = text.partition("<body>")[2]
+    assert not re.search(r"#[0-9a-f]{6}\b", re.sub(r"base64,[^\"]*", "", body))
+    assert "var(--muted)" in body or "<svg" not in body
+    return found
+
+
+def test_one_run_with_all_that_there_can_be(whole):
+    path = whole
+    assert path.name == "report.html"
+    assert (path.parent.name, path.parent.parent.name) == (
+        "report",
+        "a run with a rather long name",
+    )
+    found = checked(path)
+    words = " ".join(found.words)
+    for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200", "conv.1"):
+        assert expected in words
+    titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and waits", "Gradient norm")
+    titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
+    titles += ("BatchNorm variances: drift", "Where the time went", "Events")
+    titles += ("Where a step's time goes", "Configuration")
+    assert set(titles) <= set(found.words)
+    keys = "loss top1 schedule throughput gradient trust_ratio weight_norm gradient_norm bn_mean"
+    names = {f"{key}.png" for key in (keys + " bn_variance time events trace").split()}
+    assert {p.name for p in path.parent.glob("*.png")} == names
+    with Image.open(path.parent / "loss.png") as image:
+        # White around, and the curve's blue.
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+        assert tuple(pixels[0]) == (255, 255, 255)
+        blue = [int(palette.series(0)[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (pixels == blue).all(1).sum() > 50
+
+
+def test_several_runs(tmp_path, profile):
+    folders = [made_up.write(tmp_path / f"s{seed}", seed=seed) for seed in range(3)]
+    folders.append(made_up.write(tmp_path / "wide", model__width=8))
+    for folder in folders[1:]:  # of the others, fewer figures, sooner done
+        (folder / "layers.jsonl").unlink()
+        (folder / "events.jsonl").unlink()
+    for number, metrics in enumerate(ODD):
+        folder = tmp_path / f"odd{number}"
+        folders.append(made_up.write(folder, metrics=metrics, summary={}, events=[]))
+        (folder / "layers.jsonl").write_text("")
+    layers = [{"step": 1, "samples": 9, "layers": {"a": {"trust_ratio": 0.0}, "b": None}}]
+    made_up.jsonl(folders[-1] / "layers.jsonl", layers)
+    path, _ = report(folders)
+    assert path == tmp_path / "report" / "report.html"
+    found = checked(path)
+    words = " ".join(found.words)
+    assert "s0, s1, s2" in words
+    assert "85.47 ± 0.00\u00a0%" in words
+    assert "0.3707 ± 0.0000" not in words
+    # Losses at the end are 0.01 apart: mean 0.3807, and t(0.975, 2) · 0.01 / √3 = 4.3027 · 0.0058.
+    assert "0.3807 ± 0.0248" in words
+    assert {"model.width", "run.seed", "Top-1 over seeds"} <= set(found.words)
+    assert (path.parent / "seeds.png").is_file()
+    assert (path.parent / "s0-trust_ratio.png").is_file()
+    with pytest.raises(DataError, match="goes with one run"):
+        report(folders, profile=profile)
+
+
+def test_everything_of_a_run_is_escaped(tmp_path):
+    evil = EVIL.replace("/", "\\")  # a name of a folder
+    events = [
+        made_up.event("turn", 0, devices=1, device_kind=EVIL, host=EVIL),
+        made_up.event("rollback", 1, 2, reason=EVIL),
+    ]
+    folder = made_up.write(
+        tmp_path / f"_{evil}", events=events, model__name=EVIL, summary={"status": EVIL}
+    )
+    other = made_up.write(tmp_path / f"$b{evil}", events=events, run__other=EVIL)
+    rows = [{"step": n, "samples": n, "epoch": n, "validation/loss": 1} for n in (1, 2)]
+    made_up.jsonl(other / "metrics.jsonl", [row | {"loss": 1} for row in rows])
+    for path in (folder / "layers.jsonl", other / "layers.jsonl", folder / "metrics.jsonl"):
+        path.write_text("")
+    for folders in ([folder], [folder, other]):
+        words = " ".join(checked(report(folders, tmp_path / "out")[0]).words)
+        assert EVIL in words
+        assert evil in words
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "config.json", "events.jsonl"])
+def test_remains_make_a_page(tmp_path, kept):
+    folder = made_up.write(tmp_path / "one")
+    for path in folder.iterdir():
+        if path.name != kept:
+            path.unlink()
+    if kept == "metrics.jsonl":
+        made_up.jsonl(folder / kept, [{"step": 1, "samples": 9, "loss": 2.0}])
+    words = checked(report([folder])[0]).words
+    assert "unfinished" in words
+    assert "There is no layers.jsonl." in words
+
+
+def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
+    metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
+    metrics[50_000]["loss"] = 5e3
+    folder = made_up.write(tmp_path / "one", metrics=metrics, events=[])
+    (folder / "layers.jsonl").unlink()
+    path, _ = report([folder])
+    assert path.stat().st_size < 3e6
+    # The spike is there: the loss is drawn on a logarithmic axis up to it.
+    assert re.search(r">\s*1000\s*</text>", path.read_text())
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    folder = made_up.write(tmp_path / "one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        report([folder], tmp_path / "file" / "out")
+
+
+def test_an_empty_page_is_well_formed():
+    assert json.dumps(Page(page.page("a <b> title", "")).words).count("a <b> title") == 1

@@ -1,0 +1,74 @@
+"""scripts/export.py, from a run on."""
+
+import importlib.util
+
+import export
+import numpy as np
+import pytest
+
+from largebatch.weights import read, verification
+from tests.weights.test_runs import checkpoint, same
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    checkpoint(path, 4)
+    return path
+
+
+def test_a_run_becomes_a_file(run, tmp_path, capsys):
+    target = tmp_path / "x.safetensors"
+    assert export.main([str(run), f"--to={target}", "--verify"]) == 0
+    printed = capsys.readouterr().out
+    assert f"from     {run}/checkpoints/4: resnet10, width 4, 10 classes (10 names)" in printed
+    assert f"written  {target} ({target.stat().st_size:,} bytes)" in printed
+    assert "1 × 8 × 8, (pixel − mean) / std of 0..255: mean 73.2516; std 90.3172" in printed
+    assert "note     running variances hold norm.epsilon=2e-05" in printed
+    assert f"safetensors.torch.load_file('{target}')" in printed
+    assert "verified by reading it back" in printed
+    found, weights = read(target), read(run)
+    assert found.params["head"]["kernel"].tobytes() == weights.params["head"]["kernel"].tobytes()
+    images = verification.random_images(weights)
+    np.testing.assert_allclose(
+        verification.logits(found, images), verification.logits(weights, images), atol=1e-5
+    )
+    # A file can be exported again.
+    assert export.main([str(target), f"--to={tmp_path / 'y.safetensors'}"]) == 0
+    assert same(read(tmp_path / "y.safetensors"), found)
+
+
+def test_onnx_is_verified(run, tmp_path, capsys):
+    for package in ("onnx", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    assert export.main([str(run), f"--to={tmp_path / 'x.onnx'}", "--verify"]) == 0
+    printed = capsys.readouterr().out
+    assert "verified by reading it back, and in onnxruntime" in printed
+    assert same(read(tmp_path / "x.onnx"), read(run))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--to={tmp}/x.pth"], "ends in '.pth'"),
+        (["{run}", "--to={tmp}/x"], "Hugging Face's ResNet has no stem of 3×3"),
+        (["{tmp}", "--to={tmp}/x.safetensors"], "holds no weights"),
+        (["{tmp}/gone", "--to={tmp}/x.safetensors"], "does not exist"),
+        (["{run}", "--to={tmp}/taken.safetensors"], "exists; give another --to, or --force"),
+        (["{run}", "--to=/proc/x.safetensors"], "cannot be written"),
+    ],
+)
+def test_mistakes_are_a_line(arguments, message, run, tmp_path, capsys):
+    (tmp_path / "taken.safetensors").write_bytes(b"")
+    assert export.main([a.format(run=run, tmp=tmp_path) for a in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert [p.name for p in tmp_path.iterdir()] == ["taken.safetensors"]
+
+
+def test_help_is_under_a_screenful(capsys):
+    with pytest.raises(SystemExit):
+        export.main(["--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 28

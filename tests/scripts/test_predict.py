@@ -1,0 +1,187 @@
+"""scripts/predict.py: what evaluation sees, in a table or as JSON; all kinds of files."""
+
+import csv
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import predict
+import pytest
+from PIL import Image
+
+from largebatch import weights
+from tests.analysis import networks
+from tests.analysis.devices import one_quick_device
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+CLASSES = ("ant", "bee", "cow", "[dog]", "eel", "fox", "gnu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_device():
+    with one_quick_device():
+        yield
+
+
+@pytest.fixture
+def _reads(monkeypatch):
+    """Random weights of seven classes, whatever the path."""
+    made = networks.weights(CLASSES)
+    monkeypatch.setattr(weights, "read", lambda path: made)
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory):
+    """A folder of class folders: JPEG, CMYK, grey, PNG, 16 bits, wrong suffix, transparent."""
+    place = tmp_path_factory.mktemp("kinds")
+    pixels = np.random.default_rng(1).normal(120, 70, (50, 70, 3)).clip(0, 255).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    deep = Image.fromarray(pixels[..., 0].astype(np.uint16) << 8)
+    for label, (name, picture, kind) in enumerate(
+        (
+            ("plain.jpg", image, "JPEG"),
+            ("cmyk.jpeg", image.convert("CMYK"), "JPEG"),
+            ("grey.JPG", image.convert("L"), "JPEG"),
+            ("named.jpg", image, "PNG"),
+            ("deep.png", deep, "PNG"),
+            ("seen through.png", image.convert("RGBA"), "PNG"),
+            ("other.webp", image, "WEBP"),
+        )
+    ):
+        path = place / "val" / CLASSES[label] / name
+        path.parent.mkdir(parents=True)
+        picture.save(path, kind)
+    return place
+
+
+def lines(capsys, *arguments, code=0):
+    """The JSON lines of a call, and its standard error."""
+    assert predict.main([str(a) for a in ("x", *arguments, "--json")]) == code
+    captured = capsys.readouterr()
+    return [json.loads(line) for line in captured.out.splitlines()], captured.err
+
+
+@pytest.mark.usefixtures("_reads")
+def test_each_picture_gets_what_evaluation_gives_it(kinds, tmp_path, capsys):
+    assert evaluate.main(["x", f"--source=folder:{kinds}", f"--out={tmp_path}"]) == 0
+    capsys.readouterr()
+    with (tmp_path / "predictions.csv").open(newline="") as stream:
+        theirs = {row["name"]: row for row in csv.DictReader(stream)}
+    ours, told = lines(capsys, kinds)
+    assert told == ""
+    assert [each["file"] for each in ours] == sorted(str(path) for path in kinds.rglob("*.*"))
+    assert len(ours) == len(theirs) == 7
+    first = [each["top"][0]["probability"] for each in ours]
+    assert max(first) < 0.999
+    assert max(first) - min(first) > 0.001
+    for each in ours:
+        row = theirs[each["file"]]
+        for rank, guess in enumerate(each["top"], 1):
+            assert guess["class"] == row[f"top{rank}"]
+            assert guess["label"] == CLASSES.index(guess["class"])
+            # To the bit, but for the seven digits that the table is written with.
+            assert f"{guess['probability']:.7g}" == row[f"top{rank}_probability"]
+
+
+@pytest.mark.usefixtures("_reads")
+def test_what_cannot_be_read_is_named_and_the_rest_predicted(kinds, tmp_path, capsys):
+    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "empty.png").write_bytes(b"")
+    stream = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(stream, "JPEG")
+    (tmp_path / "cut.jpg").write_bytes(stream.getvalue()[:-800])
+    good = kinds / "val" / "ant" / "plain.jpg"
+    ours, told = lines(capsys, tmp_path, good, tmp_path / "absent.jpg", "--batch=2", code=2)
+    named = [Path(each["file"]).name for each in ours]
+    assert named == ["cut.jpg", "empty.png", "text.jpg", "plain.jpg", "absent.jpg"]
+    assert ["error" in each for each in ours] == [True, True, True, False, True]
+    assert ours[4]["error"] == "cannot be read: No such file or directory"
+    *warnings, last = told.splitlines()
+    assert len(warnings) == 4
+    for name, warning in zip((*named[:3], named[4]), warnings, strict=True):
+        assert warning.startswith("warning: ")
+        assert f"/{name}: " in warning
+    assert last == "error: 4 of 5 files cannot be read, named above; mend or remove them"
+
+
+@pytest.mark.usefixtures("_reads")
+def test_a_table_for_people(kinds, capsys):
+    assert predict.main(["x", str(kinds / "val" / "ant"), "--top=7"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["picture", "class", "probability"]
+    assert rows[0].startswith(str(kinds / "val" / "ant" / "plain.jpg"))
+    assert {row.split()[-2] for row in rows} == set(CLASSES)  # brackets are no markup
+    shares = [float(row.split()[-1].rstrip("%")) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=0.05)
+
+
+def test_a_grey_network_sees_photographs_whole(kinds, tmp_path, capsys, monkeypatch):
+    grey = networks.weights(
+        tuple("0123456789"), image_shape=(8, 8, 1), mean=(73.0,), std=(90.0,), data="digits"
+    )
+    monkeypatch.setattr(weights, "read", lambda path: grey)
+    place = kinds / "val" / CLASSES[5] / "seen through.png"  # of a JPEG, only a part is decoded
+    with Image.open(place) as picture:
+        side = min(picture.size)
+        left, top = (picture.width - side) // 2, (picture.height - side) // 2
+        middle = picture.crop((left, top, left + side, top + side))
+        small = middle.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR).convert("L")
+    small.save(tmp_path / "small.png")
+    ours, _ = lines(capsys, place, tmp_path / "small.png", "--top=10")
+    assert ours[0]["top"] == ours[1]["top"]
+
+
+def test_names_of_weights_without_names(kinds, capsys, monkeypatch):
+    monkeypatch.setattr(weights, "read", lambda path: networks.weights((), 1000))
+    ours, told = lines(capsys, kinds / "val" / "ant")
+    assert told == "the weights name no classes; taken for ImageNet's 1,000\n"
+    assert all(guess["class"].startswith("n") for guess in ours[0]["top"])
+
+
+@pytest.mark.usefixtures("_reads")
+def test_mistakes_are_one_line(kinds, tmp_path, capsys):
+    for arguments, words in (
+        ((tmp_path,), "has no pictures"),
+        ((kinds, "--top=0"), "--top=0 must be above 0"),
+        ((kinds, "--crop=2"), "evaluation_crop is 2.0"),
+    ):
+        found, told = lines(capsys, *arguments, code=2)
+        assert found == []
+        assert len(told.splitlines()) == 1
+        assert words in told
+
+
+@pytest.mark.usefixtures("_reads")
+def test_real_photographs(tmp_path, capsys):
+    path = SHARED / "imagenet-samples-200.tar"
+    if not path.is_file():
+        pytest.skip(f"needs {path}")
+    with tarfile.open(path) as tar:
+        members = [m for m in tar if m.isfile() and m.name.lower().endswith((".jpg", ".jpeg"))][:40]
+        for number, member in enumerate(members):
+            place = tmp_path / "set" / "val" / CLASSES[number % 7] / f"{number}.jpg"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(tar.extractfile(member).read())
+    assert evaluate.main(["x", f"--source=folder:{tmp_path / 'set'}", f"--out={tmp_path}"]) == 0
+    capsys.readouterr()
+    with (tmp_path / "predictions.csv").open(newline="") as stream:
+        theirs = {row["name"]: row for row in csv.DictReader(stream)}
+    ours, _ = lines(capsys, tmp_path / "set")
+    assert len(ours) == len(theirs) == 40
+    for each in ours:
+        row = theirs[each["file"]]
+        assert [g["class"] for g in each["top"]] == [row[f"top{k}"] for k in range(1, 6)]
+        assert f"{each['top'][0]['probability']:.7g}" == row["top1_probability"]
+
+
+def test_the_help_is_a_screenful(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        predict.main(["--help"])
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) <= 30
+    assert "    python scripts/predict.py runs/imagenette cat.jpg holiday/ --top=3" in printed

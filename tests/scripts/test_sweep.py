@@ -1,0 +1,147 @@
+"""The command line of a sweep, and one of real trainings: stopped, resumed, done."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sweep
+
+import train
+from largebatch.config import command_line
+from largebatch.guard import PREEMPTED
+
+ROOT = Path(__file__).parents[2]
+DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
+TINY = (
+    "--config.batch.microbatch=8",
+    "--config.model.name=resnet10",
+    "--config.model.width=4",
+    "--config.schedule.length=6 steps",
+    "--config.schedule.warmup=1 steps",
+    "--config.run.evaluate_every=3 steps",
+    "--config.run.checkpoint_every=3 steps",
+    "--config.run.log_every=1 steps",
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--sweep is missing", "key=a,b,c"]),
+        (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'peak'"]),
+        (["--sweep", "schedule.peak"], ["names no values", "key=a,b,c"]),
+        (["--sweep", "no/such.py"], ["no/such.py"]),
+        (["--sweep", "https://host/x.py"], ["no file of this machine"]),
+        (["--sweep", str(ROOT / "configs" / "digits.py")], ["digits.py", "has no sweep()"]),
+        (["--sweep", "schedule.peak=1,2", "--trials=3"], ["--trials", "quasi"]),
+        (["--sweep", "schedule.peak=1,2", "--search=tpe"], ["--search=tpe needs --trials=N"]),
+        (["--sweep", "schedule.peak=1,2", "--objective=target_s"], ["--config.run.target"]),
+        (["--sweep", "schedule.peak=1,2", "--jobs=0"], ["--jobs=0"]),
+        (["--sweep", "schedule.peak=1,2", "--slurm_option=x"], ["--slurm_option=x", "NAME=VALUE"]),
+        (["--sweep", "schedule.peak=1,2", "--lr=3"], ["--lr=3"]),
+        (["--best"], ["--best needs the --workdir"]),
+        (["--best", "--sweep", "no/lr.py"], ["sweeps/lr/sweep.json", "no such file"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_starts(capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert sweep.main([DIGITS, *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    for word in words:
+        assert word in lines[0]
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = str(ROOT / "configs" / "sweeps" / "lr_warmup.py")
+    assert sweep.main(["--sweep", recipe, "--dry_run", "--config.run.seed=3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("15 trials of ")
+    assert lines[0].endswith("in sweeps/lr_warmup")
+    assert [line.partition(" waiting")[0] for line in lines[1:16]] == [
+        f"trial {number}" for number in range(15)
+    ]
+    words = shlex.split(lines[16].partition("python train.py ")[2])
+    flags, others = train.parse(words)
+    assert (flags.config, flags.workdir.name) == (Path(recipe), "0000")
+    assert dict(command_line.overrides(others)) == {
+        "run.seed": "3",
+        "schedule.peak": "0.5",
+        "schedule.warmup": "5 %",
+    }
+    arguments = ["--sweep", "schedule.peak=log:1:4", "--search=tpe", "--trials=20", "--dry_run"]
+    assert sweep.main([DIGITS, *arguments]) == 0
+    assert "and 12 that depend on what these come to" in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
+
+
+def test_help_fits_a_screen(capsys):
+    with pytest.raises(SystemExit):
+        sweep.main(["--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 30
+
+
+@pytest.mark.multiprocess
+def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    workdir = tmp_path / "sweep"
+    axes = ("--sweep", "schedule.peak=0.25,0.5")
+    arguments = (DIGITS, f"--workdir={workdir}", *axes, *TINY)
+    output = tmp_path / "first.txt"
+    with output.open("w") as stream:
+        first = subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts" / "sweep.py"), *arguments],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ),
+        )
+    try:
+        until = time.monotonic() + 240
+        while "trial 1 running" not in output.read_text() and first.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == PREEMPTED, output.read_text()
+    finally:
+        first.kill()
+        first.wait()
+    assert "the same command resumes" in output.read_text()
+    done = (workdir / "trials" / "0000" / "output.txt").read_text()
+
+    assert sweep.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "resuming: 1 complete, 1 running" in said
+    assert "trial 0 running" not in said
+    assert (workdir / "trials" / "0000" / "output.txt").read_text() == done
+    rows = list(csv.DictReader((workdir / "results.csv").read_text().splitlines()))
+    assert sorted(row["trial"] for row in rows) == ["0", "1"]
+    for row in rows:
+        folder = workdir / "trials" / f"{int(row['trial']):04d}"
+        summary = json.loads((folder / "summary.json").read_text())
+        kept = json.loads((folder / "config.json").read_text())["config"]
+        assert (row["state"], summary["status"], summary["steps"]) == ("complete", "complete", 6)
+        assert float(row["value"]) == summary["top1"]
+        assert float(row["schedule.peak"]) == kept["schedule"]["peak"]
+    assert float(rows[0]["value"]) >= float(rows[1]["value"])
+    assert (workdir / "parallel.png").exists()
+
+    assert sweep.main([f"--workdir={workdir}", "--best"]) == 0
+    best = capsys.readouterr().out.strip()
+    assert f"--config.schedule.peak={rows[0]['schedule.peak']}" in shlex.split(best)
+    assert re.search(r"the best again: (.*)", said)[1] == best
+    assert sweep.main([*arguments, "--config.run.seed=1"]) == 2
+    assert "holds another sweep: overrides" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""An executor without processes: what a trial does is a list of turns, each (rows, code)."""
+
+import dataclasses
+import json
+
+
+@dataclasses.dataclass
+class FakeHandle:
+    job: object
+    turn: dict
+    executor: object
+    token: str = ""
+    polls: int = 0
+    asked: bool = False
+    ended: int | None = None
+
+    def poll(self):
+        if self.ended is None:
+            self.polls += 1
+            evaluations = self.turn.get("evaluations", [])
+            if self.polls <= len(evaluations):
+                row = {"step": self.polls, "validation/top1": evaluations[self.polls - 1]}
+                with (self.job.workdir / "metrics.jsonl").open("a") as stream:
+                    stream.write(json.dumps(row) + "\n")
+            if self.asked and self.turn.get("obeys", True):
+                self._end(75)
+            elif self.polls > len(evaluations) and "code" in self.turn:
+                self._end(self.turn["code"])
+        if self.ended is not None:
+            self.executor.running.discard(self.job.number)
+        return self.ended
+
+    def _end(self, code):
+        self.ended = code
+        (self.job.workdir / "output.txt").write_text(self.turn.get("output", ""))
+        if "unhealthy" in self.turn:
+            event = {"event": "unhealthy", "why": self.turn["unhealthy"]}
+            (self.job.workdir / "events.jsonl").write_text(json.dumps(event) + "\n")
+        if code == 0:
+            summary = {"status": "complete", "top1": self.turn["top1"], "steps": 9, "wall_s": 1.5}
+            (self.job.workdir / "summary.json").write_text(json.dumps(summary))
+
+    def stop(self):
+        self.asked = True
+
+    def kill(self):
+        self.ended = -9
+
+
+class FakeExecutor:
+    """Trial n does ``script[n]``, a turn after the other; the default is to come to 0.5."""
+
+    def __init__(self, script=None, at_once=2):
+        self.at_once = at_once
+        self.script = script or {}
+        self.started = []
+        self.running = set()
+        self.most = 0
+        self.handles = {}
+
+    def start(self, jobs):
+        return [self._start(job) for job in jobs]
+
+    def _start(self, job):
+        turns = self.script.get(job.number, [{"code": 0, "top1": 0.5}])
+        turn = turns[min(self.started.count(job.number), len(turns) - 1)]
+        self.started.append(job.number)
+        assert job.number not in self.running
+        self.running.add(job.number)
+        self.most = max(self.most, len(self.running))
+        job.workdir.mkdir(parents=True, exist_ok=True)
+        self.handles[job.number] = FakeHandle(job, turn, self)
+        return self.handles[job.number]
+
+    def attach(self, token):
+        return None

@@ -1,0 +1,252 @@
+"""The loop of a sweep with an executor that starts no processes."""
+
+import json
+
+import pytest
+
+from largebatch.sweep.driver import Driver
+from largebatch.sweep.points import grid, quasi
+from largebatch.sweep.space import from_text
+from largebatch.sweep.study import STARTUP, Study, importances
+from largebatch.train.holder import content, this_process
+from tests.sweep.fakes import FakeExecutor
+
+pytest.importorskip("optuna")
+AXES = [from_text("schedule.peak=1,2,4"), from_text("run.seed=0,1")]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def driver(study, executor, folder, planned=None, **options):
+    planned = grid(AXES) if planned is None else planned
+    clock = Clock()
+    made = Driver(
+        study,
+        executor,
+        folder,
+        lambda choice, workdir: ("train", *choice.values(), str(workdir)),
+        **{
+            "planned": planned,
+            "total": len(planned),
+            "objective": "top1",
+            "prune": False,
+            "grace_s": 5.0,
+            "clock": clock,
+        }
+        | options,
+    )
+    made.sleep = clock.sleep
+    return made
+
+
+def run(made, ticks=None):
+    """To the end, or asked to stop after some looks."""
+    looks = []
+
+    def stopping():
+        looks.append(1)
+        return ticks is not None and len(looks) > ticks
+
+    return made.run(lambda trials: None, stopping, made.sleep)
+
+
+def states(made):
+    return [trial.state for trial in made.trials]
+
+
+def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
+    executor = FakeExecutor(
+        {
+            0: [{"evaluations": [0.2, 0.4], "code": 0, "top1": 0.8}],
+            1: [{"code": 1, "output": "Traceback\nKeyError: 'x'\n"}],
+            2: [{"code": 2, "output": "error: batch.workers=3: no\n"}],
+            3: [{"code": 2, "unhealthy": "the loss is not finite", "output": "error: y\n"}],
+            4: [{"code": 75}, {"evaluations": [0.1], "code": 75}, {"code": 0, "top1": 0.9}],
+            5: [{"code": 70, "output": "no progress\n"}],
+        }
+    )
+    study = Study(tmp_path / "study.db", AXES, "top1")
+    made = driver(study, executor, tmp_path / "trials")
+    assert run(made)
+    expected = ["complete", "failed", "failed", "diverged", "complete", "failed"]
+    assert states(made) == expected
+    assert [list(trial.values.values()) for trial in made.trials] == [
+        [peak, seed] for peak in "124" for seed in "01"
+    ]
+    assert [trial.value for trial in made.trials] == [0.8, None, None, 0.0, 0.9, None]
+    assert [trial.error for trial in made.trials] == [
+        "",
+        "KeyError: 'x'",
+        "batch.workers=3: no",
+        "the loss is not finite",
+        "",
+        "no progress",
+    ]
+    assert sorted(executor.started) == [0, 1, 2, 3, 4, 4, 4, 5]
+    assert executor.most == 2
+    # Another process reads the same from the file, and has nothing to do.
+    again = driver(Study(tmp_path / "study.db", AXES, "top1"), FakeExecutor(), tmp_path / "trials")
+    assert again.trials == made.trials
+    assert run(again)
+    assert not again._executor.started
+
+
+def test_a_killed_sweep_goes_on_and_runs_nothing_twice(tmp_path):
+    """Killed with one trial at its end, one on its way, one whose process goes on."""
+    study, folder = Study(None, AXES, "top1"), tmp_path
+    endless = [{"evaluations": [0.1]}]
+    executor = FakeExecutor(dict.fromkeys((1, 2, 3), endless), at_once=4)
+    made = driver(study, executor, folder)
+    for _ in range(2):
+        made.tick()
+    assert states(made) == ["complete", *["running"] * 4]
+    before = made.trials[0]
+    # Its own end, after the kill of the sweep: trial 1 is complete.
+    summary = {"status": "complete", "top1": 0.7, "steps": 9, "wall_s": 1.0}
+    (folder / "0001" / "summary.json").write_text(json.dumps(summary))
+    lock = folder / "0002" / "lock.json"
+    lock.write_bytes(content(this_process()))
+
+    executor = FakeExecutor({3: [{"code": 0, "top1": 0.6}]}, at_once=4)
+    made = driver(study, executor, folder)
+    made.tick()
+    assert made.trials[0] == before
+    assert states(made)[1] == "complete"
+    assert made.trials[1].value == 0.7
+    assert 2 not in executor.started  # somebody trains there
+    assert 1 not in executor.started
+    assert 3 in executor.started
+    lock.unlink()
+    assert run(made)
+    assert executor.started.count(2) == 1
+    assert sorted(executor.started) == [2, 3, 4, 5]
+    assert states(made) == ["complete"] * 6
+
+
+def test_killed_between_drawing_and_starting(tmp_path):
+    """Whatever write was the last one, every trial is there once, in its order."""
+    study = Study(None, AXES, "top1")
+    planned = grid(AXES)
+    study._study.enqueue_trial({axis.name: axis.points[0][0] for axis in AXES})  # and killed
+    assert [trial.state for trial in study.trials()] == ["waiting"]
+    made = driver(study, FakeExecutor(), tmp_path)
+    assert made.trials == []
+    assert run(made)
+    assert [trial.values for trial in made.trials] == planned
+    drawn = study._study.ask({})  # and killed before its values were drawn
+    row = study.trials()[drawn.number]
+    assert row.state == "running"
+    assert set(row.values) == {"schedule.peak", "run.seed"}
+    assert study.trials()[drawn.number] == row
+
+
+def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
+    """An orphan may take its lock only after it was looked for: ours then ends with a mistake."""
+    executor = FakeExecutor({0: [{"code": 2, "output": "error: in use\n"}, {"code": 0, "top1": 1}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    made.tick()
+    lock = tmp_path / "0000" / "lock.json"
+    lock.write_bytes(content(this_process()))
+    for _ in range(4):
+        made.tick()
+    assert states(made)[0] == "running"
+    assert executor.started.count(0) == 1
+    lock.unlink()
+    assert run(made)
+    assert states(made) == ["complete"] * 6
+    assert executor.started.count(0) == 2
+
+
+def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
+    study = Study(None, AXES, "top1")
+    script = {0: [{}, {"code": 0, "top1": 0.5}], 1: [{"obeys": False}, {"code": 0, "top1": 0.4}]}
+    executor = FakeExecutor(script)
+    made = driver(study, executor, tmp_path)
+    assert not run(made, ticks=3)
+    assert executor.handles[0].asked
+    assert executor.handles[1].ended == -9  # after the time that it had to save
+    assert made._clock() < 3 * 0.5 + 5.0 + 2.0
+    assert states(made) == ["running", "running"]
+    executor.running.clear()
+    made = driver(study, executor, tmp_path)
+    assert run(made)
+    assert states(made) == ["complete"] * 6
+    assert executor.started == [0, 1, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_trial_that_never_comes_further_is_given_up(tmp_path):
+    executor = FakeExecutor({0: [{"code": 75, "output": "SIGTERM, with nothing to save yet\n"}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    assert run(made)
+    assert executor.started.count(0) == 4
+    assert made.trials[0].state == "failed"
+    assert "4 times" in made.trials[0].error
+    assert "nothing to save" in made.trials[0].error
+    assert states(made)[1:] == ["complete"] * 5
+
+
+def test_the_median_prunes(tmp_path):
+    """The first eight come to their end; a later one below their median is ended, one above not."""
+    axes = [from_text("schedule.peak=log:0.1:10")]
+    good = {n: [{"evaluations": [0.5, 0.6], "code": 0, "top1": 0.6}] for n in range(STARTUP)}
+    script = good | {
+        STARTUP: [{"evaluations": [0.2, 0.3, 0.3, 0.3], "code": 0, "top1": 0.3}],
+        STARTUP + 1: [{"evaluations": [0.7, 0.8], "code": 0, "top1": 0.8}],
+    }
+    study = Study(None, axes, "top1", prune=True)
+    executor = FakeExecutor(script, at_once=1)
+    made = driver(study, executor, tmp_path, quasi(axes, STARTUP, 0), total=STARTUP + 2, prune=True)
+    assert run(made)
+    assert states(made) == ["complete"] * STARTUP + ["pruned", "complete"]
+    assert executor.handles[STARTUP].polls == 3  # asked after its second evaluation
+    assert made.trials[STARTUP].value is None
+    assert executor.started == list(range(STARTUP + 2))
+
+
+def test_killed_while_a_pruned_trial_ends(tmp_path):
+    study = Study(None, AXES, "top1")
+    made = driver(study, FakeExecutor({0: [{}]}), tmp_path)
+    made.tick()
+    study.note(0, "asked", "prune")
+    made = driver(study, FakeExecutor(), tmp_path)
+    assert made.trials[0].state == "pruned"
+
+
+@pytest.mark.parametrize("objective", ["top1", "loss"])
+def test_tpe_finds_the_better_half_and_survives_divergence(objective):
+    """It draws most near the optimum, at 3 of 0.1 to 10, where a rate above 6 diverges."""
+    from largebatch.sweep.outcome import Outcome, maximised, worst
+
+    axes = [from_text("schedule.peak=log:0.1:10"), from_text("run.seed=0,1")]
+    found = []
+    for _ in range(2):  # the same again: of the seed and what is known alone
+        study = Study(None, axes, objective, seed=1)
+        begin = quasi(axes, STARTUP, 1)
+        for n in range(24):
+            trial = study.begin(begin[n]) if n < STARTUP else study.suggest()
+            peak = float(trial.values["schedule.peak"])
+            off = abs(peak / 3 - 1)
+            value = 1 - off / 3 if maximised(objective) else off
+            result = Outcome("complete", value)
+            if peak > 6:
+                result = Outcome("diverged", worst(objective))
+            study.tell(trial, result)
+        found.append([t.values for t in study.trials()])
+    assert found[0] == found[1]
+    drawn = [float(v["schedule.peak"]) for v in found[0][STARTUP:]]
+    near = sum(1 < peak < 6 for peak in drawn)
+    assert near > len(drawn) * 0.6  # by chance 0.39
+    shares = importances(axes, study.trials(), objective)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["schedule.peak"] > 0.8
+    assert importances(axes, study.trials()[:3], objective) == {}
+    assert study.trials()[0].values == begin[0]

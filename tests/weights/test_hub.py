@@ -1,0 +1,175 @@
+"""Folders of Hugging Face's hub, as transformers and timm leave them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from largebatch.weights import WeightsError, export, hub, read
+from tests.weights.samples import TINY, sample
+from tests.weights.test_tensor_files import foreign
+
+# As of a published ResNet-50, the width made smaller.
+TRANSFORMERS = {
+    "architectures": ["ResNetForImageClassification"],
+    "depths": [3, 4, 6, 3],
+    "downsample_in_first_stage": False,
+    "embedding_size": 4,
+    "hidden_act": "relu",
+    "hidden_sizes": [16, 32, 64, 128],
+    "id2label": {str(i): f"name {i}" for i in range(7)},
+    "layer_type": "bottleneck",
+    "model_type": "resnet",
+    "num_channels": 3,
+}
+PREPROCESSOR = {
+    "crop_pct": 0.95,
+    "do_normalize": True,
+    "do_resize": True,
+    "feature_extractor_type": "ConvNextFeatureExtractor",
+    "image_mean": [0.5, 0.25, 0.125],
+    "image_std": [0.2, 0.4, 0.8],
+    "resample": 3,
+    "size": 160,
+}
+TIMM = {
+    "architecture": "resnet50",
+    "num_classes": 7,
+    "num_features": 128,
+    "pretrained_cfg": {
+        "tag": "a1_in1k",
+        "input_size": [3, 192, 192],
+        "test_input_size": [3, 288, 288],
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+        "test_crop_pct": 0.95,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.25, 0.5, 1.0],
+        "first_conv": "conv1",
+        "classifier": "fc",
+    },
+}
+
+
+def folder(path, config, style, preprocessor=None):
+    (path / "config.json").write_text(json.dumps(config))
+    if preprocessor is not None:
+        (path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    (path / "model.safetensors").write_bytes(save(foreign(sample(TINY), style), {"format": "pt"}))
+    return path
+
+
+def test_transformers(tmp_path):
+    found = read(folder(tmp_path, TRANSFORMERS, "huggingface", PREPROCESSOR))
+    assert found.model == TINY
+    assert found.classes == tuple(f"name {i}" for i in range(7))
+    np.testing.assert_allclose(found.mean, [127.5, 63.75, 31.875])
+    np.testing.assert_allclose(found.std, [51.0, 102.0, 204.0])
+    assert found.image_shape == (160, 160, 3)
+    assert found.evaluation_crop == 0.95
+    assert found.resampling == "antialias"
+    assert found.origin == f"{tmp_path} (made for bicubic resizing)"
+
+
+def test_a_preprocessor_that_does_not_rescale(tmp_path):
+    said = PREPROCESSOR | {"do_rescale": False, "size": {"shortest_edge": 96}, "resample": 2}
+    found = read(folder(tmp_path, TRANSFORMERS, "huggingface", said))
+    np.testing.assert_allclose(found.mean, [0.5, 0.25, 0.125])
+    assert found.image_shape == (96, 96, 3)
+    assert found.origin == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"rescale_factor": 0}, "rescale_factor is 0"),
+        ({"rescale_factor": "x"}, "rescale_factor is "),
+        ({"image_mean": 3}, "image_mean is '3'"),
+        ({"image_std": [0, 1, 1]}, "must be above 0"),
+        ({"size": "big"}, "image size"),
+        ({"crop_pct": "all"}, "evaluation_crop is"),
+    ],
+)
+def test_a_preprocessor_that_makes_no_sense(said, message, tmp_path):
+    with pytest.raises(WeightsError, match=message):
+        read(folder(tmp_path, TRANSFORMERS, "huggingface", PREPROCESSOR | said))
+
+
+def test_a_preprocessor_that_does_not_normalise(tmp_path):
+    said = PREPROCESSOR | {"do_normalize": False, "resample": [3]}
+    found = read(folder(tmp_path, TRANSFORMERS, "huggingface", said))
+    assert found.mean == (0, 0, 0)
+    np.testing.assert_allclose(found.std, [255] * 3)
+
+
+def test_without_a_preprocessor_and_names(tmp_path):
+    labels = {str(i): f"LABEL_{i}" for i in range(7)}
+    found = read(folder(tmp_path, TRANSFORMERS | {"id2label": labels}, "huggingface"))
+    assert found.classes == ()
+    assert found.image_shape == (224, 224, 3)
+
+
+def test_timm(tmp_path):
+    found = read(folder(tmp_path, TIMM | {"label_names": list("abcdefg")}, "torchvision"))
+    assert found.model == TINY
+    assert found.classes == tuple("abcdefg")
+    np.testing.assert_allclose(found.mean, [123.675, 116.28, 103.53])
+    np.testing.assert_allclose(found.std, [63.75, 127.5, 255.0])
+    assert found.image_shape == (288, 288, 3)
+    assert found.evaluation_crop == 0.95
+
+
+def test_timm_in_one_mapping(tmp_path):
+    """The older form, without ``pretrained_cfg``."""
+    flat = {"architecture": "resnet50", **TIMM["pretrained_cfg"]}
+    assert read(folder(tmp_path, flat, "torchvision")).image_shape == (288, 288, 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "style", "message"),
+    [
+        (TRANSFORMERS | {"downsample_in_bottleneck": True}, "huggingface", "downsample_in_bottle"),
+        (TRANSFORMERS | {"downsample_in_first_stage": True}, "huggingface", "downsample_in_first"),
+        (TRANSFORMERS | {"hidden_act": "gelu"}, "huggingface", "hidden_act='gelu'"),
+        (TRANSFORMERS | {"model_type": "vit"}, "huggingface", "model_type 'vit'"),
+        (TRANSFORMERS | {"id2label": {"0": "a"}}, "huggingface", "1 names of classes for a head"),
+        (TRANSFORMERS | {"num_channels": "3"}, "huggingface", "num_channels=3"),
+        (TRANSFORMERS | {"id2label": [1]}, "huggingface", "id2label"),
+        (TIMM | {"architecture": "resnetblur50"}, "torchvision", "did you mean 'resnet50'"),
+        (TIMM | {"architecture": "vit_base"}, "torchvision", "known: resnet10"),
+        (TIMM | {"model_args": {"aa_layer": "blurpool"}}, "torchvision", "aa_layer='blurpool'"),
+        (TIMM | {"model_args": 3}, "torchvision", "model_args"),
+        (TIMM | {"pretrained_cfg": [3]}, "torchvision", "pretrained_cfg"),
+        (TIMM | {"pretrained_cfg": {"mean": 3, "std": 4}}, "torchvision", "mean is '3'"),
+        (TIMM | {"pretrained_cfg": {"input_size": 224}}, "torchvision", "image size"),
+        ([1], "torchvision", "holds no mapping"),
+    ],
+)
+def test_other_networks_are_refused(config, style, message, tmp_path):
+    with pytest.raises(WeightsError, match=message) as caught:
+        read(folder(tmp_path, config, style, PREPROCESSOR))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_a_damaged_configuration(content, tmp_path):
+    folder(tmp_path, TIMM, "torchvision")
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"config.json is no JSON"):
+        read(tmp_path)
+
+
+def test_our_own_folders_say_the_same_without_our_metadata(tmp_path):
+    """What their libraries are told is what our own metadata say."""
+    weights = dataclasses.replace(sample(dataclasses.replace(TINY, width=64)), origin="x", data="")
+    for form in ("huggingface", "timm"):
+        export(weights, tmp_path / form, form)
+        said = hub.described(tmp_path / form)
+        assert said["classes"] in (weights.classes, list(weights.classes))
+        np.testing.assert_allclose(said["mean"], weights.mean, rtol=1e-10)
+        np.testing.assert_allclose(said["std"], weights.std, rtol=1e-10)
+        assert said["image_shape"] == weights.image_shape
+        assert said["evaluation_crop"] == weights.evaluation_crop

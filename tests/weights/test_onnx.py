@@ -1,0 +1,105 @@
+"""The graph itself; logits are compared in `test_equality`."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from largebatch.weights import WeightsError, export, onnx_file, read, verification
+from tests.weights.samples import SMALL, TINY, sample
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("onnx") / "x.onnx"
+    export(sample(TINY), path, "onnx")
+    return path
+
+
+def test_the_graph(exported):
+    found = onnx.load(exported)
+    onnx.checker.check_model(found, full_check=True)
+    assert [(x.domain, x.version) for x in found.opset_import] == [("", onnx_file.OPSET)]
+    (images,), (logits,) = found.graph.input, found.graph.output
+    sides = [d.dim_param or d.dim_value for d in images.type.tensor_type.shape.dim]
+    assert (images.name, sides) == ("images", ["batch", 3, 64, 64])
+    sides = [d.dim_param or d.dim_value for d in logits.type.tensor_type.shape.dim]
+    assert (logits.name, sides) == ("logits", ["batch", 7])
+    kinds = [node.op_type for node in found.graph.node]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "Conv": 53,
+        "BatchNormalization": 53,
+        "Relu": 49,
+        "MaxPool": 1,
+        "Add": 16,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
+    }
+    names = {x.name for x in found.graph.initializer}
+    assert "layer3.5.bn3.running_var" in names
+    assert len(names) == 161 + 2 * 53
+
+
+def test_metadata(exported):
+    texts = {x.key: x.value for x in onnx.load(exported).metadata_props}
+    assert texts["mean"] == "[100.0, 101.0, 102.0]"
+    assert "class 3 ä" in texts["classes"]
+
+
+def test_any_batch(exported):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    session = runtime.InferenceSession(exported)
+    images = np.random.default_rng(0).standard_normal((5, 64, 64, 3)).astype(np.float32)
+    whole = verification.foreign_logits(session, images)
+    assert whole.shape == (5, 7)
+    for row in (0, 4):
+        alone = verification.foreign_logits(session, images[row : row + 1])
+        np.testing.assert_allclose(alone[0], whole[row], atol=1e-5)
+
+
+def test_it_stays_as_it_is(tmp_path):
+    """The same weights give the same bytes, an epsilon of its own included."""
+    weights = sample(dataclasses.replace(SMALL, epsilon=1e-3))
+    for name in ("a.onnx", "b.onnx"):
+        written = export(weights, tmp_path / name, "onnx")
+        verification.check_read_back(written)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_files_of_others(exported, tmp_path):
+    found = onnx.load(exported)
+    del found.metadata_props[:]
+    onnx.save(found, tmp_path / "x.onnx")
+    with pytest.raises(WeightsError, match=r"was not written by scripts/export\.py"):
+        read(tmp_path / "x.onnx")
+
+
+def test_damaged_files(exported, tmp_path):
+    content = exported.read_bytes()
+    path = tmp_path / "x.onnx"
+    for size in (0, 1, 100, len(content) // 2):
+        path.write_bytes(content[:size])
+        with pytest.raises(WeightsError) as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+    found = onnx.load(exported)
+    del found.graph.initializer[3]
+    onnx.save(found, path)
+    with pytest.raises(WeightsError, match="which is missing"):
+        read(path)
+
+
+def test_without_the_package(exported, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for act in (
+        lambda: read(exported),
+        lambda: export(sample(), tmp_path / "x.onnx", "onnx"),
+    ):
+        with pytest.raises(WeightsError, match=r"pip install -e '\.\[export\]'"):
+            act()
+    assert not list(tmp_path.iterdir())
