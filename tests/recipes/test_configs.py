@@ -86,7 +86,31 @@ def _rate(plan, share):
 RUN = [path for path in PATHS if path.stem != "batch81920_tiny"]
 
 
-@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
+def _kind(path):
+    """What makes programs of recipes differ, but for numbers."""
+    config = load_recipe(path, [("run.scale_to", "laptop")]).config
+    flavour = getattr(config.optimizer, "flavour", None)
+    several = config.norm.span != 1
+    return (
+        config.optimizer.name,
+        flavour,
+        config.norm.statistics,
+        several,
+        bool(config.batch.stages),
+    )
+
+
+FIRST_OF_ITS_KIND = {_kind(path): path for path in reversed(RUN)}.values()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path in FIRST_OF_ITS_KIND else [pytest.mark.slow])
+        for path in RUN
+    ],
+    ids=lambda path: path.stem,
+)
 def test_every_recipe_runs_end_to_end(path, tmp_path):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
     config = load_recipe(path, [("run.scale_to", "laptop")]).config

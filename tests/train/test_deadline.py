@@ -27,7 +27,7 @@ def leaves(state):
     return [np.asarray(x) for x in jax.tree.leaves(state)]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_with_nothing_left_out_it_is_the_plain_step_to_the_bit(dtype):
     images, labels = worlds.batch(0, 48)
     batch = {"workers": 16, "images_per_worker": 3}

@@ -54,7 +54,7 @@ def history(workdir):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("span", ["1", "all"])
+@pytest.mark.parametrize("span", [pytest.param("1", marks=pytest.mark.slow), "all"])
 def test_two_processes_equal_one(tmp_path, span):
     one, two = tmp_path / "one", tmp_path / "two"
     option = f"--config.norm.span={span}"
