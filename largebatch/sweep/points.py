@@ -66,7 +66,7 @@ def check(
 
     Raises:
       ConfigError: an unknown option, a value of a wrong type, an option swept twice or overridden
-      as well; or a trial, named, that cannot be resolved.
+        as well; or a trial, named, that cannot be resolved.
     """
     keys = [key for axis in axes for key in axis.keys]
     for key in keys:

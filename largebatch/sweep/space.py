@@ -96,7 +96,7 @@ def from_text(text: str) -> Axis:
 
     Raises:
       ConfigError: it has another form; or a range without a width, or one that cannot be
-      logarithmic.
+        logarithmic.
     """
     key, equals, values = text.partition("=")
     key = key.strip()

@@ -166,7 +166,7 @@ class Checkpoints:
 
         Raises:
           CheckpointError: its mathematics or version is another, none is sound, or not all
-          processes see the same directory.
+            processes see the same directory.
         """
         self._settle()
         rejected = 0

@@ -115,7 +115,7 @@ def read(directory: Path, manifest: Manifest, like: PyTree) -> PyTree:
     try:
         arguments = ocp.args.PyTreeRestore(stored, restore_args=options)
         with _orbax(_OneByOne()) as handler:
-            found = handler.restore(epath.Path(directory / _FOLDER), args=arguments)
+            found = handler.restore(epath.Path(directory.absolute() / _FOLDER), args=arguments)
     except Exception as error:
         raise Rejected(f"its arrays cannot be read ({first_line(error)})") from error
     for path, value in found.items():

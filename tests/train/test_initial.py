@@ -1,6 +1,7 @@
 """Trainings that begin with weights instead of fresh parameters."""
 
 import contextlib
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -48,6 +49,11 @@ def test_the_run_says_what_it_needs_without_its_data(trained):
     read = weights.read(trained)
     assert read.classes == tuple("0123456789")
     assert read.mean == pytest.approx(made(CONFIG).train_source.mean)
+
+
+def test_a_relative_path_will_do(trained, monkeypatch):
+    monkeypatch.chdir(trained.parent)
+    assert weights.read(Path(trained.name)).origin.startswith(trained.name)
 
 
 def test_another_network_is_refused_before_training(trained, tmp_path):
