@@ -10,3 +10,5 @@ HUNG = 70
 """No progress within the limit of a section (EX_SOFTWARE); the same command resumes."""
 PREEMPTED = 75
 """Stopped by a signal or a time limit (EX_TEMPFAIL); the same command resumes."""
+INTERRUPTED = 130
+"""Ctrl-C in a command that has nothing to save (128 + SIGINT)."""

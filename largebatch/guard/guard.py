@@ -306,6 +306,9 @@ def exit_code(run: Callable[[], None]) -> int:
     except Interrupted as reason:
         _say(f"stopped ({reason}); {RESUMES}")
         return codes.PREEMPTED
+    except KeyboardInterrupt:  # of a command without a guard
+        _say("interrupted")
+        return codes.INTERRUPTED
     except UserError as error:
         _say(f"error: {error}")
         return codes.PEER if isinstance(error, PeerError) else codes.MISTAKE

@@ -4,10 +4,15 @@ Both take what `metrics.jsonl` has, under the same names, and layers as `<quanti
 Project, server, key and offline mode come from their own environment variables (WANDB_…,
 MLFLOW_…). A turn that resumes goes on with the same run there; rows after the checkpoint are sent
 again, equal to the first ones.
+
+The run's own files have every row, so a server that fails ends no training, nor holds it up: rows
+are sent by a thread, and the first failure, which is told, is the last thing heard of it.
 """
 
 import json
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,16 +20,18 @@ from typing import Any
 
 from largebatch.errors import UserError, one_line
 from largebatch.files import write_json
-from largebatch.tracking.tracker import Tracker
+from largebatch.tracking.tracker import Composite, Tracker
 from largebatch.trees import flatten_paths
 
 PROJECT = "largebatch"
 """Where neither WANDB_PROJECT nor MLFLOW_EXPERIMENT_NAME says another."""
+CLOSE_S = 30.0
+"""Longest wait, in seconds, for rows that are still to be sent when the run ends."""
 _PARAMS, _METRICS = 100, 1000
 """What MLflow takes in one call."""
 
 
-def hosted(
+def hosted_tracker(
     name: str,
     workdir: Path,
     *,
@@ -42,7 +49,8 @@ def hosted(
         warn: is told, once, that rows cannot be sent any more; the run goes on.
 
     Raises:
-        UserError: the package is not installed, or the tracker refuses.
+        UserError: the package is not installed; or, of a new run, the tracker refuses. A run that
+            resumes, perhaps by itself at night, goes on without.
     """
     kind = {"wandb": WandbTracker, "mlflow": MlflowTracker}[name]
     path = workdir / "trackers.json"
@@ -51,35 +59,42 @@ def hosted(
     except (OSError, ValueError):
         known = {}
     try:
-        tracker = kind(workdir, known.get(name) if resume_step else None, config)
+        tracker = kind(workdir, known.get(name) if resume_step else None, config, warn)
     except ModuleNotFoundError as error:
         raise UserError(
             f"run.trackers={name} needs the package {error.name}; pip install -e '.[{name}]'"
         ) from error
     except Exception as error:
+        if resume_step:
+            warn(f"run.trackers={name}: {one_line(error)}; this turn goes on without")
+            return Composite(())
         raise UserError(
             f"run.trackers={name}: {one_line(error)}; mend its settings, or go on with "
             "--config.run.trackers='()'"
         ) from error
-    tracker.warn = warn
     write_json(path, known | {name: tracker.identity})
     return tracker
 
 
 class _Hosted:
-    """What both have in common: a row is one call with numbers."""
+    """What both have in common: a row is one call with numbers, made by a thread."""
 
+    name: str
     identity: str
     """Of the run at the tracker."""
-    name: str
-    warn: Callable[[str], None] = staticmethod(print)
-    _closed = False
-    _failed = False
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._status = "failed"  # until the run says otherwise
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._failed = self._closed = False
+        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        self._thread.start()
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         """Sends a row; texts are left out. See `Tracker.scalars`."""
         row = {k: float(v) for k, v in values.items() if not isinstance(v, str)}
-        self._attempt(lambda: self._send(step, row))
+        self._calls.put(lambda: self._send(step, row))
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
         """Sends a row; see `Tracker.layers`."""
@@ -88,33 +103,40 @@ class _Hosted:
             for path, quantities in values.items()
             for quantity, value in quantities.items()
         }
-        self._attempt(lambda: self._send(step, row))
+        self._calls.put(lambda: self._send(step, row))
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """Not part of this record; see `Tracker.event`."""
+        """Remembers how the run ends; see `Tracker.event`."""
+        self._status = {"train_stop": "finished", "preempted": "killed"}.get(name, self._status)
 
     def flush(self) -> None:
-        """Rows are sent by threads of the tracker; `close` waits for them."""
+        """Rows are sent as soon as they can be; `close` waits for them."""
 
     def close(self) -> None:
-        """Waits until all is sent; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._attempt(self._finish)
+        """Waits until all is sent, but not for long; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._calls.put(lambda: self._finish(self._status))
+        self._calls.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._warn(f"run.trackers={self.name}: not all is sent after {CLOSE_S:.0f} s")
 
-    def _attempt(self, action: Callable[[], None]) -> None:
-        """What a server refuses must not end a training; its own files have every row."""
-        try:
-            action()
-        except Exception as error:
-            if not self._failed:
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if self._failed:
+                continue
+            try:
+                call()
+            except Exception as error:
                 self._failed = True
-                self.warn(f"run.trackers={self.name}: {one_line(error)}; the run goes on without")
+                self._warn(f"run.trackers={self.name}: {one_line(error)}; the run goes on without")
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         raise NotImplementedError
 
-    def _finish(self) -> None:
+    def _finish(self, status: str) -> None:
         raise NotImplementedError
 
 
@@ -123,7 +145,13 @@ class WandbTracker(_Hosted):
 
     name = "wandb"
 
-    def __init__(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        identity: str | None,
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
         """Opens the run called `identity` there, or a new one."""
         import wandb
 
@@ -140,12 +168,13 @@ class WandbTracker(_Hosted):
         # Its own count of steps cannot go back, as a resumed run does: the step is a value.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
+        super().__init__(warn)
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         self._run.log({"step": step, **row})
 
-    def _finish(self) -> None:
-        self._run.finish()
+    def _finish(self, status: str) -> None:
+        self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
 class MlflowTracker(_Hosted):
@@ -153,12 +182,18 @@ class MlflowTracker(_Hosted):
 
     name = "mlflow"
 
-    def __init__(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        identity: str | None,
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
         """Opens the run called `identity` there, or a new one."""
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
-        self._metric, self._client, self._sending = Metric, MlflowClient(), []
+        self._metric, self._client = Metric, MlflowClient()
         if identity is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
             found = self._client.get_experiment_by_name(name)
@@ -168,14 +203,16 @@ class MlflowTracker(_Hosted):
             params = [Param(key.replace("/", "."), str(value)) for key, value in flat.items()]
             for start in range(0, len(params), _PARAMS):
                 self._client.log_batch(identity, params=params[start : start + _PARAMS])
+        else:
+            self._client.update_run(identity, status="RUNNING")
         self.identity = identity
+        super().__init__(warn)
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(key, value, now, step) for key, value in row.items()]
         for start in range(0, len(metrics), _METRICS):
-            part = metrics[start : start + _METRICS]
-            self._client.log_batch(self.identity, metrics=part, synchronous=False)
+            self._client.log_batch(self.identity, metrics=metrics[start : start + _METRICS])
 
-    def _finish(self) -> None:
-        self._client.set_terminated(self.identity)
+    def _finish(self, status: str) -> None:
+        self._client.set_terminated(self.identity, status=status.upper())

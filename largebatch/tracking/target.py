@@ -40,7 +40,7 @@ class Target:
         if not self.top1 or self.step is not None or top1 < self.top1:
             return ""
         self.step, self.seconds = step, seconds
-        return f"reaches the target of {self.top1:.2%}"
+        return f"target {self.top1:.2%} reached"
 
     def rows(self) -> list[tuple[str, str]]:
         """What to say at the end, as (label, value): nothing without a target."""

@@ -67,7 +67,7 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
         )
         trackers.append(log)
     trackers += [
-        tracking.hosted(name, **where, config=resolved, warn=run.console.warn)
+        tracking.hosted_tracker(name, **where, config=resolved, warn=run.console.warn)
         for name in options.trackers
     ]
     tracker = tracking.Composite(trackers)

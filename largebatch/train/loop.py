@@ -42,9 +42,20 @@ class Loop:
         guard: Guard = IDLE,
         *,
         target: Target | None = None,
-        profiler: Profiler | None = None,
+        profile: Path | None = None,
     ) -> None:
-        """``began`` is the ``time.perf_counter()`` at which this turn started."""
+        """See the class.
+
+        Args:
+          run: ready to start.
+          tracker: of its history.
+          checkpoints: of its directory.
+          progress: where this turn begins.
+          began: the ``time.perf_counter()`` at which it did.
+          guard: asks it to stop.
+          target: to be reached.
+          profile: where this process traces ``run.profile``'s steps; None: it does not.
+        """
         self.run = run
         self.tracker = tracker
         self.checkpoints = checkpoints
@@ -55,7 +66,12 @@ class Loop:
         self.step = progress.step
         """Steps known to be done."""
         self._guard = guard
-        self._profiler = profiler or Profiler(None, Path())
+        self._profiler = Profiler(
+            run.plan.profile_steps if profile else None,
+            profile or Path(),
+            self.clock,
+            run.console.note,
+        )
         self._leaving = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
@@ -123,8 +139,7 @@ class Loop:
                     self._leave(step - 1, state)
                     raise
                 self._inspection.end(stage, step, copy, (state, metrics), rates)
-                if self._profiler.after(step, state):
-                    self.run.console.note(f"profile: {self._profiler.place}")
+                self._profiler.after(step, state, last=step == last)
                 verdict = WELL
                 if pending is not None:
                     # Waits for the previous step while this one computes: the host runs one ahead.
@@ -214,6 +229,7 @@ class Loop:
           Interrupted: the run is to stop.
         """
         plan = self.run.plan
+        self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
         self.clock.pause()
         rolled = not judge

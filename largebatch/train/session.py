@@ -25,7 +25,6 @@ from largebatch.train.explained import full_disk_explained, out_of_memory_explai
 from largebatch.train.initial import initial_state
 from largebatch.train.loop import Loop
 from largebatch.train.preflight import check_rules
-from largebatch.train.profiling import Profiler
 from largebatch.train.state import TrainState
 from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
@@ -178,7 +177,7 @@ class _Session:
                 self.began,
                 self.guard,
                 target=written.target,
-                profiler=self._profiler(),
+                profile=request.workdir / "profile" if jax.process_index() == 0 else None,
             )
             if jax.process_index() == 0:
                 self.guard.finally_do(
@@ -214,7 +213,7 @@ class _Session:
         again = describe.command(request.recipe, request.workdir, request.overrides)
         rows = [
             *([] if found.top1 is None else [("top-1", f"{found.top1:.2%}")]),
-            ("checkpoint", str(self.checkpoints.path(steps))),
+            ("checkpoint", self._checkpoint(steps)),
             ("evaluate", f"{again} --eval_only"),
             ("train again", f"{again} --resume=never"),
         ]
@@ -268,7 +267,7 @@ class _Session:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
             *describe.result_rows(result),
-            ("checkpoint", str(self.checkpoints.path(progress.step))),
+            ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
         return summary
@@ -277,7 +276,7 @@ class _Session:
         """The newest checkpoint's progress, its plan compared to this one; zero without one."""
         if self.stored is None:
             return Progress()
-        self.console.note(f"resuming from {self.checkpoints.path(self.stored.step)}")
+        self.console.note(f"resuming from {self._checkpoint(self.stored.step)}")
         if self.stored.table:
             self.console.warn(f"options that differ from the checkpoint's:\n{self.stored.table}")
         return self.stored.progress
@@ -296,9 +295,9 @@ class _Session:
         )
         return opened or history.nothing()
 
-    def _profiler(self) -> Profiler:
-        steps = self.made.plan.profile_steps if jax.process_index() == 0 else None
-        return Profiler(steps, self.request.workdir / "profile")
+    def _checkpoint(self, step: int) -> str:
+        """A checkpoint as people name it: in the directory that they gave."""
+        return str(self.request.workdir / "checkpoints" / str(step))
 
     def _close(self, summary: tracking.Summary, loop: Loop) -> None:
         request, again = self.request, (self.request.recipe, self.request.workdir)
@@ -313,7 +312,7 @@ class _Session:
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
             ("memory", describe.memory(self.made)),
-            ("checkpoint", str(self.checkpoints.path(summary.steps))),
+            ("checkpoint", self._checkpoint(summary.steps)),
             ("next", following),
         ]
         self.console.closing(

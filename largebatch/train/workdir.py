@@ -32,6 +32,7 @@ OWN = (
     "tensorboard",
     "trackers.json",
     "unreadable_*.jsonl",
+    "wandb",
 )
 """What a run writes into its directory: names, or patterns of names."""
 

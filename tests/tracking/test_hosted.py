@@ -3,12 +3,13 @@
 import json
 import math
 import sys
+import threading
 import types
 
 import pytest
 
 from largebatch.errors import UserError
-from largebatch.tracking import hosted
+from largebatch.tracking import hosted_tracker
 
 CONFIG = {"config": {"run": {"seed": 3}, "batch": {"workers": 8}}, "plan": {"steps": 9}}
 LAYERS = {"stem/conv/kernel": {"trust_ratio": 0.5, "weight_norm": 2.0}}
@@ -19,7 +20,7 @@ class Wandb(types.ModuleType):
 
     def __init__(self):
         super().__init__("wandb")
-        self.started, self.metrics, self.rows, self.finished = [], [], [], 0
+        self.started, self.metrics, self.rows, self.finished = [], [], [], []
         self.id = "made-up"
 
     def init(self, **options):
@@ -39,8 +40,8 @@ class Wandb(types.ModuleType):
             raise ConnectionError("no route\nto host")
         self.rows.append(row)
 
-    def finish(self):
-        self.finished += 1
+    def finish(self, exit_code):
+        self.finished.append(exit_code)
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def wandb(monkeypatch):
 
 
 def opened(name, workdir, resume_step=0, warn=pytest.fail):
-    return hosted(name, workdir, resume_step=resume_step, config=CONFIG, warn=warn)
+    return hosted_tracker(name, workdir, resume_step=resume_step, config=CONFIG, warn=warn)
 
 
 def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
@@ -60,13 +61,14 @@ def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
     tracker.scalars(3, {"loss": 2.5, "validation/top1": 0.5, "fingerprint": "ab"})
     tracker.layers(4, 400, LAYERS)
     tracker.event("checkpoint", 4, 400)
+    tracker.event("train_stop", 4, 400)
     tracker.close()
     tracker.close()
     assert wandb.rows == [
         {"step": 3, "loss": 2.5, "validation/top1": 0.5},
         {"step": 4, "trust_ratio/stem/conv/kernel": 0.5, "weight_norm/stem/conv/kernel": 2.0},
     ]
-    assert wandb.finished == 1
+    assert wandb.finished == [0]
     assert ("*", "step") in wandb.metrics
     (options,) = wandb.started
     assert (options["project"], options["name"]) == ("largebatch", tmp_path.name)
@@ -89,7 +91,29 @@ def test_what_cannot_be_sent_is_told_once_and_ends_nothing(wandb, tmp_path):
     tracker.scalars(3, {"loss": 1})
     tracker.close()
     assert told == ["run.trackers=wandb: no route; the run goes on without"]
-    assert wandb.rows == [{"step": 3, "loss": 1.0}]
+    assert wandb.rows == []
+
+
+@pytest.mark.parametrize(
+    ("events", "code"), [(["train_stop"], 0), (["preempted"], 1), (["unhealthy"], 1), ([], 1)]
+)
+def test_how_a_run_ends_is_said(events, code, wandb, tmp_path):
+    tracker = opened("wandb", tmp_path)
+    for event in events:
+        tracker.event(event, 4, 400)
+    tracker.close()
+    assert wandb.finished == [code]
+
+
+def test_a_server_that_does_not_answer_holds_nothing_up(wandb, tmp_path, monkeypatch):
+    told, answers = [], threading.Event()
+    monkeypatch.setattr(wandb, "log", lambda row: answers.wait(60))
+    monkeypatch.setattr("largebatch.tracking.hosted.CLOSE_S", 0.05)
+    tracker = opened("wandb", tmp_path, warn=told.append)
+    tracker.scalars(1, {"loss": 1.0})
+    tracker.close()
+    assert told == ["run.trackers=wandb: not all is sent after 0 s"]
+    answers.set()
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
@@ -105,6 +129,10 @@ def test_a_refusal_is_one_line(wandb, tmp_path, monkeypatch):
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(UserError) as caught:
         opened("wandb", tmp_path)
+    told = []
+    resumed = opened("wandb", tmp_path, resume_step=4, warn=told.append)
+    resumed.scalars(5, {"loss": 1.0})
+    assert told == ["run.trackers=wandb: api_key not configured; this turn goes on without"]
     assert str(caught.value) == (
         "run.trackers=wandb: api_key not configured; mend its settings, or go on with "
         "--config.run.trackers='()'"
@@ -124,6 +152,7 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     again = opened("mlflow", tmp_path, resume_step=3)
     again.scalars(4, {"loss": math.nan})
     again.layers(4, 400, LAYERS)
+    again.event("train_stop", 4, 400)
     again.close()
     assert again.identity == tracker.identity
     client = MlflowClient()

@@ -15,7 +15,7 @@ ROWS = [
 def test_the_first_evaluation_that_reaches_it_counts():
     target = Target(0.7)
     told = [target.look(row["step"], row["seconds"], row["validation/top1"]) for row in ROWS[1:]]
-    assert told == ["", "reaches the target of 70.00%", ""]
+    assert told == ["", "target 70.00% reached", ""]
     assert (target.step, target.seconds, target.best) == (10, 20.0, 0.76)
     assert target.rows() == [("target", "70.00% reached at step 10, after 20.0 s")]
 

@@ -1,5 +1,6 @@
 """What a turn at a run leaves for those who look at it: events, times, columns, a trace."""
 
+import gzip
 import json
 import math
 
@@ -10,6 +11,7 @@ import pytest
 from largebatch.config import durations
 from largebatch.errors import ConfigError
 from largebatch.tracking import read_rows
+from largebatch.train.clock import Clock
 from largebatch.train.profiling import Profiler
 from largebatch.train.session import Request, run
 from largebatch.train.statistics import summarised
@@ -39,7 +41,7 @@ def two_turns(tmp_path_factory):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     workdir = tmp_path_factory.mktemp("runs") / "run"
     train(changed(CONFIG, run__stop_after="3 steps"), workdir)
-    return workdir, train(changed(CONFIG, run__profile="5:5"), workdir)
+    return workdir, train(changed(CONFIG, run__profile="5:6"), workdir)
 
 
 def test_events_of_two_turns(two_turns):
@@ -94,7 +96,13 @@ def test_layers_have_running_statistics(two_turns):
 def test_the_trace_has_its_steps_only(two_turns):
     workdir, _ = two_turns
     (trace,) = workdir.glob("profile/plugins/profile/*/*.trace.json.gz")
-    assert trace.stat().st_size > 0
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    found = {
+        event["args"]["hlo_module"] for event in events if "hlo_module" in event.get("args", {})
+    }
+    assert any("finish" in name for name in found)
+    # An evaluation and a checkpoint follow the last of them.
+    assert not any(word in name for word in ("evaluate", "stored", "finite") for name in found)
 
 
 def test_a_complete_run_is_left_alone(two_turns, capsys):
@@ -128,17 +136,32 @@ def test_summarised_statistics_by_hand():
     ],
 )
 def test_the_steps_that_are_traced(steps, first, last, calls, monkeypatch, tmp_path):
-    done, step = [], 0
+    done, told, step = [], [], 0
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: done.append(f"start {step}"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: done.append(f"stop {step}"))
-    profiler = Profiler(steps, tmp_path)
+    profiler = Profiler(steps, tmp_path, Clock(), told.append)
     for step in range(first, last + 1):
         profiler.before(step, ())
-        told = profiler.after(step, ())
-        assert told == (steps is not None and step == steps[1] and first <= steps[1])
-    profiler.close()
+        profiler.after(step, (), last=step == last)
     profiler.close()
     assert done == calls
+    stretch = " to ".join(call.split()[1] for call in calls)
+    assert told == ([f"profile of steps {stretch}: {tmp_path}"] if calls else [])
+
+
+def test_a_trace_that_cannot_be_made_is_told_once(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise RuntimeError("no room\nat all")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", refuse)
+    told, clock = [], Clock()
+    profiler = Profiler((1, 2), tmp_path, clock, told.append)
+    clock.start()
+    for step in (1, 2, 3):
+        profiler.before(step, ())
+        profiler.after(step, ())
+    assert told == ["warning: no profile: no room"]
+    assert clock.now() > 0
 
 
 def test_a_range_of_steps():

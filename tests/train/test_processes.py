@@ -147,6 +147,14 @@ def test_clusters_are_detected(environ, found):
     assert detect_cluster(environ) == found
 
 
+def test_where_jax_knows_no_coordinator_of_open_mpi_the_script_is_named(monkeypatch):
+    """As under version 5, which sets no OMPI_MCA_orte_hnp_uri."""
+    monkeypatch.delenv("OMPI_MCA_orte_hnp_uri", raising=False)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"\(Open MPI\): .*; start it by scripts/launch/open_mpi.sh"):
+        initialise()
+
+
 def test_addresses_must_be_complete_and_in_range(monkeypatch):
     with pytest.raises(UserError, match="missing: --processes, --process"):
         initialise(coordinator="localhost:1")
