@@ -25,8 +25,9 @@ from largebatch.cluster.prediction import known_clusters
 from largebatch.cluster.study import VARIANTS, parse_variants
 from largebatch.cluster.topologies import open_topology
 from largebatch.config import command_line, resolve
-from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.errors import ConfigError, did_you_mean
 from largebatch.files import check_parent
+from largebatch.guard import exit_code
 from largebatch.recipes import Recipe, load_recipe
 from largebatch.recipes.forecast import doubts, flops_of, forecast
 from largebatch.tracking import Console
@@ -108,19 +109,12 @@ def main(arguments: Sequence[str]) -> int:
     """Plan; the result is the process's exit code."""
     flags, others = parser().parse_known_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
-    try:
-        return _plan(flags, command_line.overrides(others), arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _plan(flags, command_line.overrides(others), arguments))
 
 
 def _plan(
     flags: argparse.Namespace, overrides: list[tuple[str, str]], arguments: Sequence[str]
-) -> int:
+) -> None:
     _check_files(flags)
     recipe = load_recipe(flags.config, overrides)
     config, console = recipe.config, Console()
@@ -169,7 +163,6 @@ def _plan(
         print(f"schedule drawn in {flags.picture}")
     if flags.json:
         write(flags.json, compiled.about(arguments, studies) | kept)
-    return 0
 
 
 if __name__ == "__main__":

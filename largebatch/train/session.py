@@ -101,6 +101,12 @@ def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
         raise CheckpointError(
             f"no checkpoints in {request.workdir}; train first, or give another --workdir"
         )
+    weights = made.plan.config.model.init_from
+    if request.resume == "never" and weights and _lies_in(Path(weights), request.workdir):
+        raise ConfigError(
+            f"model.init_from={weights} lies in --workdir={request.workdir}, which --resume=never "
+            "puts aside; give another --workdir"
+        )
     if not request.eval_only:
         moved = processes.first_process_does(
             lambda: workdir.prepare(request.workdir, anew=request.resume == "never")
@@ -113,6 +119,10 @@ def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
         warn=made.console.warn,
         read_only=request.eval_only,
     )
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 class _Session:

@@ -62,6 +62,14 @@ def test_another_network_is_refused_before_training(trained, tmp_path):
         run(wider, Request(recipe=trained, workdir=tmp_path / "run"), devices=jax.devices()[:1])
 
 
+def test_a_run_that_would_be_put_aside_cannot_give_its_weights(trained):
+    config = changed(CONFIG, model__init_from=str(trained / "checkpoints" / "2"))
+    request = Request(recipe=trained, workdir=trained, resume="never")
+    with pytest.raises(UserError, match=r"--resume=never puts aside"):
+        run(config, request, devices=jax.devices()[:1])
+    assert (trained / "checkpoints").is_dir()
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"absent\.safetensors"):
         initial_state(made(changed(CONFIG, model__init_from=str(tmp_path / "absent.safetensors"))))

@@ -88,6 +88,28 @@ def test_two_processes_resume_what_one_began(tmp_path):
     assert [row["step"] for row in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_begin_with_weights_trace_steps_and_leave_a_complete_run_alone(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert launch(first, 1, "--config.run.stop_after=3 steps").returncode == 0
+    options = (f"--init_from={first}", "--config.run.profile=2:5")
+    done = launch(second, 2, *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("begins with resnet10") == 1
+    assert "profile of steps 2 to 3" in done.stdout  # an evaluation follows
+    assert list(second.glob("profile/plugins/profile/*/*.xplane.pb"))
+    assert len(history(second)) == 6
+    assert history(second)[0]["loss"] < history(first)[0]["loss"]
+    again = launch(second, 2, *options)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert again.stdout.count("already complete: 6 steps") == 1
+    done = launch(tmp_path / "third", 2, f"--init_from={tmp_path / 'absent.safetensors'}")
+    assert done.returncode == 2
+    assert "absent.safetensors" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.multiprocess
 def test_a_mistake_ends_all_processes_and_is_said(tmp_path):
     done = launch(tmp_path / "run", 2, "--config.batch.workers=9")
@@ -119,16 +141,26 @@ print(
     processes.agree(2**40 + i),
     processes.first_process_does(lambda: 5),
 )
+def told(failing):
+    try:
+        return processes.each_process_does(lambda: 7 // abs(i - failing))
+    except Exception as error:
+        return type(error).__name__
+print(told(0), told(1), told(2))
 """
 
 
 @pytest.mark.multiprocess
-def test_processes_agree_on_numbers_beyond_32_bits(tmp_path):
+def test_processes_agree_on_numbers_beyond_32_bits_and_on_failures(tmp_path):
     script = tmp_path / "pair.py"
     script.write_text(PAIR)
     command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--", str(script)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True True True False 5"
+    assert done.stdout.splitlines()[-2:] == [
+        "True True True False 5",
+        "ZeroDivisionError UserError 3",
+    ]
+    assert "process 1: ZeroDivisionError: " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -151,7 +183,7 @@ def test_where_jax_knows_no_coordinator_of_open_mpi_the_script_is_named(monkeypa
     """As under version 5, which sets no OMPI_MCA_orte_hnp_uri."""
     monkeypatch.delenv("OMPI_MCA_orte_hnp_uri", raising=False)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"\(Open MPI\): .*; start it by scripts/launch/open_mpi.sh"):
+    with pytest.raises(UserError, match=r"Open MPI\): .*; start it by scripts/launch/open_mpi"):
         initialise()
 
 
