@@ -1,5 +1,6 @@
 """A recipe is a Python file with a ``get_config()``."""
 
+import difflib
 import importlib.util
 import re
 import sys
@@ -11,10 +12,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.errors import ConfigError
 
 # A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_FEW = 3  # recipes that a hint names
 
 
 def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
@@ -75,7 +77,12 @@ def _check_local(path: Path) -> None:
         name = "" if path.suffix == ".py" else " without the suffix .py"
         raise ConfigError(f"{path} is {kind}{name}; {form}")
     named = str(path.parent) != "." and path.parent.is_dir()
-    recipes = sorted(str(p) for p in (path.parent if named else Path("configs")).glob("*.py"))
-    raise ConfigError(
-        f"no recipe file {path}; {did_you_mean(str(path), recipes) if recipes else form}"
-    )
+    recipes = {p.stem: p for p in sorted((path.parent if named else Path("configs")).glob("*.py"))}
+    alike = [str(p) for stem, p in recipes.items() if path.stem and path.stem in stem]
+    if alike:
+        hint = f"did you mean {' or '.join(alike[:_FEW])}?"
+    elif recipes and (near := difflib.get_close_matches(path.stem, recipes, n=1)):
+        hint = f"did you mean {recipes[near[0]]}?"
+    else:
+        hint = f"{form}; python scripts/recipes.py lists those that are here" if recipes else form
+    raise ConfigError(f"no recipe file {path}; {hint}")

@@ -6,7 +6,7 @@ out. Only process 0 of a run makes trackers and a real console; every other proc
 """
 
 from largebatch.tracking.console import Console
-from largebatch.tracking.hosted import hosted_tracker
+from largebatch.tracking.hosted import check_installed, hosted_tracker
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
 from largebatch.tracking.mlperf import MlperfTracker
 from largebatch.tracking.progress import Progress
@@ -25,6 +25,7 @@ __all__ = [
     "Target",
     "TensorBoardTracker",
     "Tracker",
+    "check_installed",
     "hosted_tracker",
     "read_rows",
 ]

@@ -9,6 +9,7 @@ The run's own files have every row, so a server that fails ends no training, nor
 are sent by a thread, and the first failure, which is told, is the last thing heard of it.
 """
 
+import importlib.util
 import json
 import os
 import queue
@@ -29,6 +30,16 @@ CLOSE_S = 30.0
 """Longest wait, in seconds, for rows that are still to be sent when the run ends."""
 _PARAMS, _METRICS = 100, 1000
 """What MLflow takes in one call."""
+
+
+def check_installed(name: str) -> None:
+    """Refuses a tracker, `wandb` or `mlflow`, whose package is not here.
+
+    Raises:
+        UserError: with how to install it.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise UserError(f"run.trackers={name} needs its package; pip install -e '.[{name}]'")
 
 
 def hosted_tracker(
@@ -52,6 +63,7 @@ def hosted_tracker(
         UserError: the package is not installed; or, of a new run, the tracker refuses. A run that
             resumes, perhaps by itself at night, goes on without.
     """
+    check_installed(name)
     kind = {"wandb": WandbTracker, "mlflow": MlflowTracker}[name]
     path = workdir / "trackers.json"
     try:
@@ -60,10 +72,6 @@ def hosted_tracker(
         known = {}
     try:
         tracker = kind(workdir, known.get(name) if resume_step else None, config, warn)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"run.trackers={name} needs the package {error.name}; pip install -e '.[{name}]'"
-        ) from error
     except Exception as error:
         if resume_step:
             warn(f"run.trackers={name}: {one_line(error)}; this turn goes on without")

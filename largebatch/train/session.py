@@ -18,6 +18,7 @@ from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.train import describe, history, workdir
 from largebatch.train.build import Run, build
+from largebatch.train.checkpoint_directories import has_checkpoints
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
 from largebatch.train.evaluation import evaluate
@@ -69,6 +70,7 @@ def run(
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
+    _check_early(config, request)
     free = request.eval_only or request.dry_run  # such a turn may share the directory
     with (
         contextlib.nullcontext()
@@ -92,6 +94,20 @@ def run(
                 guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
                 session = _Session(made, request, checkpoints, began, guard)
                 return session.evaluate() if request.eval_only else session.train()
+
+
+def _check_early(config: Config, request: Request) -> None:
+    """Refuse, before minutes of compiling, what would only be needed after them.
+
+    Raises:
+      UserError: a tracker is not installed, or the weights to begin with cannot be read.
+    """
+    for name in config.run.trackers:
+        tracking.check_installed(name)
+    if config.model.init_from and not has_checkpoints(request.workdir / "checkpoints"):
+        from largebatch import weights
+
+        weights.read(Path(config.model.init_from))
 
 
 def _open_checkpoints(made: Run, request: Request) -> Checkpoints:

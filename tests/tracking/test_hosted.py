@@ -1,5 +1,6 @@
 """Weights & Biases and MLflow: stand-ins with their interfaces and, where installed, themselves."""
 
+import importlib.machinery
 import json
 import math
 import sys
@@ -20,6 +21,7 @@ class Wandb(types.ModuleType):
 
     def __init__(self):
         super().__init__("wandb")
+        self.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
         self.started, self.metrics, self.rows, self.finished = [], [], [], []
         self.id = "made-up"
 
@@ -118,7 +120,7 @@ def test_a_server_that_does_not_answer_holds_nothing_up(wandb, tmp_path, monkeyp
 
 def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"needs the package wandb; pip install -e '\.\[wandb\]'"):
+    with pytest.raises(UserError, match=r"needs its package; pip install -e '\.\[wandb\]'"):
         opened("wandb", tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Trainings that begin with weights instead of fresh parameters."""
 
 import contextlib
+import sys
 from pathlib import Path
 
 import jax
@@ -54,6 +55,22 @@ def test_the_run_says_what_it_needs_without_its_data(trained):
 def test_a_relative_path_will_do(trained, monkeypatch):
     monkeypatch.chdir(trained.parent)
     assert weights.read(Path(trained.name)).origin.startswith(trained.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model__init_from": "absent.safetensors"}, r"absent\.safetensors"),
+        ({"run__trackers": "wandb"}, r"run\.trackers=wandb needs its package"),
+    ],
+)
+def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    request = Request(recipe=tmp_path, workdir=tmp_path / "run")
+    monkeypatch.setattr("largebatch.train.session.build", pytest.fail)
+    with pytest.raises(UserError, match=said):
+        run(changed(CONFIG, **options), request)
+    assert not request.workdir.exists()
 
 
 def test_another_network_is_refused_before_training(trained, tmp_path):
