@@ -103,6 +103,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a file that holds one JSON object.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The object; numbers that JSON has no word for, which some writers spell, as floats.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON, nested too deeply, or another value than an object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__}, no object")
+    return found
+
+
 def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
     """Writes a mapping as indented JSON, atomically; a reader never sees half of it.
 

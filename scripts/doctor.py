@@ -4,7 +4,7 @@
 
 Start it as the job will be started, with its launcher and its options. Nothing is trained and
 nothing is left behind. The exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake
-on the command line.
+on the command line, 70 where another process did not answer.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from rich.console import Console
 from largebatch.config import command_line, load
 from largebatch.doctor import Line, Request, as_json, as_text, examine
 from largebatch.doctor.examination import before_devices, is_fatal
+from largebatch.doctor.patience import LIMIT_S, Patience
 from largebatch.files import check_parent, write_json
 from largebatch.guard import exit_code, leave
 from largebatch.parallel import processes
@@ -39,6 +40,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--full", action="store_true", help="read every shard of a prepared set, not a sample")
     add("--measure_step", action="store_true", help="compile two steps and time the second")
     add("--seconds", type=float, default=3.0, help="to measure decoding for (3)")
+    add("--limit_s", type=float, default=LIMIT_S, help=f"of each stage, 0: none ({LIMIT_S:g})")
     add("--json", type=Path, help="where to write the page for machines")
     add("--coordinator", help="HOST:PORT of process 0, with several processes")
     add("--processes", type=int, help="how many processes there are")
@@ -72,7 +74,9 @@ def run(arguments: Sequence[str]) -> list[Line]:
         if first and err.is_terminal:
             err.print(f"{text} …", style="dim")
 
-    lines = examine(config, request, early, say)
+    patience = Patience(flags.limit_s)
+    with patience.watching():
+        lines = examine(config, request, early, patience, say)
     return report(lines, flags.json) if first else lines
 
 
@@ -87,11 +91,7 @@ def report(lines: list[Line], path: Path | None, *, devices: bool = True) -> lis
 def main(arguments: Sequence[str]) -> int:
     """Look; the result is the process's exit code."""
     found: list[Line] = []
-    try:
-        code = exit_code(lambda: found.extend(run(arguments)))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    code = exit_code(lambda: found.extend(run(arguments)))
     return code or (PROBLEM if any(line.verdict == "PROBLEM" for line in found) else 0)
 
 

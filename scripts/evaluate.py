@@ -62,9 +62,10 @@ def run(flags: argparse.Namespace) -> None:
     """Evaluate, print, and write what is asked for."""
     console = Console()
     if flags.out:
+        weights.check_no_run(flags.out, "an evaluation", "--out")
         check_parent(flags.out / "summary.json")
     found = weights.read(flags.weights)
-    settings = settings_of(found, run_options(flags.weights, found), wanted(flags))
+    settings = settings_of(found, run_options(found), wanted(flags))
     check_source(settings, found)
     source = evaluation.open_split(settings, flags.split, found.model.channels)
     matching = match(found.classes, found.model.classes, source.classes, source.name, flags.match)

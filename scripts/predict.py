@@ -43,7 +43,7 @@ def run(flags: argparse.Namespace) -> None:
         raise ConfigError(f"--top={flags.top} must be above 0")
     files = found_pictures(flags.pictures)
     read = weights.read(flags.weights)
-    settings = settings_of(read, run_options(flags.weights, read), wanted(flags))
+    settings = settings_of(read, run_options(read), wanted(flags))
     names, note = class_names(read.classes, read.model.classes)
     told = Console(file=sys.stderr)
     if note:
@@ -59,8 +59,8 @@ def run(flags: argparse.Namespace) -> None:
     failed = list(show(made, flags.json, told))
     if failed:
         raise DataError(
-            f"{len(failed):,} of {len(files):,} files cannot be read, named above; mend or remove "
-            "them"
+            f"{len(failed):,} of {len(files):,} files have no prediction, for the reasons above; "
+            "mend or remove them"
         )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.errors import UserError
+from largebatch.guard import exit_code
 from largebatch.report import facts, trace, write
 
 
@@ -42,28 +43,29 @@ def table(profile: trace.Profile) -> list[str]:
     return [*lines, "", f"{'collective, hidden':<24}{hidden:>8.1%}  within the above"]
 
 
+def run(flags: argparse.Namespace) -> None:
+    """Read and write.
+
+    Raises:
+      UserError: anything that the user can mend.
+    """
+    if not flags.runs and flags.trace is None:
+        raise UserError("no run is named; give the --workdir of a training")
+    profile = None if flags.trace is None else trace.read(flags.trace)
+    if profile is not None:
+        print("\n".join(table(profile)))
+    if flags.runs:
+        page, runs = write.report(flags.runs, flags.out, profile)
+        for each in runs:
+            top1 = facts.percent(facts.validation(each, "top1"))
+            print(f"{each.name}: {each.status}, step {each.step:,}, top-1 {top1}")
+        print(f"report: {page}")
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Read and write; the result is the process's exit code."""
+    """Run; the result is the process's exit code (largebatch.guard.codes)."""
     flags = parser().parse_args(arguments)
-    try:
-        if not flags.runs and flags.trace is None:
-            raise UserError("no run is named; give the --workdir of a training")
-        profile = None if flags.trace is None else trace.read(flags.trace)
-        if profile is not None:
-            print("\n".join(table(profile)))
-        if flags.runs:
-            page, runs = write.report(flags.runs, flags.out, profile)
-            for run in runs:
-                top1 = facts.percent(facts.validation(run, "top1"))
-                print(f"{run.name}: {run.status}, step {run.step:,}, top-1 {top1}")
-            print(f"report: {page}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(lambda: run(flags))
 
 
 if __name__ == "__main__":

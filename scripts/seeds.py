@@ -7,8 +7,9 @@ Further options are passed on: `--config.section.key=value`.
 """
 
 import argparse
+import dataclasses
 import datetime
-import json
+import math
 import resource
 import shlex
 import statistics
@@ -18,6 +19,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from largebatch.errors import ConfigError, UserError
+from largebatch.files import check_parent, read_json, write_json
+from largebatch.guard import exit_code
+from largebatch.tracking.summary import Summary
 from largebatch.train.describe import peak_bytes
 from largebatch.train.memory import GIB
 
@@ -25,21 +30,45 @@ TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 
 
 def train(config: Path, seed: int, options: Sequence[str], workdir: Path) -> dict:
-    """One run; its summary and what it ran on."""
+    """One run; its summary and what it ran on.
+
+    Raises:
+      UserError: it failed, for a reason that it has said itself, or was not evaluated.
+    """
     command = [sys.executable, str(TRAIN), f"--config={config}", f"--workdir={workdir}"]
-    subprocess.run([*command, f"--config.run.seed={seed}", *options], check=True)
-    described = json.loads((workdir / "config.json").read_text())
-    summary = json.loads((workdir / "summary.json").read_text())
+    code = subprocess.run([*command, f"--config.run.seed={seed}", *options], check=False).returncode
+    if code:
+        raise UserError(f"seed {seed}: train.py ended with exit code {code}; see what it says")
+    summary = Summary.read(workdir)
+    if summary is None or summary.top1 is None:
+        raise UserError(f"seed {seed} was not evaluated; see run.evaluate_every")
     peak = peak_bytes(resource.RUSAGE_CHILDREN) / GIB  # the largest so far: runs are alike
     return {
         "seed": seed,
-        **summary,
+        **dataclasses.asdict(summary),
         "peak_gib": round(peak, 2),
-        "environment": described["environment"],
+        "environment": read_json(workdir / "config.json")["environment"],
     }
 
 
+def seeds_of(text: str) -> list[int]:
+    """The numbers of a comma-separated list.
+
+    Raises:
+      ConfigError: it is none.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"--seeds={text} must be whole numbers from 0; write --seeds=0,1,2")
+    return [int(word) for word in words]
+
+
 def main(arguments: Sequence[str]) -> int:
+    """Run all seeds and report; the result is the process's exit code."""
+    return exit_code(lambda: repeat(arguments))
+
+
+def repeat(arguments: Sequence[str]) -> None:
     """Run all seeds and report."""
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -50,8 +79,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", default="0,1,2,3,4", help="comma-separated (0,1,2,3,4)")
     parser.add_argument("--json", type=Path, help="where to write the record")
     flags, options = parser.parse_known_args(arguments)
-    runs = []
-    for seed in [int(text) for text in flags.seeds.split(",")]:
+    runs, seeds = [], seeds_of(flags.seeds)
+    if flags.json:
+        check_parent(flags.json)
+    for seed in seeds:
         with tempfile.TemporaryDirectory() as directory:
             runs.append(train(flags.config, seed, options, Path(directory) / "run"))
     environment = runs[0]["environment"]
@@ -59,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         del run["environment"]
         print(
             f"seed {run['seed']}  top-1 {run['top1']:.2%}  {run['wall_s']:.1f} s  "
-            f"{run['images_per_s']:,.0f} images/s  {run['peak_gib']:.2f} GiB"
+            f"{run['images_per_s'] or math.nan:,.0f} images/s  {run['peak_gib']:.2f} GiB"
         )
     top1 = [run["top1"] for run in runs]
     seconds = [run["wall_s"] for run in runs]
@@ -74,9 +105,7 @@ def main(arguments: Sequence[str]) -> int:
             "median_wall_s": statistics.median(seconds),
             "runs": runs,
         }
-        flags.json.parent.mkdir(parents=True, exist_ok=True)
-        flags.json.write_text(json.dumps(record, indent=2) + "\n")
-    return 0
+        write_json(flags.json, record)
 
 
 if __name__ == "__main__":

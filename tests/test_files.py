@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from largebatch.errors import UserError
-from largebatch.files import check_parent, write_json
+from largebatch.files import check_parent, read_json, write_json
 
 
 def test_write_json_converts_what_a_config_holds(tmp_path):
@@ -90,3 +90,16 @@ def test_where_a_file_cannot_be_written_is_found_out_before(tmp_path):
     for path in (tmp_path / "file" / "record.json", tmp_path / "new"):
         with pytest.raises(UserError, match=r"cannot be written .* choose another place"):
             check_parent(path)
+
+
+def test_read_json_is_an_object_or_an_error(tmp_path):
+    path = tmp_path / "config.json"
+    with pytest.raises(FileNotFoundError):
+        read_json(path)
+    write_json(path, {"name": "ä", "nested": {"rate": 0.1}})
+    assert read_json(path) == {"name": "ä", "nested": {"rate": 0.1}}
+    damaged = (b'{"a": 1', b"", b"\0\0", b'{"a": "\xff"}', b"[" * 100_000, b"[1]", b"null", b"3")
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"no object|nested|char|decode|double quotes"):
+            read_json(path)

@@ -11,9 +11,10 @@ from largebatch.analysis.outcomes import Outcomes
 def confusion_matrix(outcomes: Outcomes, classes: int) -> np.ndarray:
     """int64 (classes, classes): images by label (row) and prediction (column).
 
-    8 MB for 1,000 classes.
+    Images without probabilities are predicted as nothing and in no cell. 8 MB for 1,000 classes.
     """
-    cells = outcomes.labels.astype(np.int64) * classes + outcomes.predicted
+    known = outcomes.predicted >= 0
+    cells = outcomes.labels[known].astype(np.int64) * classes + outcomes.predicted[known]
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
@@ -56,7 +57,8 @@ def per_class(matrix: np.ndarray, outcomes: Outcomes) -> PerClass:
         outcomes: Which made it.
     """
     classes = len(matrix)
-    hits, support, predicted = np.diagonal(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    hits, predicted = np.diagonal(matrix), matrix.sum(axis=0)
+    support = np.bincount(outcomes.labels, minlength=classes)
     hits5 = np.bincount(outcomes.labels[outcomes.kept.top5], minlength=classes)
     with np.errstate(invalid="ignore"):  # 0 / 0
         return PerClass(
@@ -79,13 +81,18 @@ class Pair(NamedTuple):
     """Of the label's images."""
 
 
-def most_confused(matrix: np.ndarray, most: int) -> list[Pair]:
-    """The off-diagonal cells with most images, at most `most`; equal ones in order of label."""
+def most_confused(matrix: np.ndarray, support: np.ndarray, most: int) -> list[Pair]:
+    """The off-diagonal cells with most images; equal ones in order of label.
+
+    Args:
+        matrix: As of `confusion_matrix`.
+        support: As of `PerClass`.
+        most: At most so many.
+    """
     off = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
     flat = off.ravel()
     count = min(most, np.count_nonzero(flat))
     order = np.argsort(-flat, kind="stable")[:count]
-    support = matrix.sum(axis=1)
     return [
         Pair(label, predicted, int(off[label, predicted]), off[label, predicted] / support[label])
         for label, predicted in (divmod(int(cell), len(matrix)) for cell in order)

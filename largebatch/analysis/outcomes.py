@@ -29,13 +29,14 @@ class Kept(NamedTuple):
     of_label: Any
     """float32 (images,): the label's probability."""
     top: Any
-    """int32 (images, k): the k most probable classes; k is 5, unless there are fewer."""
+    """int32 (images, k): the k most probable classes, −1 where probabilities are not finite; k is
+    5, unless there are fewer."""
     probabilities: Any
-    """float32 (images, k): theirs."""
+    """float32 (images, k): theirs; NaN where they are not finite."""
     top1: Any
-    """bool (images,): whether the label comes first; never where the logits are not finite."""
+    """bool (images,): whether the label comes first; never where there are no probabilities."""
     top5: Any
-    """bool (images,): whether it is among the first five."""
+    """bool (images,): whether it is among the first five; likewise."""
 
 
 def kept_of(
@@ -62,15 +63,16 @@ def kept_of(
     target = jax.nn.one_hot(labels, logits.shape[1], dtype=probabilities.dtype)
     # By logits: probabilities may be equal, by rounding, where these are not.
     _, top = jax.lax.top_k(logits, min(most, logits.shape[1]))
+    known = jnp.isfinite(probabilities).all(axis=1)  # top_k puts NaN first, comparisons last
     return Kept(
         loss=plain.loss,
         objective=each(label_smoothing).loss if label_smoothing else plain.loss,
         brier=jnp.square(probabilities - target).sum(axis=1),
         of_label=jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0],
-        top=top,
+        top=jnp.where(known[:, None], top, -1),
         probabilities=jnp.take_along_axis(probabilities, top, axis=1),
-        top1=plain.top1 > 0,
-        top5=plain.top5 > 0,
+        top1=(plain.top1 > 0) & known,
+        top5=(plain.top5 > 0) & known,
     )
 
 
@@ -93,7 +95,7 @@ class Outcomes:
 
     @property
     def predicted(self) -> np.ndarray:
-        """int32 (images,): the most probable class."""
+        """int32 (images,): the most probable class, −1 without probabilities."""
         return self.kept.top[:, 0]
 
     @property
@@ -167,7 +169,7 @@ class Figures:
     brier: float
     """Mean squared distance between probabilities and the label, 0 to 2 (Brier 1950)."""
     not_finite: int
-    """Images whose logits are not all finite; they count as wrong."""
+    """Images whose logits give no probabilities (NaN, +∞); they count as wrong."""
 
 
 def figures(outcomes: Outcomes) -> Figures:

@@ -86,7 +86,7 @@ def _matrix(report: Report) -> Any:
     columns = list(names)
     if other.any():
         counts, columns = np.column_stack([counts, other]), [*names, _OTHER]
-    support = np.maximum(matrix[labels].sum(axis=1, keepdims=True), 1)
+    support = np.maximum(report.per_class.support[labels][:, None], 1)
     side = max(4.8, 0.24 * len(names) + 2.4)
     made, (axes,) = figure(1, width=side + 0.8, height=side)
     image = axes.imshow(counts / support, cmap="Blues", vmin=0, vmax=1)
@@ -113,7 +113,7 @@ def _matrix(report: Report) -> Any:
 
 
 def _pairs(report: Report) -> Any:
-    pairs = most_confused(report.matrix, _PAIRS)[::-1]
+    pairs = most_confused(report.matrix, report.per_class.support, _PAIRS)[::-1]
     classes = report.matching.classes
     made, (axes,) = figure(1, width=7.5, height=1.2 + 0.22 * max(len(pairs), 3))
     names = [f"{_short(classes[p.label])} → {_short(classes[p.predicted])}" for p in pairs]

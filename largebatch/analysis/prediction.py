@@ -84,7 +84,8 @@ def predictions(
                 ready[example] = Prediction(where, error=errors[example])
                 continue
             guesses = _guesses(kept.top[row], kept.probabilities[row], classes)
-            ready[example] = Prediction(where, guesses)
+            unknown = "" if guesses else "the logits are not finite; are the weights sound?"
+            ready[example] = Prediction(where, guesses, unknown)
         while following in ready:  # by aspect, if each picture is seen at its own
             yield ready.pop(following)
             following += 1
@@ -93,5 +94,8 @@ def predictions(
 def _guesses(
     top: np.ndarray, probabilities: np.ndarray, classes: tuple[str, ...]
 ) -> tuple[Guess, ...]:
+    """None where there are no probabilities."""
     pairs = zip(top.tolist(), probabilities.tolist(), strict=True)
-    return tuple(Guess(classes[label], label, probability) for label, probability in pairs)
+    return tuple(
+        Guess(classes[label], label, probability) for label, probability in pairs if label >= 0
+    )

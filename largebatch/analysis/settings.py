@@ -1,14 +1,12 @@
 """How images are prepared for some weights: as in their run, unless the command says otherwise."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
-from largebatch.config import Config, freeze, resolve
+from largebatch.config import Config
 from largebatch.data import SourceOptions
 from largebatch.errors import ConfigError, DataError
-from largebatch.train import manifest
-from largebatch.weights import Weights
+from largebatch.weights import Weights, options_at
 
 _SECTIONS = ("model", "data", "loss")
 _MOST_SIDE = 2**14
@@ -69,25 +67,13 @@ class Settings:
         return seen | {"crop": crop, "resampling": resampling}
 
 
-def run_options(path: Path, weights: Weights) -> Config | None:
+def run_options(weights: Weights) -> Config | None:
     """Options of the run at the checkpoint that was read; None for anything but a checkpoint.
 
-    Args:
-        path: What was given as weights.
-        weights: What was read there.
+    Raises:
+        ConfigError: As of `options_at`.
     """
-    steps = sorted((path / "checkpoints").glob("[0-9]*"))
-    beside = sorted(path.glob("[0-9]*")) if path.name == "checkpoints" else []
-    for directory in (path, *steps, *beside):
-        # Behind a comma the origin says how statistics were taken.
-        read = weights.origin == str(directory) or weights.origin.startswith(f"{directory},")
-        if read and (directory / manifest.NAME).is_file():
-            about = manifest.decode((directory / manifest.NAME).read_bytes())
-            if about.config.get("batch", {}).get("stages") and about.progress.step:
-                plan = resolve(freeze(about.config), about.facts)
-                return plan.stage_at(about.progress.step).config
-            return freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
-    return None
+    return None if weights.manifest is None else options_at(weights.manifest, _SECTIONS)
 
 
 def settings_of(weights: Weights, options: Config | None, wanted: Wanted) -> Settings:

@@ -96,7 +96,7 @@ def confused_pairs(report: Report) -> "Table | None":
     classes = report.matching.classes
     rows = [
         (classes[pair.label], classes[pair.predicted], f"{pair.images:,}", f"{pair.share:.1%}")
-        for pair in most_confused(report.matrix, WORST)
+        for pair in most_confused(report.matrix, report.per_class.support, WORST)
     ]
     headings = ("class", "taken for", ">images", ">of the class")
     return table("most confused", headings, rows) if rows else None

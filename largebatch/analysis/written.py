@@ -100,7 +100,11 @@ def prediction_rows(report: Report, name_of: Callable[[int], str]) -> Iterable[S
             int(example in grey),
             _number(kept.loss[row]),
             _number(kept.of_label[row]),
-            *(cell for output, p in top for cell in (classes[output], _number(p))),
+            *(
+                cell
+                for output, p in top
+                for cell in (classes[output] if output >= 0 else "", _number(p))
+            ),
         )
 
 

@@ -47,7 +47,8 @@ def digest(value: Mapping[str, Any]) -> str:
 
 def check(config: Config, facts: Facts | None) -> list[Line]:
     """The lines; each process must call it."""
-    found = gathered({"host": socket.gethostname(), **mine(config, facts)})
+    own = processes.each_process_does(lambda: mine(config, facts))
+    found = gathered({"host": socket.gethostname(), **own})
     processes.wait_for_all("doctor reads the clocks")
     times = gathered(time.time())
     hosts = [each.pop("host") for each in found]

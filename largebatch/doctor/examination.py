@@ -23,6 +23,7 @@ from largebatch.doctor import (
     versions,
 )
 from largebatch.doctor.lines import Line, attempted, gathered, gathered_lines, merged, skip
+from largebatch.doctor.patience import Patience
 from largebatch.errors import DataError
 from largebatch.parallel import compiler
 from largebatch.parallel.processes import agreed_minimum
@@ -73,6 +74,7 @@ def examine(
     config: Config,
     request: Request,
     early: list[Line],
+    patience: Patience,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Line]:
     """All lines, merged over the processes; each of them must call it.
@@ -81,8 +83,15 @@ def examine(
         config: What is to run.
         request: What is asked for.
         early: As of `before_devices`.
+        patience: Told what is looked at, so that no wait for another process is for ever.
         say: Told what is measured, since that takes seconds.
     """
+
+    def stage(name: str, *, limited: bool = True) -> None:
+        patience.stage(name, limited=limited)
+        say(name)
+
+    stage("looking at devices")
     own = [
         *early,
         *attempted("devices", lambda: devices.check(config, request.devices)),
@@ -92,7 +101,8 @@ def examine(
     ]
     splits: list[Splits] = []
     own += attempted(dataset.NAME, lambda: _dataset(config, splits))
-    say("reading shards of the data set")
+    # Process 0 may read for hours, and the others wait for it.
+    stage("reading shards of the data set", limited=not request.full)
     own += attempted(dataset.CHECKSUMS, lambda: _files(config, request))
     plans: list[Plan] = []
     # Only what it says is wanted here; the devices have had their line.
@@ -101,11 +111,12 @@ def examine(
     plan = plans[0] if plans else None
     own += _of_host(config, plan, request)
     together = bool(agreed_minimum(int(plan is not None)))
-    own += _input(config, splits, plan if together else None, request, say)
+    own += _input(config, splits, plan if together else None, request, stage)
+    stage("comparing hosts")
     own += attempted(storage.SHARED, lambda: storage.check_shared(request.workdir))
     own += attempted(agreement.NAME, lambda: agreement.check(config, plan.facts if plan else None))
     if together:
-        say("measuring all-reduces")
+        stage("measuring all-reduces")
         own += attempted(network.NAME, lambda: network.check(plan))
     else:
         own.append(skip(network.NAME, "the plan of the run is not known"))
@@ -176,14 +187,14 @@ def _input(
     splits: list[Splits],
     plan: Plan | None,
     request: Request,
-    say: Callable[[str], None],
+    stage: Callable[[str], None],
 ) -> list[Line]:
     """Decoding against the step; processes take part in a measured step together."""
     everywhere = bool(agreed_minimum(int(bool(splits))))
     if plan is None or not everywhere:
         return [skip(speed.DECODING, "the data set cannot be read")]
     console = Console(quiet=True)
-    say("compiling and timing two steps" if request.measure_step else "predicting a step")
+    stage("compiling and timing two steps" if request.measure_step else "predicting a step")
     paces: list[speed.Pace | str] = []
 
     def pace() -> list[Line]:
@@ -192,7 +203,7 @@ def _input(
 
     lines = attempted(speed.STEP, pace)
     known = paces[0] if paces else "the step could not be measured"
-    say(f"decoding for {request.seconds:g} s")
+    stage(f"decoding for {request.seconds:g} s")
     train = splits[0][0]
     return lines + attempted(
         speed.DECODING,

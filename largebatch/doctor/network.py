@@ -12,6 +12,7 @@ from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.doctor.lines import Line, judged, ok, skip
+from largebatch.parallel.processes import each_process_does
 from largebatch.parallel.timing import flat_sum, random_gradients, timed
 from largebatch.train.making import model_of
 
@@ -41,7 +42,7 @@ def check(plan: Plan) -> list[Line]:
     devices = jax.devices()
     if len(devices) == 1:
         return [skip(NAME, "one device reduces with nobody")]
-    sizes = bucket_bytes(plan)
+    sizes = each_process_does(lambda: bucket_bytes(plan))
     times = measure([_SMALL, min(sizes), max(sizes)])
     cluster = cluster_of(devices)
     expected = {}

@@ -18,7 +18,7 @@ from largebatch.cluster.prediction import load_fitted
 from largebatch.config import Config, Plan
 from largebatch.doctor.lines import Line, ok, problem, skip
 from largebatch.doctor.need import Need, advice, need_of_devices
-from largebatch.parallel import compile_cache
+from largebatch.parallel import compile_cache, processes
 from largebatch.tracking import Console
 from largebatch.train.build import build, reading_of
 from largebatch.train.stepping import run_step
@@ -111,21 +111,31 @@ def predicted(plan: Plan, cluster: Cluster | None) -> Pace | str:
 def measured(config: Config, console: Console) -> Pace:
     """The second of two steps, compiled as a run would, on one microbatch again and again.
 
-    Each process calls it.
+    Each process calls it, and where one of them fails none has a pace.
     """
+    program = processes.each_process_does(lambda: _prepared(config, console))
+    return processes.each_process_does(program)
+
+
+def _prepared(config: Config, console: Console) -> Callable[[], Pace]:
+    """What measures: all that needs no other process is done."""
     compile_cache.use(config.run.compile_cache)  # the run that follows starts the sooner
     made = build(config, console)
     plan = made.plan
     with contextlib.closing(made.train_microbatches(0, plan.microbatch_samples)) as feed:
         again = itertools.repeat(next(feed))
-    state = made.programs.init(np.int32(config.run.seed))
-    spent = []
-    for step in (1, 2):
-        began = time.perf_counter()
-        state, metrics = run_step(made.programs, state, again, plan.rates(step))
-        jax.block_until_ready((state, metrics))
-        spent.append(time.perf_counter() - began)
-    return Pace(spent[-1], "measured, without input")
+
+    def measure() -> Pace:
+        state = made.programs.init(np.int32(config.run.seed))
+        spent = []
+        for step in (1, 2):
+            began = time.perf_counter()
+            state, metrics = run_step(made.programs, state, again, plan.rates(step))
+            jax.block_until_ready((state, metrics))
+            spent.append(time.perf_counter() - began)
+        return Pace(spent[-1], "measured, without input")
+
+    return measure
 
 
 def check(

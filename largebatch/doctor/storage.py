@@ -1,5 +1,6 @@
 """Where a run writes: room, an earlier run, the lock, the compile cache, whether hosts share it."""
 
+import contextlib
 import os
 import secrets
 import time
@@ -153,7 +154,11 @@ def check_shared(workdir: Path, clock: Callable[[], float] = time.monotonic) -> 
     if jax.process_count() == 1:
         return skip(SHARED, "one process")
     token = gathered(secrets.token_hex(8))[0]
-    folder = _existing(workdir)
+    # What fails on one host must not keep it from meeting the others.
+    try:
+        folder = _existing(workdir)
+    except OSError:
+        folder = workdir
     path = folder / f".largebatch_doctor_{token}"
     written = True
     if jax.process_index() == 0:
@@ -162,16 +167,27 @@ def check_shared(workdir: Path, clock: Callable[[], float] = time.monotonic) -> 
         except OSError:
             written = False
     processes.wait_for_all("doctor wrote")
-    until = clock() + _SHARED_S
-    seen = path.exists()
-    while not seen and clock() < until:
-        os.listdir(folder)  # has a network file system look again
-        time.sleep(0.2)
-        seen = path.exists()
+    seen = _appears(path, clock)
     processes.wait_for_all("doctor looked")
     if jax.process_index() == 0:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
     return judge_shared(folder, seen, written)
+
+
+def _appears(path: Path, clock: Callable[[], float]) -> bool:
+    """Whether a file can be seen within a while."""
+    until = clock() + _SHARED_S
+    while True:
+        try:
+            if path.exists():
+                return True
+            os.listdir(path.parent)  # has a network file system look again
+        except OSError:  # a stale handle may mend
+            pass
+        if clock() >= until:
+            return False
+        time.sleep(0.2)
 
 
 def judge_shared(folder: Path, seen: bool, written: bool = True) -> Line:

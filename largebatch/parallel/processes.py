@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -10,12 +11,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from largebatch.errors import UserError
+from largebatch.errors import UserError, one_line
 
 T = TypeVar("T")
 
 # What a launcher sets where there is no cluster manager; the names are JAX's own.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+_CHECK = "check the addresses"
 
 
 def detect_cluster(environ: Mapping[str, str]) -> str | None:
@@ -84,9 +86,10 @@ def initialise(
     except (RuntimeError, ValueError) as error:
         if how == "TPU VM":
             return "one process"  # no metadata server: chips, but no pod
-        first = str(error).splitlines()[0]
+        # Under its version 5 JAX finds no coordinator, or only with mpi4py.
+        remedy = "start it by scripts/launch/open_mpi.sh" if how == "Open MPI" else _CHECK
         raise UserError(
-            f"cannot join the other processes ({how}): {first}; check the addresses"
+            f"cannot join the other processes ({how}): {one_line(error)}; {remedy}"
         ) from error
     return f"{jax.process_count()} processes ({how})"
 
@@ -130,6 +133,30 @@ def first_process_does(action: Callable[[], T]) -> T | None:
             failure = error
     if not agreed_minimum(int(failure is None)):
         raise failure or UserError("process 0 could not go on; its message says why")
+    return result
+
+
+def each_process_does(action: Callable[[], T]) -> T:
+    """Run ``action`` on each process, then compare notes; if it fails on one, all end.
+
+    Raises:
+      UserError: it failed on another process, which says why.
+      Exception: what it raised here.
+    """
+    result, failure = None, None
+    try:
+        result = action()
+    except Exception as error:
+        failure = error
+        # Where the others are in the midst of a collective they never hear of it.
+        if jax.process_count() > 1:
+            print(
+                f"process {jax.process_index()}: {type(error).__name__}: {one_line(error)}",
+                file=sys.stderr,
+                flush=True,
+            )
+    if not agreed_minimum(int(failure is None)):
+        raise failure or UserError("another process could not; its message says why")
     return result
 
 

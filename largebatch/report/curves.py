@@ -18,8 +18,9 @@ from largebatch.report.axes import (
 )
 from largebatch.report.canvas import Axes, Drawing, panels
 from largebatch.report.runs import Run
-from largebatch.report.seeds import interval
+from largebatch.report.seeds import complete, interval
 from largebatch.report.series import AXES, against, curve, place
+from largebatch.report.shapes import is_number
 from largebatch.report.turns import marks
 
 _POINTS = 4_000
@@ -82,15 +83,19 @@ def figures(runs: Sequence[Run]) -> list[Drawing]:
 
 
 def over_seeds(groups: Sequence[Sequence[Run]]) -> Drawing | None:
-    """Validation accuracy as mean and interval over seeds, of each recipe that has several."""
-    groups = [group for group in groups if len(group) > 1 and _common(group)[0].size]
-    if not groups:
+    """Validation accuracy as mean and interval over seeds, of each recipe that has several.
+
+    Only complete runs count: one that broke off early would leave few evaluations in common.
+    """
+    whole = [(complete(group), len(group)) for group in groups]
+    shown = [(group, count) for group, count in whole if len(group) > 1 and _common(group)[0].size]
+    if not shown:
         return None
 
     def draw(axis: str) -> Any:
         made, (ax,) = panels(1, 2.6)
-        unit = unit_of(axis, [run for group in groups for run in group])
-        for index, group in enumerate(groups):
+        unit = unit_of(axis, [run for group, _ in shown for run in group])
+        for index, (group, count) in enumerate(shown):
             samples, values = _common(group)
             found = [interval(list(column)) for column in values.T]
             mean = np.array([100 * each.mean for each in found])
@@ -100,15 +105,16 @@ def over_seeds(groups: Sequence[Sequence[Run]]) -> Drawing | None:
                 x, np.maximum(mean - half, 0), np.minimum(mean + half, 100), color=colour, alpha=0.2
             )
             name = run_label(f"{group[0].name} and {len(group) - 1} more")
-            ax.plot(x, mean, color=colour, marker="o", markersize=2.5, label=name)
+            label = f"{name}, {len(group)} of {count} seeds"
+            ax.plot(x, mean, color=colour, marker="o", markersize=2.5, label=label)
         ax.set(ylabel="validation top-1, %")
         ax.legend(loc="lower right")
         finish([ax], axis, unit)
         return made
 
     caption = (
-        "Mean over runs that differ in run.seed only; the band is the 95 % interval of Student's t "
-        "for that mean, at the evaluations that all of them have."
+        "Mean over complete runs that differ in run.seed only; the band is the 95 % interval of "
+        "Student's t for that mean, at the evaluations that all of them have."
     )
     return Drawing("seeds", "Top-1 over seeds", caption, draw, AXES)
 
@@ -117,7 +123,11 @@ def _common(group: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
     """Samples `[n]` at which all were evaluated, and accuracies `[runs, n]`."""
     name = "validation/top1"
     found = [
-        {row["samples"]: row[name] for row in run.metrics if row.get(name) is not None}
+        {
+            row["samples"]: row[name]
+            for row in run.metrics
+            if is_number(row.get(name)) and is_number(row.get("samples"))
+        }
         for run in group
     ]
     samples = sorted(set(found[0]).intersection(*found[1:]))
@@ -147,8 +157,8 @@ def _loss(runs: Sequence[Run], axis: str) -> Any:
 def _top1(runs: Sequence[Run], axis: str) -> Any:
     made, (ax,) = panels(1, height(runs))
     unit = unit_of(axis, runs)
-    targets = {run.summary.get("target_top1") or run.options.get("run.target") for run in runs}
-    for target in sorted(t for t in targets if isinstance(t, int | float) and t > 0):
+    targets = [run.summary.get("target_top1") or run.options.get("run.target") for run in runs]
+    for target in sorted({t for t in targets if is_number(t) and t > 0}):
         look = {"color": palette.MUTED.light, "linewidth": 1, "linestyle": (0, (4, 3))}
         ax.axhline(100 * target, label=f"target {100 * target:g} %", **look)
     _pair(ax, runs, axis, unit, "top1", 100.0)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from largebatch.report.runs import Run
-from largebatch.report.seeds import interval
+from largebatch.report.seeds import complete, interval
 from largebatch.report.series import against
+from largebatch.report.shapes import is_number
 from largebatch.report.turns import turns_of
 from largebatch.tracking.progress import images_per_s_text
 
@@ -38,7 +39,7 @@ def validation(run: Run, name: str) -> float | None:
 def target(run: Run) -> tuple[float, int | None, float | None] | None:
     """The accuracy that was to be reached, and the step and the seconds of when it was."""
     wanted = run.summary.get("target_top1") or run.options.get("run.target")
-    if not isinstance(wanted, int | float) or wanted <= 0:
+    if not is_number(wanted) or wanted <= 0:
         return None
     if run.summary.get("target_step") is not None:
         return wanted, run.summary["target_step"], run.summary.get("target_s")
@@ -132,17 +133,23 @@ def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 
 def over_seeds(groups: Sequence[Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of recipes, with mean and 95 % interval over their seeds."""
+    """Head and rows of the table of recipes, with mean and 95 % interval over their seeds.
+
+    Runs that are not complete count in the number of seeds only.
+    """
     rows = []
     for group in groups:
         if len(group) < 2:
             continue
+        whole = complete(group)
+        columns = (
+            ([validation(run, "top1") for run in whole], 100, ".2f", " %"),
+            ([validation(run, "loss") for run in whole], 1, ".4f", ""),
+            ([seconds_of(run) for run in whole], 1, ".1f", " s"),
+        )
         names = ", ".join(run.name for run in group)
-        tops = [v for run in group if (v := validation(run, "top1")) is not None]
-        losses = [v for run in group if (v := validation(run, "loss")) is not None]
-        times = [v for run in group if (v := seconds_of(run)) is not None]
-        row = [names, str(len(group)), _spread(tops, 100, ".2f", " %")]
-        rows.append([*row, _spread(losses, 1, ".4f", ""), _spread(times, 1, ".1f", " s")])
+        row = [names, f"{len(whole)} of {len(group)}"]
+        rows.append(row + [_spread(*column) for column in columns])
     return ["runs", "seeds", "top-1", "validation loss", "time"], rows
 
 
@@ -168,15 +175,21 @@ def duration_text(seconds: float | None) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Unix seconds as a date and a time, UTC."""
-    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _spread(values: Sequence[float], scale: float, form: str, unit: str) -> str:
-    if not values:
+    """Unix seconds as a date and a time, UTC; beyond the calendar, none."""
+    try:
+        found = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
         return NONE
-    found = interval(values)
+    return f"{found:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _spread(values: Sequence[float | None], scale: float, form: str, unit: str) -> str:
+    """Mean and interval; of how many runs, where some have no value."""
+    known = [value for value in values if is_number(value)]
+    if not known:
+        return NONE
+    found = interval(known)
     text = format(scale * found.mean, form)
     if found.half is not None:
         text += f" ± {format(scale * found.half, form)}"
-    return text + unit
+    return text + unit + (f" ({len(known)} of {len(values)})" if len(known) < len(values) else "")

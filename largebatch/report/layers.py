@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from largebatch.report.runs import Row
+from largebatch.report.shapes import is_number
 
 COLUMNS = 300
 """Most moments that a map shows: more than it has pixels say nothing."""
@@ -87,18 +88,13 @@ def short(path: str) -> str:
 
 
 def _paths(rows: Sequence[Row], quantity: str) -> list[str]:
-    found = {
-        path
-        for row in rows
-        for path, values in _layers(row).items()
-        if isinstance(values, dict) and quantity in values
-    }
+    found = {path for row in rows for path, values in _layers(row).items() if quantity in values}
     return network_order(sorted(found))
 
 
 def _layers(row: Row) -> Row:
-    layers = row.get("layers")
-    return layers if isinstance(layers, dict) else {}
+    layers = row.get("layers") or {}
+    return {path: values for path, values in layers.items() if isinstance(values, dict)}
 
 
 def _table(rows: Sequence[Row], paths: Sequence[str], quantity: str) -> np.ndarray:
@@ -107,14 +103,16 @@ def _table(rows: Sequence[Row], paths: Sequence[str], quantity: str) -> np.ndarr
     for column, row in enumerate(rows):
         layers = _layers(row)
         for line, path in enumerate(paths):
-            value = (layers.get(path) or {}).get(quantity)
-            if isinstance(value, int | float):
+            value = layers.get(path, {}).get(quantity)
+            if is_number(value):
                 found[line, column] = value
     return found
 
 
 def _made(rows: Sequence[Row], paths: Sequence[str], values: np.ndarray) -> LayerMap | None:
-    samples = np.array([row.get("samples", np.nan) for row in rows], np.float64)
+    samples = np.array(
+        [x if is_number(x := row.get("samples")) else np.nan for row in rows], np.float64
+    )
     good = np.flatnonzero(np.isfinite(samples))
     if not paths or not len(good):
         return None

@@ -125,7 +125,7 @@ def _edges(ends: np.ndarray) -> np.ndarray:
 def of_time(run: Run) -> Drawing | None:
     """What each turn spent its time on."""
     found = splits(run)
-    if not found:
+    if not any(sum(parts.values()) for _, parts in found):
         return None
     caption = (
         "Wall time of each turn at the run. Step: training without its waits for data; checkpoint: "

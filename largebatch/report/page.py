@@ -94,7 +94,8 @@ def several(
     if together:
         body += (
             '<h2>Over seeds</h2><p class="lead">Runs that differ in run.seed only: mean ± half the '
-            "width of the 95 % interval of Student's t.</p>"
+            "width of the 95 % interval of Student's t, over those that are complete; behind a "
+            "value, of how many where some lack it.</p>"
         )
         body += table(*facts.over_seeds(found), "Over seeds")
     body += section("differences", "Differences of configuration", _differences(runs))

@@ -1,7 +1,6 @@
 """What is in the directory of a run, be it finished, broken off or still going on."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from largebatch.errors import DataError, UserError
+from largebatch.files import read_json
+from largebatch.report import shapes
 from largebatch.tracking import read_rows
 
 Row = Mapping[str, Any]
@@ -84,6 +85,11 @@ class Run:
             return "unfinished"
         return self.summary.get("status") or "unfinished"
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it came to the end of its training, all of it logged."""
+        return self.status == "complete"
+
 
 def load(paths: Sequence[Path]) -> tuple[Run, ...]:
     """Reads runs; their names are as much of the ends of their paths as tells them apart.
@@ -115,15 +121,18 @@ def load_one(path: Path, name: str) -> Run:
             f"{path} {what} none of {', '.join(_EVIDENCE)}; name the --workdir of a training"
         )
     remarks: list[str] = []
-    found = {stem: _rows(path / f"{stem}.jsonl", remarks) for stem in ("metrics", "layers")}
+    stems = ("metrics", "layers", "events")
+    metrics, layers, events = (_rows(path / f"{stem}.jsonl", remarks) for stem in stems)
+    config = shapes.config(_json(path / "config.json", remarks), remarks)
+    summary = shapes.summary(_json(path / "summary.json", remarks), remarks)
     return Run(
         path,
         name,
-        current(found["metrics"]),
-        current(found["layers"]),
-        tuple(row for row in _rows(path / "events.jsonl", remarks) if "event" in row),
-        _json(path / "config.json", remarks),
-        _json(path / "summary.json", remarks),
+        current(metrics),
+        current(layers),
+        tuple(row for row in events if "event" in row),
+        config,
+        summary,
         tuple(remarks),
     )
 
@@ -152,25 +161,25 @@ def _rows(path: Path, remarks: list[str]) -> list[Row]:
         remarks.append(f"There is no {path.name}.")
         return []
     try:
-        return read_rows(path)
+        return [shapes.row(row, path.name, remarks) for row in read_rows(path)]
     except UserError as error:
         remarks.append(str(error))
-        return []
+    except OSError as error:
+        remarks.append(f"{path.name} cannot be read ({error.strerror}).")
+    return []
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
+    return float(value) if shapes.is_number(value) else float("nan")
 
 
 def _json(path: Path, remarks: list[str]) -> Row:
     try:
-        found = json.loads(path.read_text())
-        if not isinstance(found, dict):
-            raise ValueError("no object")
+        return read_json(path)
     except FileNotFoundError:
         remarks.append(f"There is no {path.name}.")
+    except OSError as error:
+        remarks.append(f"{path.name} cannot be read ({error.strerror}).")
     except ValueError:
         remarks.append(f"{path.name} is damaged and was left out.")
-    else:
-        return found
     return {}

@@ -67,17 +67,26 @@ def groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs whose options are alike but for the seed, each list in the order given.
 
     A seed counts once: a run that repeats one stands alone, and so do runs without a configuration.
+    Of several with one seed, the first that is complete counts, else the first.
     """
+    counting: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda run: not run.is_complete):
+        counting.setdefault(_recipe_and_seed(run), run)
     found: dict[str, list[Run]] = {}
-    seen: set[tuple[str, str]] = set()
     for run in runs:
-        key = _recipe(run.options)
-        seed = repr(run.options.get(SEED))
-        if not run.options or (key, seed) in seen:
-            key = str(run.path.resolve())
-        seen.add((key, seed))
-        found.setdefault(key, []).append(run)
+        recipe, seed = _recipe_and_seed(run)
+        alone = not run.options or counting[recipe, seed] is not run
+        found.setdefault(str(run.path.resolve()) if alone else recipe, []).append(run)
     return list(found.values())
+
+
+def complete(group: Sequence[Run]) -> list[Run]:
+    """Those whose end is known: figures of others say nothing of the recipe's."""
+    return [run for run in group if run.is_complete]
+
+
+def _recipe_and_seed(run: Run) -> tuple[str, str]:
+    return _recipe(run.options), repr(run.options.get(SEED))
 
 
 def _recipe(chosen: Mapping[str, Any]) -> str:

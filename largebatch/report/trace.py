@@ -9,6 +9,7 @@ without a plugin of TensorBoard.
 import dataclasses
 import gzip
 import json
+import math
 import re
 import zlib
 from collections import defaultdict
@@ -119,7 +120,7 @@ def read(place: Path) -> Profile:
     try:
         with gzip.open(newest, "rt") as file:
             trace = json.load(file)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise DataError(f"{newest} is torn or no trace; record it again") from error
     return profile(trace, _programs(place, newest), str(newest))
 
@@ -163,7 +164,11 @@ def profile(
     counts: dict[tuple[str, str], int] = defaultdict(int)
     origins: dict[tuple[str, str], Origin] = {}
     spans: dict[int, list[tuple[float, float, bool]]] = defaultdict(list)
-    for device, thread in _threads(trace.get("traceEvents", ())):
+    try:
+        every_thread = list(_threads(trace.get("traceEvents", ())))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{name} is no trace of jax.profiler; record it again") from error
+    for device, thread in every_thread:
         for event, own in _own_times(thread):
             program = programs if isinstance(programs, Program) else programs.get(event.module)
             key = event.module, _kernel(event, program)
@@ -172,7 +177,7 @@ def profile(
             seconds[key] += own * 1e-6
             counts[key] += 1
             spans[device].append((event.start, event.end, origins[key].kind == COLLECTIVE))
-    if not spans:
+    if not any(seconds.values()):
         raise DataError(f"{name} holds no kernel; profile the device that computes")
     every = [span for device in spans.values() for span in device]
     window = max(end for _, end, _ in every) - min(start for start, _, _ in every)
@@ -215,25 +220,31 @@ def _kernel(event: _Event, program: Program | None) -> str:
 
 
 def _threads(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[_Event]]]:
-    """The kernels of each stream with its device; of each thread, where the host is the device."""
+    """The kernels of each stream with its device; of each thread, where the host is the device.
+
+    A device has other lines, which repeat what these show, summed by operation, module or step.
+    GPUs have streams; a TPU's kernels are those of the line "XLA Ops".
+    """
     processes, threads = {}, {}
     found: dict[tuple[int, int], list[_Event]] = defaultdict(list)
     for event in events:
         if event.get("ph") == "M" and event["name"] == "process_name":
             processes[event["pid"]] = event["args"]["name"]
         if event.get("ph") == "M" and event["name"] == "thread_name":
-            threads[event["pid"], event["tid"]] = event["args"]["name"]
+            threads[event["pid"], event["tid"]] = str(event["args"]["name"])
         if event.get("ph") == "X":
             given = event.get("args", {})
-            ran = given.get("hlo_op", ""), given.get("hlo_module", "")
+            ran = str(given.get("hlo_op", "")), str(given.get("hlo_module", ""))
             start = float(event["ts"])
             end = start + float(event.get("dur", 0))
-            found[event["pid"], event["tid"]].append(_Event(start, end, event["name"], *ran))
+            if not math.isfinite(end):
+                raise ValueError(f"an event ends at {end}")
+            found[event["pid"], event["tid"]].append(_Event(start, end, str(event["name"]), *ran))
     on_device = [key for key in found if "/device:" in processes.get(key[0], "")]
     if on_device:
-        # The other lines of a device repeat what the streams show, summed by operation.
         streams = [key for key in on_device if "stream" in threads.get(key, "").lower()]
-        yield from ((key[0], found[key]) for key in streams or on_device)
+        operations = [key for key in on_device if threads.get(key) == "XLA Ops"]
+        yield from ((key[0], found[key]) for key in streams or operations or on_device)
     else:
         for (process, _), thread in found.items():
             yield process, [event for event in thread if event.instruction]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from largebatch.report.runs import Row, Run
+from largebatch.report.shapes import is_number
 
 PARTS = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
 """What time is spent on."""
@@ -100,7 +101,7 @@ def marks(events: Sequence[Row]) -> list[Mark]:
             name, text = "turn", _turn_text(count, event)
         elif name == "eval_stop":
             name = "evaluation"
-            text = f"top-1 {100 * event['top1']:.2f} %" if _is_number(event.get("top1")) else ""
+            text = f"top-1 {100 * event['top1']:.2f} %" if is_number(event.get("top1")) else ""
         elif name == "hosts":
             name = "slow host" if event.get("slow") else "hosts"
             text = _host_text(event)
@@ -135,7 +136,7 @@ def _turn_text(number: int, event: Row) -> str:
 
 def _host_text(event: Row) -> str:
     hosts, slowest = event.get("host"), event.get("slowest")
-    if not isinstance(slowest, int) or not _is_number(event.get("factor")):
+    if not isinstance(slowest, int) or slowest < 0 or not is_number(event.get("factor")):
         return ""
     named = isinstance(hosts, list) and slowest < len(hosts)
     name = f" on {hosts[slowest]}" if named else ""
@@ -154,8 +155,4 @@ def _shown(value: Any) -> str:
 
 def _seconds(found: Mapping[str, Any], name: str) -> float:
     value = found.get(name)
-    return max(0.0, float(value)) if _is_number(value) else 0.0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return max(0.0, float(value)) if is_number(value) else 0.0

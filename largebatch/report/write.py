@@ -1,5 +1,6 @@
 """From directories of runs to a page and pictures on disk."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,9 @@ def report(
         raise DataError("--trace goes with one run; name one, or leave --trace out")
     out = out or _place(runs) / "report"
     check_parent(out / PAGE)
-    profiles = {run.name: found for run in runs if (found := _profile(run, profile)) is not None}
+    read = [_with_profile(run, profile) for run in runs]
+    runs = tuple(run for run, _ in read)
+    profiles = {run.name: found for run, found in read if found is not None}
     each = {run.name: _of_run(run, profiles.get(run.name)) for run in runs}
     if len(runs) == 1:
         (run,) = runs
@@ -91,16 +94,14 @@ def _drawn(drawings: Sequence[Drawing], out: Path) -> Mapping[str, list[tuple[st
     return found
 
 
-def _profile(run: Run, given: Profile | None) -> Profile | None:
-    """The profile that belongs to a run; one that is damaged is as good as none."""
-    if given is not None:
-        return given
-    if not (run.path / "profile").is_dir():
-        return None
+def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:
+    """A run and the profile that belongs to it; one that is damaged is a remark."""
+    if given is not None or not (run.path / "profile").is_dir():
+        return run, given
     try:
-        return trace.read(run.path)
-    except DataError:
-        return None
+        return run, trace.read(run.path)
+    except DataError as error:
+        return dataclasses.replace(run, remarks=(*run.remarks, f"{error}.")), None
 
 
 def _place(runs: Sequence[Run]) -> Path:

@@ -30,34 +30,46 @@ def programs(path: Path) -> dict[str, Program]:
     """
     try:
         modules = dict(_modules(memoryview(path.read_bytes())))
-    except (IndexError, ValueError, KeyError) as error:
+    except (OSError, IndexError, ValueError, KeyError) as error:
         raise DataError(f"{path} is damaged or no profile; record it again") from error
     try:
         from jaxlib._hlo import HloModule
     except ImportError:
         return {}
     read = HloModule.from_serialized_hlo_module_proto
-    return {name: Program.parse(read(proto).to_string()) for name, proto in modules.items()}
+    try:
+        texts = {name: read(proto).to_string() for name, proto in modules.items()}
+    except RuntimeError as error:  # JaxRuntimeError among them
+        raise DataError(
+            f"{path} holds a program that is damaged or of another version; record it again"
+        ) from error
+    return {name: Program.parse(text) for name, text in texts.items()}
 
 
 def _modules(space: memoryview) -> Iterator[tuple[str, bytes]]:
     for number, plane in _fields(space):
         if number != 1:
             continue
-        parts = list(_fields(plane))
+        parts = list(_fields(_message(plane)))
         if _text(parts, 2) != _PLANE:
             continue
-        for entry in (value for key, value in parts if key == 4):
-            metadata = list(_fields(dict(_fields(entry))[2]))
+        for entry in (_message(value) for key, value in parts if key == 4):
+            metadata = list(_fields(_message(dict(_fields(entry))[2])))
             name = _text(metadata, 2).partition("(")[0]
             for statistic in (value for key, value in metadata if key == 5):
-                proto = dict(_fields(statistic)).get(6)
+                proto = dict(_fields(_message(statistic))).get(6)
                 if proto is not None:
-                    yield name, bytes(dict(_fields(proto))[1])
+                    yield name, bytes(_message(dict(_fields(_message(proto)))[1]))
 
 
 def _text(parts: list[tuple[int, memoryview | int]], number: int) -> str:
-    return next((bytes(value).decode() for key, value in parts if key == number), "")
+    return next((bytes(_message(value)).decode() for key, value in parts if key == number), "")
+
+
+def _message(value: memoryview | int) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a number where a message is meant")
+    return value
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:

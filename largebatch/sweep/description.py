@@ -1,14 +1,13 @@
 """What a sweep is, so that the same command goes on with it and another one is told."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from largebatch.config import Config, changed
 from largebatch.errors import ConfigError, DataError
-from largebatch.files import plain, write_json
+from largebatch.files import plain, read_json, write_json
 from largebatch.sweep.outcome import Objective, Trial, best
 from largebatch.sweep.space import Axis
 
@@ -119,11 +118,8 @@ def winner(workdir: Path) -> tuple[dict[str, Any], Trial]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        return read_json(path)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; give the --workdir of a sweep") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); give another --workdir") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path} is damaged; give another --workdir")
-    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from largebatch.guard.codes import MISTAKE, PREEMPTED
 from largebatch.sweep.executors import Executor, Handle, Job
+from largebatch.sweep.holding import Holding
 from largebatch.sweep.outcome import (
     MOST_RESTARTS,
     Asked,
@@ -21,12 +22,10 @@ from largebatch.sweep.outcome import (
     intermediate,
     outcome,
 )
-from largebatch.sweep.reading import OUTPUT, Seen, last_words, look
+from largebatch.sweep.reading import OUTPUT, Seen, Stamp, last_words, look, stamp
 from largebatch.sweep.space import Choice
 from largebatch.sweep.study import Study
-from largebatch.train.holder import lives, parse, this_process
 
-_TICK_S = 0.5
 _ASKED, _JOB = "asked", "job"
 
 
@@ -43,6 +42,9 @@ class _Turn:
     reported: int = 0
     """Evaluations that the study knows of."""
     killed: bool = False
+    stamp: Stamp = ()
+    seen: Seen = dataclasses.field(default_factory=Seen)
+    """As of ``stamp``."""
 
 
 class Driver:
@@ -79,7 +81,7 @@ class Driver:
         self._study, self._executor, self._directory = study, executor, directory
         self._command, self._planned, self._total = command, planned, total
         self._objective, self._prune, self._grace_s = objective, prune, grace_s
-        self._clock = clock
+        self._clock, self._held = clock, Holding(clock).held
         rows = [trial for trial in study.trials() if trial.state != "waiting"]
         self._trials = {trial.number: trial for trial in rows}
         self._turns: dict[int, _Turn] = {}
@@ -118,20 +120,20 @@ class Driver:
             watch(self.trials)
             if not self._turns and not self._orphans and not self._left():
                 return True
-            sleep(_TICK_S)
+            sleep(self._executor.every_s)
         for turn in self._turns.values():
             self._ask(turn, "stop")
         while self._turns:
             self._collect()
             watch(self.trials)
             if self._turns:
-                sleep(_TICK_S)
+                sleep(self._executor.every_s)
         return False
 
     def tick(self) -> None:
         """Record what has ended, ask those to end that are not worth it, start others."""
         for number in list(self._orphans):
-            if not _held(self._workdir(number)):
+            if not self._held(self._workdir(number)):
                 self._orphans.remove(number)
                 self._recover(number)
         self._collect()
@@ -157,7 +159,7 @@ class Driver:
             self._turns[number] = _Turn(handle, self._clock(), step)
             if asked:
                 self._ask(self._turns[number], "prune")
-        elif _held(workdir):
+        elif self._held(workdir):
             self._orphans.append(number)
         elif (seen := look(workdir)).done:
             self._end(number, outcome(0, "", seen, self._objective, ""), seen)
@@ -195,7 +197,7 @@ class Driver:
     def _collect(self) -> None:
         for number, turn in list(self._turns.items()):
             code = turn.handle.poll()  # before looking, so that nothing is written after
-            seen = look(self._workdir(number))
+            seen = self._look(self._workdir(number), turn)
             running = dataclasses.replace(self._trials[number], seconds=self._clock() - turn.began)
             self._trials[number] = running.with_seen(seen)
             if code is not None:
@@ -210,6 +212,13 @@ class Driver:
                     self._study.note(number, _ASKED, "prune")
                     self._ask(turn, "prune")
 
+    def _look(self, workdir: Path, turn: _Turn) -> Seen:
+        """What the directory says; files that have not changed are not read again."""
+        now = stamp(workdir)  # before reading: what is written meanwhile is read at the next look
+        if now != turn.stamp:
+            turn.stamp, turn.seen = now, look(workdir)
+        return turn.seen
+
     def _ask(self, turn: _Turn, why: Asked) -> None:
         if turn.asked != "prune":  # a pruned trial stays one
             turn.asked = why
@@ -219,8 +228,9 @@ class Driver:
 
     def _ended(self, number: int, turn: _Turn, code: int, seen: Seen) -> None:
         workdir = self._workdir(number)
-        if code == MISTAKE and _held(workdir):  # one that an earlier sweep started was first
+        if code == MISTAKE and self._held(workdir):  # one that an earlier sweep started was first
             self._orphans.append(number)
+            self._study.note(number, _JOB, "")  # what ours came to says nothing of that one
             return
         said = last_words(workdir / OUTPUT)
         result = outcome(code, turn.asked, seen, self._objective, said)
@@ -246,12 +256,3 @@ class Driver:
             self._study.report(number, intermediate(seen, self._objective))
         self._study.tell(trial, result)
         self._trials[number] = dataclasses.replace(trial, **dataclasses.asdict(result))
-
-
-def _held(workdir: Path) -> bool:
-    """Whether a process of this system trains in a directory."""
-    try:
-        holder = parse((workdir / "lock.json").read_bytes())
-    except OSError:
-        return False
-    return holder is not None and holder.system == this_process().system and lives(holder)

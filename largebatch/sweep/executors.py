@@ -61,6 +61,8 @@ class Executor(Protocol):
 
     at_once: int
     """Jobs that may be in its hands at a time."""
+    every_s: float
+    """Seconds between two looks at them."""
 
     def start(self, jobs: Sequence[Job]) -> list[Handle]:
         """Start jobs, or put them into its queue."""
@@ -136,6 +138,8 @@ def gpus_here(environ: Mapping[str, str]) -> list[str]:
 
 class LocalExecutor:
     """Processes of this machine, each with its share of it."""
+
+    every_s = 0.5
 
     def __init__(self, shared: Sequence[Share]) -> None:
         """Divides the machine as told by ``shares``."""

@@ -46,13 +46,10 @@ class Trial:
 
     def with_seen(self, seen: Seen) -> "Trial":
         """The row with what its directory says."""
-        loss = seen.summary.get("loss") if seen.done else None
-        if loss is None and seen.evaluations:
-            loss = seen.evaluations[-1][1]
         return dataclasses.replace(
             self,
-            top1=final_top1(seen) if seen.done else seen.top1,
-            loss=loss,
+            top1=final_top1(seen),
+            loss=final_loss(seen),
             step=seen.step,
             seconds=self.seconds if seen.seconds is None else seen.seconds,
         )
@@ -81,21 +78,27 @@ def worst(objective: Objective) -> float:
 
 
 def final_top1(seen: Seen) -> float | None:
-    """Top-1 at the end of a trial that is done."""
-    found = seen.summary.get("top1")
+    """Top-1 at the end of a trial that is done, of the newest evaluation before."""
+    found = seen.summary.top1 if seen.done and seen.summary else None
     return seen.top1 if found is None else found
 
 
+def final_loss(seen: Seen) -> float | None:
+    """Validation loss, likewise; None also where it is not finite, which JSON has no word for."""
+    found = seen.summary.loss if seen.done and seen.summary else None
+    return seen.evaluations[-1][1] if found is None and seen.evaluations else found
+
+
 def value_of(seen: Seen, objective: Objective) -> float | None:
-    """The objective of a trial that is done; None where it was not evaluated.
+    """The objective of a trial that is done; None where it was not evaluated, or to no number.
 
     A target that was never reached counts as infinitely late.
     """
     if objective == "top1":
         return final_top1(seen)
     if objective == "loss":
-        return seen.summary.get("loss")
-    late = seen.summary.get("target_s")
+        return final_loss(seen)
+    late = seen.summary.target_s if seen.summary else None
     if late is None:
         return None if final_top1(seen) is None else math.inf
     return late
@@ -128,7 +131,10 @@ def outcome(code: int, asked: Asked, seen: Seen, objective: Objective, said: str
     """
     if seen.done and code == 0:
         value = value_of(seen, objective)
-        if value is None:
+        if value is None or math.isnan(value):
+            if seen.evaluations:
+                why = f"its validation {objective} is not finite"
+                return Outcome("diverged", worst(objective), why)
             return Outcome("failed", error="it was never evaluated; see run.evaluate_every")
         return Outcome("complete", value)
     if asked == "prune":

@@ -1,16 +1,17 @@
 """What the directory of a trial says, while it runs and after."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from largebatch.errors import UserError
 from largebatch.tracking.jsonl import read_rows
+from largebatch.tracking.summary import Summary
 
 OUTPUT = "output.txt"
 """What the trial printed, all turns of it, in its directory."""
+_FILES = ("metrics.jsonl", "events.jsonl", "summary.json")
 _DONE = ("complete", "stopped")
 _TAIL = 16_384
 
@@ -25,7 +26,7 @@ class Seen:
         evaluations: (top-1, loss) of each so far, in order.
         seconds: wall time of all turns.
         done: whether it trained to its end, or to ``run.stop_after``.
-        summary: ``summary.json``; empty without one.
+        summary: ``summary.json``; None without one.
         unhealthy: why its newest turn was given up; empty if it was not.
     """
 
@@ -34,29 +35,46 @@ class Seen:
     evaluations: tuple[tuple[float | None, float | None], ...] = ()
     seconds: float | None = None
     done: bool = False
-    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    summary: Summary | None = None
     unhealthy: str = ""
+
+
+Stamp = tuple[tuple[int, int] | None, ...]
+
+
+def stamp(workdir: Path) -> Stamp:
+    """Time and size of the files that `look` reads: while they are the same, so is what it says."""
+    return tuple(_stamp(workdir / name) for name in _FILES)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
 
 
 def look(workdir: Path) -> Seen:
     """Read a trial's directory, which may be absent, growing or what a kill has left."""
-    rows, events = _rows(workdir / "metrics.jsonl"), _rows(workdir / "events.jsonl")
-    summary = _summary(workdir / "summary.json")
+    metrics, events, _ = (workdir / name for name in _FILES)
+    rows = _rows(metrics)
+    summary = Summary.read(workdir)
     evaluations = tuple(
         (_number(row.get("validation/top1")), _number(row.get("validation/loss")))
         for row in rows
         if "validation/top1" in row
     )
     last = rows[-1] if rows else {}
-    done = summary.get("status") in _DONE
+    done = summary is not None and summary.status in _DONE
     return Seen(
-        step=summary.get("steps") if done else last.get("step"),
+        step=summary.steps if done else last.get("step"),
         top1=evaluations[-1][0] if evaluations else None,
         evaluations=evaluations,
-        seconds=_number(summary.get("wall_s") if done else last.get("seconds")),
+        seconds=_number(summary.wall_s if done else last.get("seconds")),
         done=done,
         summary=summary,
-        unhealthy=_unhealthy(events),
+        unhealthy=_unhealthy(_rows(events)),
     )
 
 
@@ -78,14 +96,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         return read_rows(path)
     except UserError:  # none yet, or damaged: the trial's own to complain of
         return []
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _unhealthy(events: Sequence[Mapping[str, Any]]) -> str:

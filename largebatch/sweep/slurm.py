@@ -15,6 +15,8 @@ from largebatch.guard.codes import FAILED, PREEMPTED
 from largebatch.sweep.executors import Handle, Job
 
 Cluster = Literal["slurm", "local"]
+_LOST_AFTER = 5
+"""Answers in a row in which the cluster does not know a job that an earlier sweep submitted."""
 _WAITING = ("PENDING", "REQUEUED", "READY")
 
 
@@ -100,6 +102,7 @@ class SubmititExecutor:
                 "--slurm finds no sbatch on this machine; run it on a login node, or try "
                 "--slurm=local"
             )
+        self.every_s = 5.0 if cluster == "slurm" else 0.5
         self._submitit, self._cluster, self._folder = submitit, cluster, folder.resolve()
         self.at_once = 1_000_000 if all_at_once and cluster == "slurm" else jobs
         self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
@@ -143,26 +146,41 @@ class SubmititExecutor:
         job = kind(folder=self._folder, job_id=token)
         if self._cluster == "local" and not job.paths.result_pickle.exists():
             return None  # it cannot be asked, but the lock of the trial is seen while it runs
-        return _Submitted(job, self._cluster)
+        return _Submitted(job, self._cluster, attached=True)
 
 
 class _Submitted:
     """A job of submitit's."""
 
-    def __init__(self, job: Any, cluster: Cluster) -> None:
+    def __init__(self, job: Any, cluster: Cluster, *, attached: bool = False) -> None:
         self.token = str(job.job_id)
-        self._job, self._cluster = job, cluster
+        self._job, self._cluster, self._attached = job, cluster, attached
+        self._unknown = self._answers = 0
 
     def poll(self) -> int | None:
         """See `Handle.poll`; a job that the cluster took away counts as preempted."""
         if not self._job.done():
-            return None
+            return PREEMPTED if self._lost() else None
         if not self._job.paths.result_pickle.exists() and self._cluster == "local":
             return PREEMPTED
         try:
             return int(self._job.result())
         except Exception as error:  # no result, or what the call raised
             return FAILED if type(error).__name__ == "FailedJobError" else PREEMPTED
+
+    def _lost(self) -> bool:
+        """Whether the cluster has forgotten the job, as it does after days: it has long ended.
+
+        One that was submitted just now is not known yet, and is not lost.
+        """
+        if not self._attached or self._job.state.upper() != "UNKNOWN":
+            self._unknown = 0
+            return False
+        # The same answer is given again for up to a minute; answers are counted, not looks.
+        if self._job.watcher.num_calls != self._answers:
+            self._answers = self._job.watcher.num_calls
+            self._unknown += 1
+        return self._unknown >= _LOST_AFTER
 
     def stop(self) -> None:
         """See `Handle.stop`."""

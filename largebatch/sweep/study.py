@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from largebatch.errors import UserError
-from largebatch.sweep.outcome import Objective, Outcome, State, Trial, maximised
+from largebatch.sweep.outcome import Objective, Outcome, State, Trial, maximised, worst
 from largebatch.sweep.space import Axis, Choice
 
 STARTUP = 8
@@ -139,7 +139,9 @@ class Study:
         return self._study.get_trials(deepcopy=False)[number].user_attrs.get(name, "")
 
     def tell(self, trial: Trial, result: Outcome) -> None:
-        """End a trial."""
+        """End a trial; a value that is no number, which Optuna refuses, counts as the worst."""
+        if result.value is not None and math.isnan(result.value):
+            result = dataclasses.replace(result, value=worst(self._objective))
         running = self._running(trial.number)
         known = self._optuna.trial.TrialState
         states = {"pruned": known.PRUNED, "failed": known.FAIL}

@@ -1,11 +1,10 @@
 """How a run ended, in one small file that other programs can read."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from largebatch.files import write_json
+from largebatch.files import read_json, write_json
 
 Status = Literal["complete", "stopped", "preempted", "failed", "evaluated"]
 
@@ -64,7 +63,7 @@ class Summary:
     def read(cls, workdir: Path) -> "Summary | None":
         """Reads `summary.json` of the directory of a run; None where none is whole."""
         try:
-            return cls(**json.loads((workdir / "summary.json").read_text()))
+            return cls(**read_json(workdir / "summary.json"))
         except (OSError, ValueError, TypeError):
             return None
 

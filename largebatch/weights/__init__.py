@@ -2,6 +2,7 @@
 
 from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
 from largebatch.weights.reading import read
+from largebatch.weights.run import check_no_run, options_at
 from largebatch.weights.starting import initial
 from largebatch.weights.verification import Comparison, check_read_back, compare
 from largebatch.weights.weights import Weights, WeightsError
@@ -13,11 +14,13 @@ __all__ = [
     "Weights",
     "WeightsError",
     "Written",
+    "check_no_run",
     "check_read_back",
     "check_target",
     "compare",
     "export",
     "format_of",
     "initial",
+    "options_at",
     "read",
 ]

@@ -12,7 +12,7 @@ from largebatch.files import check_parent, replacing
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights import hub, hub_files, metadata, names, onnx_file
 from largebatch.weights.loading import Loading, loading
-from largebatch.weights.run import is_checkpoint, is_run
+from largebatch.weights.run import check_no_run
 from largebatch.weights.weights import Weights, WeightsError, by_path
 
 Format = Literal["torchvision", "timm", "huggingface", "onnx"]
@@ -68,8 +68,7 @@ def check_target(target: Path, force: bool) -> None:
       UserError: it is not, or cannot be written.
     """
     taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
-    if is_run(target) or is_checkpoint(target):
-        raise WeightsError(f"{target} is a run, which an export must not touch; give another --to")
+    check_no_run(target, "an export", "--to")
     if taken and not force:
         raise WeightsError(f"{target} exists; give another --to, or --force to replace it")
     if target.suffix not in _SUFFIXES and target.is_file():
@@ -118,6 +117,10 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
                 target / hub.TENSORS: tensors,
             }
     try:
+        if target.suffix not in _SUFFIXES:
+            # Of another format: readers would take what it says beside the new tensors.
+            for path in (target / hub.TENSORS, target / hub.CONFIG, target / hub.PREPROCESSOR):
+                path.unlink(missing_ok=True)
         for path, content in files.items():
             with replacing(path) as stream:
                 stream.write(content)

@@ -1,12 +1,12 @@
 """What a folder of Hugging Face's hub says beside its tensors, in timm's words or transformers'."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from largebatch.errors import did_you_mean, one_line
+from largebatch.files import read_json
 from largebatch.models import DEPTHS
 from largebatch.weights.weights import WeightsError
 
@@ -155,11 +155,8 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_JSON:
             raise WeightsError(f"{path} has {path.stat().st_size:,} bytes; it is no configuration")
-        found = json.loads(path.read_text())
+        return read_json(path)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is no JSON ({one_line(error)})") from error
-    if not isinstance(found, dict):
-        raise WeightsError(f"{path} holds no mapping")
-    return found
+    except ValueError as error:
+        raise WeightsError(f"{path} is no JSON object ({one_line(error)})") from error

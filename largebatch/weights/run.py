@@ -1,8 +1,7 @@
 """The weights of a run of our own, from its checkpoints."""
 
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from largebatch.config import Config, Facts, freeze, resolve
+from largebatch.config import Config, Facts, Plan, freeze, resolve
 from largebatch.data.sources import RECORDS
 from largebatch.errors import CheckpointError, UserError, one_line
+from largebatch.files import read_json
 from largebatch.models import Model
 from largebatch.train import checkpoint_directories, manifest, stored_arrays
 from largebatch.train.manifest import Manifest, OtherVersion, Rejected
 from largebatch.trees import unflatten_paths
 from largebatch.weights import architecture, metadata
-from largebatch.weights.weights import Weights, few
+from largebatch.weights.weights import Weights, WeightsError, few
 
 # What decides the network and what evaluation sees. Options of other sections may come and go with
 # versions of this program; old checkpoints stay readable.
 _SECTIONS = ("model", "norm", "data")
+_LOGS = ("metrics.jsonl", "events.jsonl")
+"""Of a run, whether or not it has come to a checkpoint."""
 _STATISTICS = {
     "ema": "",
     "last": ", statistics of the last step",
@@ -38,6 +40,22 @@ def is_run(path: Path) -> bool:
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is that of one checkpoint."""
     return (path / manifest.NAME).is_file()
+
+
+def check_no_run(path: Path, what: str, flag: str) -> None:
+    """See that a folder to write to is not what training has written.
+
+    Args:
+      path: the folder, or where it is to be made.
+      what: would be written there, for the message.
+      flag: names the folder on the command line.
+
+    Raises:
+      WeightsError: it is a run, its ``checkpoints``, or one of them.
+    """
+    run = path.parent if path.name == "checkpoints" else path
+    if is_run(run) or is_checkpoint(path) or any((path / file).is_file() for file in _LOGS):
+        raise WeightsError(f"{path} is a run, which {what} must not touch; give another {flag}")
 
 
 def newest(path: Path) -> Weights:
@@ -78,7 +96,8 @@ def checkpoint(path: Path) -> Weights:
     except (Rejected, OtherVersion, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
     try:
-        config, shape = _evaluated(about)
+        config = options_at(about, _SECTIONS)
+        shape = _image_shape(about, config)
     except UserError as error:
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
@@ -110,18 +129,38 @@ def checkpoint(path: Path) -> Weights:
         },
         str(path),
     )
-    return described.weights(*trees)
+    return dataclasses.replace(described.weights(*trees), manifest=about)
 
 
-def _evaluated(about: Manifest) -> tuple[Config, tuple[int, int, int]]:
-    """The options at the checkpoint's step, and the shape that evaluation sees then."""
-    config = freeze({name: about.config[name] for name in _SECTIONS if name in about.config})
-    shape = about.facts.image_shape
-    if about.config.get("batch", {}).get("stages") and about.progress.step:
-        plan = resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
-        config, shape = plan.config, plan.facts.image_shape
+def options_at(about: Manifest, sections: Sequence[str]) -> Config:
+    """The options of a run at the step of one of its checkpoints.
+
+    Args:
+      about: what the checkpoint says of itself.
+      sections: those that are needed; others may be of another version of this program, and are
+        at their defaults unless the run has stages.
+
+    Raises:
+      ConfigError: this program does not know an option of them.
+    """
+    if _is_staged(about):
+        return _stage(about).config
+    return freeze({name: about.config[name] for name in sections if name in about.config})
+
+
+def _image_shape(about: Manifest, config: Config) -> tuple[int, int, int]:
+    """What evaluation sees at the checkpoint's step: height, width, channels."""
+    shape = _stage(about).facts.image_shape if _is_staged(about) else about.facts.image_shape
     side = config.data.evaluation_size
-    return config, (side, side, shape[2]) if side else shape
+    return (side, side, shape[2]) if side else shape
+
+
+def _is_staged(about: Manifest) -> bool:
+    return bool(about.config.get("batch", {}).get("stages") and about.progress.step)
+
+
+def _stage(about: Manifest) -> Plan:
+    return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
 
 
 def _model(config: Config, facts: Facts) -> Model:
@@ -150,7 +189,7 @@ def _seen(
     names.
     """
     try:
-        written = json.loads((path.parent.parent / "config.json").read_text())["source"]
+        written = read_json(path.parent.parent / "config.json")["source"]
         return {name: written[name] for name in ("classes", "mean", "std")}
     except (OSError, ValueError, LookupError, TypeError):
         pass

@@ -58,10 +58,10 @@ def _check_same(weights: Weights, fresh: dict, given: dict) -> None:
     # The stem first: it tells most.
     for path in ["stem/conv/kernel", *fresh, *given]:
         if path not in given or path not in fresh:
-            side = "the run's network" if path in fresh else "they"
+            side, verb = ("the run's network", "has") if path in fresh else ("they", "have")
             raise WeightsError(
                 f"{where}: the weights are of {model.name}, the run's network is another (only "
-                f"{side} has {path}); set model.name={model.name}"
+                f"{side} {verb} {path}); set model.name={model.name}"
             )
         now, then = tuple(fresh[path].shape), tuple(given[path].shape)
         if now != then and path not in _HEAD:

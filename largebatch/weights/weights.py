@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from largebatch.errors import UserError
 from largebatch.models import Model
 from largebatch.trees import flatten_paths
+
+if TYPE_CHECKING:
+    from largebatch.train.manifest import Manifest
 
 PyTree = Any
 
@@ -53,6 +56,8 @@ class Weights(About):
     """Nested dicts of float32 NumPy arrays, as ``Model.init`` gives them."""
     stats: PyTree
     """{…: {mean, var}}, float32: the statistics that evaluation uses."""
+    manifest: "Manifest | None" = None
+    """What the checkpoint that was read says of its run; None for files."""
 
 
 def by_path(weights: Weights) -> dict[str, np.ndarray]:

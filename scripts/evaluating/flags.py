@@ -12,8 +12,6 @@ from largebatch.errors import UserError
 from largebatch.guard import exit_code
 from largebatch.train.memory import is_exhausted
 
-INTERRUPTED = 130
-
 
 def parser(description: str | None, usage: str) -> argparse.ArgumentParser:
     """A command line with the flags of both scripts; what they leave out is as in training."""
@@ -55,11 +53,7 @@ def wanted(flags: argparse.Namespace) -> Wanted:
 
 def ended(run: Callable[[], None]) -> int:
     """Run; the result is the process's exit code (largebatch.guard.codes)."""
-    try:
-        return exit_code(lambda: _explained(run))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code(lambda: _explained(run))
 
 
 def _explained(run: Callable[[], None]) -> None:

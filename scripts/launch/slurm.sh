@@ -18,9 +18,12 @@
 #SBATCH --signal=B:USR1@150
 #SBATCH --output=slurm-%x-%j.out
 
+job="$SLURM_JOB_ID"
 workdir="${WORKDIR:-runs/${SLURM_JOB_NAME:-largebatch}}"
 options=("$@")
 if [[ -n "${SLURM_ARRAY_TASK_ID:-}" ]]; then # one seed for each task of an array
+  # One task has the array's number as its own, which squeue and scontrol take for all tasks.
+  job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
   workdir="$workdir/seed_$SLURM_ARRAY_TASK_ID"
   options+=("--config.run.seed=$SLURM_ARRAY_TASK_ID")
 fi
@@ -66,8 +69,8 @@ case "$code" in
   *) again=0 ;;  # complete, a mistake, or a defect of the program
 esac
 # A job that was cancelled is no longer running, and must not come back.
-if ((again)) && [[ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" == RUNNING ]]; then
+if ((again)) && [[ "$(squeue --noheader --jobs="$job" --format=%T)" == RUNNING ]]; then
   echo "exit code $code: requeued, the run goes on where its newest checkpoint is"
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$job"
 fi
 exit "$code"

@@ -5,6 +5,7 @@ from sklearn.metrics import confusion_matrix as theirs
 from sklearn.metrics import precision_recall_fscore_support
 
 from largebatch.analysis.confusion import confusion_matrix, most_confused, per_class, shown
+from largebatch.analysis.outcomes import figures
 from tests.analysis.cases import logits_and_labels, outcomes_of
 
 
@@ -35,14 +36,41 @@ def test_the_worst_classes_and_the_most_confused_pairs():
     assert worst[0] == 0  # never predicted
     assert 6 not in found.worst(99)  # absent
     assert (np.diff(found.recall[found.worst(99)]) >= 0).all()
-    pairs = most_confused(matrix, 4)
+    pairs = most_confused(matrix, found.support, 4)
     cells = sorted((matrix * (1 - np.eye(7, dtype=int))).ravel().tolist(), reverse=True)
     assert [pair.images for pair in pairs] == cells[:4]
     for pair in pairs:
         assert pair.images == matrix[pair.label, pair.predicted]
         assert pair.share == pair.images / found.support[pair.label]
-    assert most_confused(np.diag([3, 4]), 5) == []
-    assert per_class(np.diag([3, 4]), outcomes_of(*logits_and_labels(classes=2))).worst(5).size == 0
+    assert most_confused(np.diag([3, 4]), np.array([3, 4]), 5) == []
+    labels = np.array([0, 1, 1], np.int32)
+    right = outcomes_of(np.eye(2, dtype=np.float32)[labels], labels)
+    assert per_class(confusion_matrix(right, 2), right).worst(5).size == 0
+
+
+def test_images_without_probabilities_are_wrong_everywhere():
+    logits, labels = logits_and_labels()
+    clean = outcomes_of(logits, labels)
+    # Its own label, which top_k puts first; another class alone; an infinity.
+    hits = np.flatnonzero(clean.kept.top1)[:3]
+    logits[hits[0]] = np.nan
+    logits[hits[1], (labels[hits[1]] + 1) % 7] = np.nan
+    logits[hits[2], labels[hits[2]]] = np.inf
+    labels = labels.copy()
+    labels[hits[0]] = 0
+    found = outcomes_of(logits, labels)
+    split = figures(found)
+    assert split.not_finite == 3
+    matrix = confusion_matrix(found, 7)
+    each = per_class(matrix, found)
+    assert matrix.sum() == 397
+    assert np.trace(matrix) == split.top1.count == np.count_nonzero(clean.kept.top1) - 3
+    np.testing.assert_array_equal(each.support, np.bincount(labels, minlength=7))
+    of_all = np.nansum(each.recall * each.support), np.nansum(each.recall5 * each.support)
+    # Shares times counts, in float64.
+    np.testing.assert_allclose(of_all, (split.top1.count, split.top5.count), rtol=1e-12)
+    assert (found.kept.top[hits] == -1).all()
+    assert np.isnan(found.kept.probabilities[hits]).all()
 
 
 def test_columns_of_a_set_of_few_classes():

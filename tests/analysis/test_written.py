@@ -95,6 +95,20 @@ def test_the_tables_add_up(whole):
     assert float(columns["f1"][3]) == pytest.approx(made.per_class.f1[3], rel=1e-6)
 
 
+def test_an_image_without_probabilities_has_no_classes(tmp_path):
+    logits, labels = logits_and_labels()
+    logits[4] = np.nan
+    made = dataclasses.replace(report(), outcomes=outcomes_of(logits, labels, 0.1))
+    write(made, tmp_path, str, {})
+    header, *rows = read(tmp_path / "predictions.csv")
+    assert set(rows[4][header.index("loss") :]) == {""}
+    assert (rows[4][header.index("right")], "" in rows[5]) == ("0", False)
+    header, *rows = read(tmp_path / "confusion.csv")
+    assert sum(int(cell) for row in rows for cell in row[1:]) == 399
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    assert kept["not_finite"] == 1
+
+
 def test_a_set_of_few_of_the_classes(tmp_path):
     made = report(own=2)
     write(made, tmp_path, str, {})

@@ -2,8 +2,10 @@
 
 import dataclasses
 import os
+import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,8 +18,10 @@ from largebatch.config import Facts, load, override, resolve
 from largebatch.data import open_source
 from largebatch.data.prepare.checksums import files
 from largebatch.data.prepare.ledger import Done, Ledger
-from largebatch.doctor import agreement, dataset, flags, network, speed, storage
+from largebatch.doctor import agreement, dataset, flags, network, patience, speed, storage
 from largebatch.doctor.speed import Pace
+from largebatch.guard import HUNG
+from largebatch.parallel import processes
 from largebatch.train import lock
 from largebatch.train.holder import content, this_process
 
@@ -202,6 +206,73 @@ def test_the_compile_cache(tmp_path):
     assert "is not what process 0 sees" in storage.judge_shared(tmp_path, seen=False).found
     assert storage.judge_shared(tmp_path, seen=True).verdict == "OK"
     assert storage.check_shared(tmp_path).verdict == "SKIP"
+
+
+@pytest.fixture
+def first_of_two(monkeypatch):
+    """This process as the first of two, and the names of the collectives that it met."""
+    met = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(storage, "gathered", lambda value: [value, value])
+    monkeypatch.setattr(processes, "wait_for_all", met.append)
+    monkeypatch.setattr(processes, "agreed_minimum", lambda value: met.append(value) or value)
+    return met
+
+
+def test_a_directory_that_fails_on_one_host_keeps_nobody_waiting(
+    tmp_path, monkeypatch, first_of_two
+):
+    assert storage.check_shared(tmp_path).verdict == "OK"
+    assert not any(tmp_path.iterdir())
+
+    def fail(*_, **__):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(storage.os, "listdir", fail)
+    monkeypatch.setattr(Path, "exists", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    ticks = iter(range(0, 100, 6))
+    line = storage.check_shared(tmp_path, clock=lambda: next(ticks))
+    assert "is not what process 0 sees there" in line.found
+    assert first_of_two == ["doctor wrote", "doctor looked"] * 2
+
+
+def test_a_step_that_fails_on_one_host_keeps_nobody_waiting(monkeypatch, capsys, first_of_two):
+    def fail(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(speed, "run_step", fail)
+    options = (("model.name", "resnet10"), ("model.width", "4"), ("run.compile_cache", "off"))
+    monkeypatch.setattr(speed, "build", lambda *_: mock.MagicMock())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        speed.measured(changed(*options), mock.Mock())
+    assert first_of_two == [1, 0]  # built, and not measured
+    assert "process 0: RuntimeError: RESOURCE_EXHAUSTED" in capsys.readouterr().err
+    monkeypatch.setattr(speed, "build", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        speed.measured(changed(*options), mock.Mock())
+    assert first_of_two[2:] == [0]
+
+
+def test_no_wait_is_for_ever(monkeypatch, capsys):
+    ended, codes, stacks = threading.Event(), [], mock.Mock()
+    made = patience.Patience(0.3)
+
+    def end(code):
+        codes.append(code)
+        made.stage("the end", limited=False)
+        ended.set()
+
+    monkeypatch.setattr(patience.os, "_exit", end)
+    monkeypatch.setattr(patience.faulthandler, "dump_traceback", stacks)
+    with made.watching():
+        made.stage("reading", limited=False)
+        assert not ended.wait(0.8)
+        made.stage("measuring all-reduces")
+        assert ended.wait(30)
+    assert codes == [HUNG]
+    stacks.assert_called_once()
+    assert "error: measuring all-reduces has taken more than 0.3 s" in capsys.readouterr().err
 
 
 # ---- flags

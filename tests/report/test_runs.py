@@ -5,6 +5,7 @@ import json
 import pytest
 
 from largebatch.errors import DataError
+from largebatch.report import facts, turns
 from largebatch.report.runs import Run, current, load
 from tests.report import made_up
 
@@ -81,3 +82,46 @@ def test_rows_that_were_gone_back_over_are_replaced():
 
 def test_a_run_without_anything_has_no_step(tmp_path):
     assert Run(tmp_path, "empty").step == 0
+
+
+CONFIG, SUMMARY = made_up.config(), made_up.SUMMARY
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "named"),
+    [
+        ("config.json", {"config": None}, "config"),
+        ("config.json", CONFIG | {"config": {"model": None}}, "config.model"),
+        ("config.json", CONFIG | {"plan": None}, "plan"),
+        ("config.json", CONFIG | {"plan": {"steps": "40"}}, "plan.steps"),
+        ("config.json", CONFIG | {"plan": {"samples_per_step": []}}, "plan.samples_per_step"),
+        ("config.json", CONFIG | {"environment": None}, "environment"),
+        ("config.json", CONFIG | {"environment": {"versions": 3}}, "environment.versions"),
+        ("summary.json", SUMMARY | {"steps": "x"}, "steps"),
+        ("summary.json", SUMMARY | {"top5": "a"}, "top5"),
+        ("summary.json", SUMMARY | {"wall_s": {}}, "wall_s"),
+        ("summary.json", SUMMARY | {"target_step": 10**400}, "target_step"),
+        ("summary.json", SUMMARY | {"status": ["complete"]}, "status"),
+        ("metrics.jsonl", {"step": 50, "samples": "x"}, "samples"),
+        ("metrics.jsonl", {"step": 50, "epoch": [1], "validation/top1": 0.5}, "epoch"),
+        ("metrics.jsonl", {"step": 50, "validation/top1": "a"}, "validation/top1"),
+        ("metrics.jsonl", {"step": "50"}, "step"),
+        ("layers.jsonl", {"step": 50, "layers": [1]}, "layers"),
+        ("events.jsonl", {"event": "checkpoint", "step": "x"}, "step"),
+        ("events.jsonl", {"event": "checkpoint", "time": float("inf")}, "time"),
+        ("events.jsonl", {"event": ["turn"]}, "event"),
+    ],
+)
+def test_json_of_another_shape_is_a_remark(tmp_path, file, content, named):
+    folder = made_up.write(tmp_path / "one")
+    with (folder / file).open("a" if file.endswith(".jsonl") else "w") as stream:
+        stream.write(json.dumps(content) + "\n")
+    (run,) = load([folder])
+    assert run.remarks == (f"{file}: {named} is not what it should be and was left out.",)
+    said = facts.headline(run) + facts.details(run)
+    facts.results([run])
+    facts.target(run)
+    turns.splits(run)
+    turns.marks(run.events)
+    if file == "summary.json":  # the log says the same, as far as it can
+        assert (run.step, said[0].value) == (40, "85.47 %")

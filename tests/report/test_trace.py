@@ -196,6 +196,26 @@ def test_idle_time_is_what_no_stream_uses_and_side_by_side_is_shared():
     }
 
 
+def test_on_a_tpu_the_line_of_operations_counts_and_not_those_of_steps_and_modules():
+    lines = {1: "Steps", 2: "XLA Modules", 3: "XLA Ops", 4: "Async XLA Ops", 5: "XLA TraceMe"}
+    events = [
+        event("7", 0, 100, tid=1),
+        event("jit_step(123)", 0, 100, tid=2),
+        event("conv.1", 0, 60, tid=3, hlo_op="conv.1"),
+        event("all-reduce.1", 70, 20, tid=3, hlo_op="all-reduce.1"),
+        event("copy-start.1", 0, 100, tid=4),
+        event("waiting", 0, 100, tid=5),
+    ]
+    traced = {"traceEvents": named(7, "/device:TPU:0", lines) + events}
+    profile = trace.profile(traced, Program.parse(HLO), "a trace")
+    assert kinds(profile) == {"conv.1": "convolution", "all-reduce.1": "collective"}
+    assert profile.window_s == pytest.approx(90e-6, rel=1e-12)
+    # 60, 20 and 10 of 90 µs.
+    assert profile.split == pytest.approx(
+        {"convolution": 6 / 9, "collective, exposed": 2 / 9, IDLE: 1 / 9}, abs=1e-12
+    )
+
+
 def test_on_a_cpu_only_what_runs_an_instruction_counts_and_not_what_is_inside_it():
     rows = named(7, "/host:CPU", {1: "tf_XLAEigen/1", 2: "python"})
     events = [
@@ -214,8 +234,19 @@ def test_on_a_cpu_only_what_runs_an_instruction_counts_and_not_what_is_inside_it
 def test_traces_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"make one with --config\.run\.profile=START:STOP"):
         trace.read(tmp_path)
-    with pytest.raises(DataError, match="a trace holds no kernel"):
-        trace.profile(gpu(), Program.parse(HLO), "a trace")
+    for nothing in (gpu(), gpu(event("a", 0, 0))):
+        with pytest.raises(DataError, match="a trace holds no kernel"):
+            trace.profile(nothing, Program.parse(HLO), "a trace")
+    for events in (
+        None,
+        3,
+        [1],
+        [{"ph": "M"}],
+        [{"ph": "X", "ts": "x"}],
+        [event([], 0, 1, pid={})],
+    ):
+        with pytest.raises(DataError, match="a trace is no trace of jax"):
+            trace.profile({"traceEvents": events}, Program.parse(HLO), "a trace")
 
 
 def test_collectives_are_exposed_where_nothing_else_runs():
@@ -267,6 +298,20 @@ def test_torn_files_are_told(tmp_path):
         trace.read(tmp_path)
     (place / "host.trace.json.gz").write_bytes(gzip.compress(json.dumps(gpu()).encode()))
     (place / "host.xplane.pb").write_bytes(b"\x0a\x7f\x00")
+    with pytest.raises(DataError, match="damaged or no profile"):
+        trace.read(tmp_path)
+
+    # A file that is whole, with a program that is none: plane, event metadata, statistic, HloProto.
+    def field(number, content):
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    proto = field(6, field(1, b"\xff\xff\xff no module"))
+    metadata = field(2, b"jit_step(1)") + field(5, proto)
+    plane = field(2, b"/host:metadata") + field(4, field(2, metadata))
+    (place / "host.xplane.pb").write_bytes(field(1, plane))
+    with pytest.raises(DataError, match="holds a program that is damaged or of another version"):
+        trace.read(tmp_path)
+    (place / "host.xplane.pb").write_bytes(b"\x08\x07")  # a number for the plane
     with pytest.raises(DataError, match="damaged or no profile"):
         trace.read(tmp_path)
 

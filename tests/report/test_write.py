@@ -1,5 +1,6 @@
 """The page and its pictures: whole, well-formed, self-contained, whatever the runs hold."""
 
+import gzip
 import html.parser
 import json
 import re
@@ -156,6 +157,43 @@ def test_remains_make_a_page(tmp_path, kept):
     words = checked(report([folder])[0]).words
     assert "unfinished" in words
     assert "There is no layers.jsonl." in words
+
+
+def test_whatever_json_it_is_there_is_a_page(tmp_path):
+    wrong = [None, "a", [1], {"b": 2}, True, 10**400, float("inf"), -3]
+    events = [
+        {"event": name, "time": value, "step": value, "samples": value, "top1": value}
+        | {"slowest": -9, "host": [], "factor": 2.0, "devices": value, "compile_s": value}
+        for name in ("turn", "train_start", "eval_stop", "hosts", "times", "checkpoint")
+        for value in wrong
+    ]
+    columns = made_up.rows()[9]
+    metrics = [row | {name: value} for row in [columns] for name in row for value in wrong]
+    metrics = [
+        row | {"step": row["step"] if row["step"] in wrong else n} for n, row in enumerate(metrics)
+    ]
+    folder = made_up.write(tmp_path / "one", metrics=metrics, events=events)
+    layers = [
+        {
+            "step": n,
+            "samples": value,
+            "layers": {"stem/bn": {"running_variance": value}, "a": value},
+        }
+        for n, value in enumerate(wrong)
+    ]
+    made_up.jsonl(folder / "layers.jsonl", layers)
+    options = made_up.config()["config"] | {"optimizer": None, "run": {"target": [1], "seed": {}}}
+    found = {"config": options, "plan": {"steps": []}, "environment": {"versions": "1"}}
+    (folder / "config.json").write_text(json.dumps(found))
+    (folder / "summary.json").write_text(json.dumps(dict.fromkeys(made_up.SUMMARY, "x")))
+    place = folder / "profile" / "plugins" / "profile" / "now"
+    place.mkdir(parents=True)
+    (place / "host.trace.json.gz").write_bytes(gzip.compress(b"[]"))
+    path, (run,) = report([folder])
+    words = checked(path).words
+    assert any("host.trace.json.gz is no trace of jax.profiler" in word for word in words)
+    assert {*run.remarks} <= {*words}
+    assert len(run.remarks) > 20
 
 
 def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):

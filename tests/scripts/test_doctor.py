@@ -38,6 +38,15 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["page.json"]
 
 
+def test_ctrl_c_is_a_line_and_code_130(monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "before_devices", interrupt)
+    assert doctor.main([DIGITS]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_problems_are_told_with_what_to_do_and_code_1(tmp_path, capsys):
     options = [f"--config.data.source=folder:{tmp_path / 'none'}", "--devices=16"]
     assert doctor.main([*QUICK, f"--workdir={tmp_path / 'run'}", *options]) == 1
@@ -82,7 +91,12 @@ def test_an_unknown_xla_flag_ends_the_page_before_a_device_is_touched(tmp_path):
 def test_two_processes_make_one_page_and_measure_a_step_together(tmp_path):
     out = tmp_path / "page.json"
     command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--"]
-    tiny = ["--config.model.name=resnet10", "--config.model.width=4", "--config.batch.workers=2"]
+    tiny = [
+        "--config.model.name=resnet10",
+        "--config.model.width=4",
+        "--config.batch.workers=2",
+        "--config.batch.microbatch=1",
+    ]
     asked = [f"--workdir={tmp_path / 'run'}", f"--json={out}", "--measure_step", *tiny]
     done = subprocess.run(
         [*command, "scripts/doctor.py", *QUICK, *asked],

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 import train
 from largebatch import weights
 from largebatch.analysis.settings import run_options
+from largebatch.tracking.summary import Summary
 from tests.analysis import networks
 from tests.analysis.devices import one_quick_device
 
@@ -105,9 +106,25 @@ def test_the_counts_are_those_of_training(trained, evaluated):
 def test_a_checkpoint_has_the_options_of_its_run(trained):
     workdir, _ = trained
     for place in (workdir, workdir / "checkpoints" / "12", workdir / "checkpoints"):
-        options = run_options(place, weights.read(place))
+        options = run_options(weights.read(place))
         assert options.loss.label_smoothing == 0.1
         assert options.data.source == "digits"
+
+
+def test_a_run_keeps_its_summary(trained, tmp_path, capsys):
+    workdir, _ = trained
+    before = (workdir / "summary.json").read_bytes()
+    logs = tmp_path / "logs"  # of a run that has come to no checkpoint yet
+    logs.mkdir()
+    (logs / "metrics.jsonl").write_text("")
+    checkpoints = workdir / "checkpoints"
+    for out in (workdir, checkpoints, checkpoints / "12", logs):
+        line = fails(capsys, workdir, f"--out={out}")
+        assert line == (
+            f"error: {out} is a run, which an evaluation must not touch; give another --out"
+        )
+    assert (workdir / "summary.json").read_bytes() == before
+    assert Summary.read(workdir).steps == 12
 
 
 def test_the_same_digits_from_files(trained, evaluated, digit_files, tmp_path, capsys):

@@ -196,7 +196,8 @@ def test_slurm_requeues_what_another_start_helps(launch, code, state, restarts, 
 
 
 def test_slurm_arrays_containers_and_the_doctor(launch):
-    given = {"SLURM_ARRAY_TASK_ID": "3", "WORKDIR": "/runs/a", "CONTAINER": "image", "DOCTOR": "1"}
+    array = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_JOB_ID": "4240"}
+    given = {**array, "WORKDIR": "/runs/a", "CONTAINER": "image", "DOCTOR": "1"}
     done, _ = launch.run("slurm.sh", "--config=configs/digits.py", **JOB, FAKE_CODES="0,0", **given)
     assert done == 0
     looked, trained = launch.called("srun")
@@ -205,6 +206,14 @@ def test_slurm_arrays_containers_and_the_doctor(launch):
     assert trained[-4:] == ["train.py", *own]
     assert "--container-image=image" in trained
     assert {"--kill-on-bad-exit=0", "--gpu-bind=none"} <= set(trained)
+
+
+def test_slurm_requeues_a_task_of_an_array_alone(launch):
+    """Also the task that has the array's number: asked for that, squeue tells of all tasks."""
+    array = {"SLURM_ARRAY_JOB_ID": "4242", "SLURM_ARRAY_TASK_ID": "4"}
+    done, _ = launch.run("slurm.sh", **JOB, **array, FAKE_CODES="75", FAKE_ARRAY="4242")
+    assert done == codes.PREEMPTED
+    assert launch.called("scontrol") == [["requeue", "4242_4"]]
 
 
 def test_slurm_does_not_train_where_the_doctor_finds_a_problem(launch):
@@ -296,6 +305,7 @@ def test_open_mpi_starts_again_where_a_host_failed(launch, tmp_path, given, star
     assert len(launch.called("mpirun")) == starts
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_open_mpi_saves_on_sigterm(launch, tmp_path):
     place = {"HOSTFILE": hostfile(tmp_path, "127.0.0.1"), "GPUS": "2"}

@@ -104,7 +104,9 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(kinds, tmp_path, ca
     for name, warning in zip((*named[:3], named[4]), warnings, strict=True):
         assert warning.startswith("warning: ")
         assert f"/{name}: " in warning
-    assert last == "error: 4 of 5 files cannot be read, named above; mend or remove them"
+    assert last == (
+        "error: 4 of 5 files have no prediction, for the reasons above; mend or remove them"
+    )
 
 
 @pytest.mark.usefixtures("_reads")
@@ -185,3 +187,12 @@ def test_the_help_is_a_screenful(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) <= 30
     assert "    python scripts/predict.py runs/imagenette cat.jpg holiday/ --top=3" in printed
+
+
+def test_weights_that_are_not_sound_predict_nothing(kinds, capsys, monkeypatch):
+    made = networks.weights(CLASSES)
+    made.params["head"]["bias"][2] = np.nan
+    monkeypatch.setattr(weights, "read", lambda path: made)
+    ours, told = lines(capsys, kinds / "val" / "ant", code=2)
+    assert [each["error"] for each in ours] == ["the logits are not finite; are the weights sound?"]
+    assert "1 of 1 files have no prediction" in told

@@ -58,5 +58,14 @@ def test_errors_are_a_line(tmp_path, capsys):
         assert said.err.count("\n") == 1
 
 
+def test_ctrl_c_is_a_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report.write, "report", interrupted)
+    assert report.main([str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_help_fits_a_screen():
     assert len(report.parser().format_help().splitlines()) <= 30

@@ -24,10 +24,10 @@ TINY = (
     "--config.batch.microbatch=8",
     "--config.model.name=resnet10",
     "--config.model.width=4",
-    "--config.schedule.length=6 steps",
+    "--config.schedule.length=4 steps",
     "--config.schedule.warmup=1 steps",
-    "--config.run.evaluate_every=3 steps",
-    "--config.run.checkpoint_every=3 steps",
+    "--config.run.evaluate_every=4 steps",
+    "--config.run.checkpoint_every=4 steps",
     "--config.run.log_every=1 steps",
 )
 
@@ -133,7 +133,7 @@ def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeyp
         folder = workdir / "trials" / f"{int(row['trial']):04d}"
         summary = json.loads((folder / "summary.json").read_text())
         kept = json.loads((folder / "config.json").read_text())["config"]
-        assert (row["state"], summary["status"], summary["steps"]) == ("complete", "complete", 6)
+        assert (row["state"], summary["status"], summary["steps"]) == ("complete", "complete", 4)
         assert float(row["value"]) == summary["top1"]
         assert float(row["schedule.peak"]) == kept["schedule"]["peak"]
     assert float(rows[0]["value"]) >= float(rows[1]["value"])

@@ -1,15 +1,19 @@
 """The loop of a sweep with an executor that starts no processes."""
 
-import json
+import dataclasses
+import os
 
 import pytest
 
+from largebatch.sweep import driver as loop
 from largebatch.sweep.driver import Driver
+from largebatch.sweep.outcome import Outcome, maximised, worst
 from largebatch.sweep.points import grid, quasi
 from largebatch.sweep.space import from_text
 from largebatch.sweep.study import STARTUP, Study, importances
 from largebatch.train.holder import content, this_process
-from tests.sweep.fakes import FakeExecutor
+from largebatch.train.lock import PATIENCE_S
+from tests.sweep.fakes import FakeExecutor, summary
 
 pytest.importorskip("optuna")
 AXES = [from_text("schedule.peak=1,2,4"), from_text("run.seed=0,1")]
@@ -111,8 +115,7 @@ def test_a_killed_sweep_goes_on_and_runs_nothing_twice(tmp_path):
     assert states(made) == ["complete", *["running"] * 4]
     before = made.trials[0]
     # Its own end, after the kill of the sweep: trial 1 is complete.
-    summary = {"status": "complete", "top1": 0.7, "steps": 9, "wall_s": 1.0}
-    (folder / "0001" / "summary.json").write_text(json.dumps(summary))
+    summary(top1=0.7).write(folder / "0001")
     lock = folder / "0002" / "lock.json"
     lock.write_bytes(content(this_process()))
 
@@ -164,6 +167,79 @@ def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
     assert run(made)
     assert states(made) == ["complete"] * 6
     assert executor.started.count(0) == 2
+
+
+class Submitting(FakeExecutor):
+    """Finds its jobs again, as a cluster does."""
+
+    def _start(self, job):
+        handle = super()._start(job)
+        handle.token = f"42_{job.number}"
+        return handle
+
+    def attach(self, token):
+        return self.handles[int(token.partition("_")[2])] if token else None
+
+
+def test_a_trial_submitted_twice_waits_for_the_one_on_another_host(tmp_path):
+    """As after a kill between submitting an array and noting its jobs: only its lock tells."""
+    first = {"code": 2, "output": "error: batch.workers=3: no\n"}
+    executor = Submitting({0: [first, {"code": 0, "top1": 1.0}]}, at_once=1)
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    holder = dataclasses.replace(this_process(), host="elsewhere", system="another boot")
+    (tmp_path / "0000").mkdir()
+    lock = tmp_path / "0000" / "lock.json"
+    lock.write_bytes(content(holder))
+    for beat in range(5):
+        made.tick()
+        assert states(made) == ["running"]
+        made.sleep(0.75 * PATIENCE_S)
+        lock.write_bytes(content(dataclasses.replace(holder, beat=beat)))
+    assert executor.started == [0]
+    lock.unlink()
+    assert run(made)
+    # Once it is gone the trial goes on where that one left it.
+    assert states(made) == ["complete"] * 6
+    assert executor.started.count(0) == 2
+
+
+def test_a_lock_that_nobody_holds_hides_no_mistake(tmp_path):
+    executor = Submitting({0: [{"code": 2, "output": "error: batch.workers=3: no\n"}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    holder = dataclasses.replace(this_process(), host="elsewhere", system="another boot")
+    (tmp_path / "0000").mkdir()
+    (tmp_path / "0000" / "lock.json").write_bytes(content(holder))
+    assert run(made)
+    assert states(made) == ["failed", *["complete"] * 5]
+    assert made._clock() < 4 * PATIENCE_S
+
+
+def test_files_that_have_not_changed_are_not_read_again(tmp_path, monkeypatch):
+    looks = []
+    look = loop.look
+    monkeypatch.setattr(loop, "look", lambda workdir: looks.append(workdir) or look(workdir))
+    made = driver(Study(None, AXES, "top1"), FakeExecutor({0: [{}]}, at_once=1), tmp_path)
+    metrics = tmp_path / "0000" / "metrics.jsonl"
+    made.tick()
+    looks.clear()
+    for step in (1, 2):
+        with metrics.open("a") as stream:
+            stream.write(f'{{"step": {step}}}\n')
+        for _ in range(5):
+            made.tick()
+            assert made.trials[0].step == step
+    assert len(looks) == 2
+    metrics.write_text('{"step": 3}\n{"step": 4}\n')  # of the same size, and later
+    os.utime(metrics, ns=(0, metrics.stat().st_mtime_ns + 1))
+    made.tick()
+    assert made.trials[0].step == 4
+
+
+def test_a_value_that_is_no_number_counts_as_the_worst(tmp_path):
+    for objective, expected in (("top1", 0.0), ("loss", float("inf"))):
+        study = Study(None, AXES, objective)
+        study.tell(study.begin(grid(AXES)[0]), Outcome("complete", float("nan")))
+        assert study.trials()[0].value == expected
 
 
 def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
@@ -224,8 +300,6 @@ def test_killed_while_a_pruned_trial_ends(tmp_path):
 @pytest.mark.parametrize("objective", ["top1", "loss"])
 def test_tpe_finds_the_better_half_and_survives_divergence(objective):
     """It draws most near the optimum, at 3 of 0.1 to 10, where a rate above 6 diverges."""
-    from largebatch.sweep.outcome import Outcome, maximised, worst
-
     axes = [from_text("schedule.peak=log:0.1:10"), from_text("run.seed=0,1")]
     found = []
     for _ in range(2):  # the same again: of the seed and what is known alone

@@ -150,3 +150,14 @@ def test_a_slurm_array_asks_for_what_was_given(tmp_path, monkeypatch):
     cancelled = (tmp_path / "cancelled").read_text().splitlines()
     assert cancelled == ["42_0", "--signal=TERM 42_1"]
     assert executor.attach("42_1").poll() is None
+    # Days later the cluster has forgotten a job; one submitted just now it does not know yet.
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(sbatch.read_text().replace("job 42", "job 44"))
+    lost, (new,) = executor.attach("43_0"), executor.start(jobs[:1])
+    lost.poll()
+    assert [lost.poll() for _ in range(20)] == [None] * 20  # one answer, looked at again and again
+    for _ in range(6):
+        lost._job.watcher.update()  # what submitit asks after 2, 4, 8, … seconds
+        code = lost.poll()
+        assert new.poll() is None
+    assert code == PREEMPTED

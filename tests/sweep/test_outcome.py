@@ -8,9 +8,12 @@ import pytest
 from largebatch.guard import FAILED, HUNG, MISTAKE, PEER, PREEMPTED
 from largebatch.sweep.outcome import Outcome, Trial, best, intermediate, outcome, ranked
 from largebatch.sweep.reading import Seen, last_words, look
+from tests.sweep.fakes import summary
 
-DONE = Seen(
-    step=9, top1=0.8, done=True, summary={"top1": 0.9, "loss": 0.5, "target_s": 7.0}, seconds=3.0
+DONE = Seen(step=9, top1=0.8, done=True, summary=summary(top1=0.9, loss=0.5, target_s=7.0))
+# A loss that is not finite is null in the files.
+INFINITE = Seen(
+    done=True, top1=0.1, evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None)
 )
 ILL = Seen(step=4, unhealthy="the loss is not finite")
 
@@ -21,6 +24,11 @@ ILL = Seen(step=4, unhealthy="the loss is not finite")
         (0, "", DONE, "top1", Outcome("complete", 0.9)),
         (0, "", DONE, "loss", Outcome("complete", 0.5)),
         (0, "", DONE, "target_s", Outcome("complete", 7.0)),
+        (0, "", INFINITE, "top1", Outcome("complete", 0.1)),
+        (
+            *(0, "", INFINITE, "loss"),
+            Outcome("diverged", math.inf, "its validation loss is not finite"),
+        ),
         (0, "prune", DONE, "top1", Outcome("complete", 0.9)),  # it was faster than the signal
         (0, "stop", DONE, "top1", Outcome("complete", 0.9)),
         (PREEMPTED, "", ILL, "top1", Outcome("running")),
@@ -48,7 +56,7 @@ def test_what_an_end_means(code, asked, seen, objective, expected):
 
 
 def test_a_target_never_reached_is_late_and_one_never_looked_for_is_not():
-    late = Seen(done=True, summary={"top1": 0.1, "target_s": None})
+    late = Seen(done=True, summary=summary(top1=0.1, target_s=None))
     assert outcome(0, "", late, "target_s", "").value == math.inf
     assert outcome(0, "", Seen(done=True), "target_s", "").state == "failed"
 
@@ -75,10 +83,9 @@ def test_a_directory_at_all_times_of_its_life(tmp_path):
     with (tmp_path / "events.jsonl").open("a") as stream:
         stream.write('{"event": "train_start"}\n')  # another turn, which may do better
     assert look(tmp_path).unhealthy == ""
-    summary = {"status": "preempted", "top1": None, "steps": 40, "wall_s": 2.0}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    summary("preempted", top1=None, steps=40, wall_s=2.0).write(tmp_path)
     assert not look(tmp_path).done
-    (tmp_path / "summary.json").write_text(json.dumps(summary | {"status": "complete"}))
+    summary(top1=None, steps=40, wall_s=2.0).write(tmp_path)
     seen = look(tmp_path)
     assert (seen.done, seen.step, seen.seconds) == (True, 40, 2.0)
     assert Trial(0, {}).with_seen(seen).top1 == 0.25  # of the last evaluation

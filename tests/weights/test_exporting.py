@@ -131,6 +131,17 @@ def test_nothing_is_replaced_unless_asked(tmp_path):
         export(sample(TINY), folder / "mine.txt", "huggingface", force=True)
 
 
+def test_nothing_of_another_format_stays(tmp_path):
+    weights = sample(Model("resnet10", classes=3, width=64))
+    export(weights, tmp_path, "huggingface")
+    assert (tmp_path / "preprocessor_config.json").is_file()
+    (tmp_path / "README.md").write_text("mine")
+    written = export(weights, tmp_path, "timm", force=True)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"config.json", "model.safetensors", "README.md"}
+    check_read_back(written)
+
+
 def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
     export(sample(), path, "torchvision")

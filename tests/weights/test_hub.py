@@ -144,7 +144,7 @@ def test_timm_in_one_mapping(tmp_path):
         (TIMM | {"pretrained_cfg": [3]}, "torchvision", "pretrained_cfg"),
         (TIMM | {"pretrained_cfg": {"mean": 3, "std": 4}}, "torchvision", "mean is '3'"),
         (TIMM | {"pretrained_cfg": {"input_size": 224}}, "torchvision", "image size"),
-        ([1], "torchvision", "holds no mapping"),
+        ([1], "torchvision", "a list, no object"),
     ],
 )
 def test_other_networks_are_refused(config, style, message, tmp_path):

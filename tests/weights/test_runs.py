@@ -14,7 +14,7 @@ from largebatch.train import checkpoint_directories, manifest, stored_arrays
 from largebatch.train.manifest import Progress
 from largebatch.train.state import TrainState
 from largebatch.trees import flatten_paths
-from largebatch.weights import read
+from largebatch.weights import options_at, read
 from tests.weights.samples import SMALL, sample
 
 OPTIONS = {
@@ -159,6 +159,15 @@ def test_the_stage_of_the_checkpoint_decides_what_evaluation_sees(tmp_path):
             data={"image_size": 8},
         )
         assert read(tmp_path).image_shape == (side, side, 1)
+
+
+def test_options_are_those_of_the_stage_of_the_checkpoint(tmp_path):
+    stages = ("50 steps: data.image_size=16",)
+    for step, side in ((4, 8), (60, 16)):
+        checkpoint(
+            tmp_path, step, batch=OPTIONS["batch"] | {"stages": stages}, data={"image_size": 8}
+        )
+        assert options_at(read(tmp_path).manifest, ("data",)).data.image_size == side
 
 
 def test_evaluation_at_another_size(tmp_path):
