@@ -94,7 +94,7 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
     """As many of the trainer's workers as there are microbatches, each with its own statistics."""
     workers = SETUP.microbatches * SETUP.workers
     made = worlds.config(
-        model={"width": SETUP.width},
+        model={"name": "resnet18", "width": SETUP.width},
         batch={"workers": workers, "images_per_worker": SETUP.images},
         optimizer={"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
     )

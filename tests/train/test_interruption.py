@@ -100,7 +100,7 @@ def test_in_a_step(uninterrupted, tmp_path, monkeypatch):
     assert (tmp_path / "checkpoints" / "6").is_dir()
     assert [row["step"] for row in rows(tmp_path)] == list(range(1, 7))
     events = [row["event"] for row in read_rows(tmp_path / "events.jsonl")]
-    assert events[-2:] == ["preempted", "checkpoint"]
+    assert events[-3:] == ["preempted", "checkpoint", "times"]
     goes_on_to_the_same_end(tmp_path, uninterrupted)
 
 
