@@ -14,8 +14,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "coll
 
 def finish_text(devices, microbatch, **sections):
     """The train step as it is handed to the compiler, and its step functions."""
-    config = worlds.config(model={"name": "resnet18"}, comm={"allreduce": scheme})
-    made = worlds.steps(config, 4, 1, "float32")
+    made = worlds.steps(worlds.config(**sections), devices, microbatch, "float32")
     programs = Programs(made)
     carry = programs._carry if made.plan.microbatches > 1 else None
     lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates, None)
@@ -60,9 +59,8 @@ def overlap(scheme):
     Where a compiler puts a reduction follows from data dependence alone, so that is what is looked
     at: the ancestors of each psum in the step's equations.
     """
-    made = worlds.steps(
-        worlds.config(comm={"allreduce": scheme, "bucket_mib": 0.02}), 4, 1, "float32"
-    )
+    config = worlds.config(model={"name": "resnet18"}, comm={"allreduce": scheme})
+    made = worlds.steps(config, 4, 1, "float32")
     programs = Programs(made)
     outer = jax.make_jaxpr(made.finish)(
         programs.state, None, *programs._images, programs._rates, None
