@@ -11,6 +11,7 @@ import jax
 
 from largebatch import tracking
 from largebatch.config import Config, changed
+from largebatch.config.checks import check_ranges
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
@@ -100,8 +101,10 @@ def _check_early(config: Config, request: Request) -> None:
     """Refuse, before minutes of compiling, what would only be needed after them.
 
     Raises:
-      UserError: a tracker is not installed, or the weights to begin with cannot be read.
+      UserError: a number is out of range, a tracker is unknown or not installed, or the weights
+        to begin with cannot be read.
     """
+    check_ranges(config)
     for name in config.run.trackers:
         tracking.check_installed(name)
     if config.model.init_from and not has_checkpoints(request.workdir / "checkpoints"):
