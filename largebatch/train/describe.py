@@ -71,7 +71,9 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("checkpoint", f"every {plan.checkpoint_every_steps:,} steps"),
     ]
     if cache := jax.config.jax_compilation_cache_dir:
-        rows.append(("compiled programs", f"kept in {cache}"))
+        kept, home = Path(cache), Path.home()
+        place = f"~/{kept.relative_to(home)}" if kept.is_relative_to(home) else kept
+        rows.append(("compiled programs", f"kept in {place}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
 
