@@ -10,7 +10,6 @@ are sent by a thread, and the first failure, which is told, is the last thing he
 """
 
 import importlib.util
-import json
 import os
 import queue
 import threading
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.errors import UserError, one_line
-from largebatch.files import write_json
-from largebatch.tracking.tracker import Composite, Tracker
+from largebatch.files import read_json, write_json
+from largebatch.tracking.tracker import Composite, Tracker, layer_scalars
 from largebatch.trees import flatten_paths
 
 PROJECT = "largebatch"
@@ -67,7 +66,7 @@ def hosted_tracker(
     kind = {"wandb": WandbTracker, "mlflow": MlflowTracker}[name]
     path = workdir / "trackers.json"
     try:
-        known = json.loads(path.read_text())
+        known = read_json(path)
     except (OSError, ValueError):
         known = {}
     try:
@@ -91,7 +90,15 @@ class _Hosted:
     identity: str
     """Of the run at the tracker."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        identity: str | None,
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Opens the run called `identity` there, or a new one."""
+        self.identity = self._open(workdir, identity, config)
         self._warn = warn
         self._status = "failed"  # until the run says otherwise
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -106,11 +113,7 @@ class _Hosted:
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
         """Sends a row; see `Tracker.layers`."""
-        row = {
-            f"{quantity}/{path}": float(value)
-            for path, quantities in values.items()
-            for quantity, value in quantities.items()
-        }
+        row = layer_scalars(values)
         self._calls.put(lambda: self._send(step, row))
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
@@ -141,6 +144,9 @@ class _Hosted:
                 self._failed = True
                 self._warn(f"run.trackers={self.name}: {one_line(error)}; the run goes on without")
 
+    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
+        raise NotImplementedError
+
     def _send(self, step: int, row: dict[str, float]) -> None:
         raise NotImplementedError
 
@@ -153,14 +159,7 @@ class WandbTracker(_Hosted):
 
     name = "wandb"
 
-    def __init__(
-        self,
-        workdir: Path,
-        identity: str | None,
-        config: Mapping[str, Any],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Opens the run called `identity` there, or a new one."""
+    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
         import wandb
 
         self._run = wandb.init(
@@ -172,11 +171,10 @@ class WandbTracker(_Hosted):
             config=dict(config),
             settings=wandb.Settings(console="off"),  # the terminal is the run's own
         )
-        self.identity = self._run.id
         # Its own count of steps cannot go back, as a resumed run does: the step is a value.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-        super().__init__(warn)
+        return self._run.id
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         self._run.log({"step": step, **row})
@@ -190,14 +188,7 @@ class MlflowTracker(_Hosted):
 
     name = "mlflow"
 
-    def __init__(
-        self,
-        workdir: Path,
-        identity: str | None,
-        config: Mapping[str, Any],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Opens the run called `identity` there, or a new one."""
+    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
@@ -213,8 +204,7 @@ class MlflowTracker(_Hosted):
                 self._client.log_batch(identity, params=params[start : start + _PARAMS])
         else:
             self._client.update_run(identity, status="RUNNING")
-        self.identity = identity
-        super().__init__(warn)
+        return identity
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         now = int(time.time() * 1000)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from largebatch.tracking.tracker import layer_scalars
+
 FLUSH_S = 30.0
 """Longest time, in seconds, that a record waits in this process before it is written out."""
 
@@ -65,14 +67,7 @@ class TensorBoardTracker:
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
         """Writes one event; see `Tracker.layers`."""
-        self._write_values(
-            step,
-            (
-                (f"{quantity}/{path}", value)
-                for path, quantities in values.items()
-                for quantity, value in quantities.items()
-            ),
-        )
+        self._write_values(step, layer_scalars(values).items())
 
     def event(self, name: str, step: int, samples: int, **values: float) -> None:
         """Not part of this record; see `Tracker.event`."""

@@ -52,6 +52,15 @@ class Tracker(Protocol):
         ...
 
 
+def layer_scalars(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """{parameter path: {quantity: value}} as {`<quantity>/<path>`: value}, in the same order."""
+    return {
+        f"{quantity}/{path}": float(value)
+        for path, quantities in values.items()
+        for quantity, value in quantities.items()
+    }
+
+
 class Composite:
     """Passes every record to several trackers; `Composite(())` records nothing."""
 

@@ -53,7 +53,8 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
         tracking.JsonlTracker(**where, again=bool(progress.evaluation_due)),
         tracking.TensorBoardTracker(**where),
     ]
-    rows = tracking.read_rows(workdir / "metrics.jsonl")
+    # Of earlier turns; a long history is not read for nothing.
+    rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
     if options.mlperf_log:
         facts, kind = run.plan.facts, run.mesh.devices.flat[0].device_kind
         log = tracking.MlperfTracker(

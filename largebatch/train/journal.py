@@ -36,9 +36,10 @@ class Journal:
         plan = self._run.plan
         if metrics.left_out is not None:
             self._left_out += float(metrics.left_out) / (plan.facts.devices * plan.microbatches)
-        stage, rates = plan.stage_at(step), plan.rates(step)
+        stage = plan.stage_at(step)
         if extra is None and not plan.is_due(step, stage.log_every_steps):
             return False
+        rates = plan.rates(step)
         then, waited, logged = self._logged
         seconds = max(self._clock.now() - then, 1e-9)
         values = {
