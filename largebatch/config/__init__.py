@@ -5,7 +5,7 @@ from largebatch.config.facts import Facts
 from largebatch.config.load import adjusted, default_config, load
 from largebatch.config.options import changed, options
 from largebatch.config.plan import Plan
-from largebatch.config.resolution import microbatch_candidates, resolve
+from largebatch.config.resolution import microbatch_candidates, norm_statistics, resolve
 from largebatch.config.schema import Config
 from largebatch.config.stages import stages_of
 from largebatch.config.typed import freeze, override
@@ -22,6 +22,7 @@ __all__ = [
     "freeze",
     "load",
     "microbatch_candidates",
+    "norm_statistics",
     "options",
     "override",
     "resolve",

@@ -5,6 +5,7 @@ Pure and without devices: a plan for 2,048 GPUs can be made on a laptop.
 
 import dataclasses
 import math
+from typing import Literal
 
 from largebatch.config import durations
 from largebatch.config.facts import Facts
@@ -35,6 +36,8 @@ class Plan:
     """Workers that share BatchNorm statistics."""
     members: int
     """Devices that share one span: the size of the mesh's ``member`` axis."""
+    norm_statistics: Literal["ema", "last", "precise"]
+    """BatchNorm statistics of evaluations and checkpoints (``norm.statistics``)."""
     steps: int
     rate_schedule: RateSchedule
     log_every_steps: int
@@ -180,9 +183,9 @@ class Plan:
 
     @property
     def norm_momentum(self) -> float:
-        """Share of the running statistics kept at each step."""
+        """Share of the running statistics kept at each step, in the long run."""
         norm = self.config.norm
-        if norm.statistics == "last":
+        if self.norm_statistics == "last":
             return 0.0
         if norm.momentum_samples:
             return norm.momentum ** (self.samples_per_step / norm.momentum_samples)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from largebatch.config import durations, geometry
 from largebatch.config.checks import (
@@ -20,6 +21,11 @@ from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
 from largebatch.optim.rates import RateSchedule
+
+SHORT_RUN_STEPS = 500
+"""Below it `norm.statistics=auto` is precise: the moving average, whose memory is 10 steps with the
+usual momentum of 0.9, lags behind weights that a short schedule moves fast. Every published recipe
+has more steps."""
 
 
 def resolve(
@@ -55,6 +61,8 @@ def resolve(
     first_evaluation = None
     if text := config.run.evaluate_first:
         first_evaluation = durations.samples(text, "run.evaluate_first", **per, length=length)
+    steps = places[-1].first_step + places[-1].steps
+    statistics = norm_statistics(config, steps)
     first, *later = (
         _stage(
             stage,
@@ -65,10 +73,10 @@ def resolve(
             length=length,
             per_epoch=epoch,
             first_evaluation=first_evaluation,
+            statistics=statistics,
         )
         for stage, place, chosen in zip(stages, places, choices, strict=True)
     )
-    steps = places[-1].first_step + places[-1].steps
     whole = dataclasses.replace(first, steps=steps, stop_after_step=steps, later=tuple(later))
     return _stopping(whole, length=length, **per)
 
@@ -127,10 +135,12 @@ def _stage(
     length: int,
     per_epoch: int,
     first_evaluation: int | None,
+    statistics: Literal["ema", "last", "precise"],
 ) -> Plan:
     """The plan of one stage, whose ``steps`` are those up to its end.
 
-    ``first_evaluation`` is the sample position asked for, in whichever stage it lies.
+    ``first_evaluation`` is the sample position asked for, in whichever stage it lies;
+    ``statistics`` those of the whole run.
     """
     config = stage.config
     workers, batch = config.batch.workers, config.batch.images
@@ -162,6 +172,7 @@ def _stage(
         microbatches=workers // (facts.devices * chosen),
         span=span,
         members=max(1, span // chosen),
+        norm_statistics=statistics,
         steps=place.first_step + place.steps,
         rate_schedule=rates,
         log_every_steps=every("run.log_every"),
@@ -205,6 +216,13 @@ def facts_at(config: Config, facts: Facts) -> Facts:
     if not size:
         return facts
     return dataclasses.replace(facts, image_shape=(size, size, facts.image_shape[2]))
+
+
+def norm_statistics(config: Config, steps: int) -> Literal["ema", "last", "precise"]:
+    """Return the statistics that evaluations of a run of ``steps`` steps use."""
+    if config.norm.statistics != "auto":
+        return config.norm.statistics
+    return "precise" if steps < SHORT_RUN_STEPS else "ema"
 
 
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ T = TypeVar("T")
 # What a launcher sets where there is no cluster manager; the names are JAX's own.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _CHECK = "check the addresses"
+_MOST = 2**61
 
 
 def detect_cluster(environ: Mapping[str, str]) -> str | None:
@@ -110,10 +111,14 @@ def agreed_minimum(value: int) -> int:
     return min(int(high) * 2**31 + int(low) for high, low in halves)
 
 
+def agreed_maximum(value: int) -> int:
+    """The greatest of the values (0 to 2⁶¹) that the processes pass; each must call it."""
+    return _MOST - agreed_minimum(_MOST - value)
+
+
 def agree(value: int) -> bool:
     """Whether all processes pass the same value (0 to 2⁶¹); each must call it."""
-    least = agreed_minimum(value)
-    return agreed_minimum(2**61 - value) == 2**61 - least
+    return agreed_minimum(value) == agreed_maximum(value)
 
 
 def first_process_does(action: Callable[[], T]) -> T | None:

@@ -15,7 +15,7 @@ from largebatch import tracking
 from largebatch.config import Config, resolve
 from largebatch.errors import ConfigError
 from largebatch.train.build import Run, build
-from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.evaluation import Result, evaluate, with_final_statistics
 from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
 
@@ -67,7 +67,8 @@ def evaluated(run: Run, state: TrainState, statistics: str) -> Result:
     """
     norm = dataclasses.replace(run.plan.config.norm, statistics=statistics)
     config = dataclasses.replace(run.plan.config, norm=norm)
-    return evaluate(with_programs(run, config), state, run.plan.samples)
+    trial = with_programs(run, config)
+    return evaluate(trial, with_final_statistics(trial, state, run.plan.samples))
 
 
 def _compiled_in(config: Config) -> Config:

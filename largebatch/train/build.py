@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config import Config, Plan, resolve, stages_of
+from largebatch.config import Config, Facts, Plan, resolve, stages_of
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
 from largebatch.train.making import Maker, fitting
@@ -150,13 +151,83 @@ def reading_of(config: Config) -> data.Reading:
     )
 
 
-def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:
-    """Open the data, resolve the plan and set up the programs, for each stage of the run.
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A run whose data is open and whose plan is resolved; nothing has been compiled."""
+
+    config: Config
+    console: Console
+    devices: Sequence[jax.Device]
+    splits: Sequence[tuple[data.Source, data.Source]]
+    """Training and validation data of each stage."""
+    facts: Facts
+    plan: Plan
+    """With the largest possible microbatch, where that is still to be chosen."""
+
+    @functools.cached_property
+    def stored(self) -> Any:
+        """Shapes and types of the state as checkpoints hold it."""
+        maker = self._maker(0, (), {})
+        return maker.programs(maker.candidates[-1]).stored
+
+    def build(self, *, evaluated_step: int | None = None) -> Run:
+        """Choose the microbatch of each stage, which may compile, and set up its programs.
+
+        Args:
+          evaluated_step: a step whose state is to be evaluated and not trained: then only the
+            evaluation is compiled, and only for this step's stage.
+        """
+        options = compiler.program_options(
+            compiler.platform_of(self.devices[0]),
+            self.config.comm.allreduce,
+            self.config.comm.xla_options,
+            self.console.warn,
+            deterministic=self.config.run.deterministic,
+        )
+        stages = self.plan.stages
+        trains = evaluated_step is None
+        needed = stages if trains else (self.plan.stage_at(evaluated_step),)
+        what = "train steps" if trains else "evaluation"
+        chosen: list[int | None] = []
+        made: list[Programs] = []
+        for index in range(len(self.splits)):
+            maker = self._maker(index, tuple(chosen), options)
+            microbatch = None
+            if len(maker.candidates) > 1 and stages[index] in needed:
+                with self.console.compiling(f"{what}, to find the largest microbatch that fits"):
+                    microbatch = fitting(maker, for_evaluation=not trains)
+            chosen.append(microbatch)
+            made.append(maker.programs(microbatch))
+            made[index].compile_s = maker.compile_s  # the search is part of it
+        unreadable = {  # the source is that of all stages, so an id is the same example in each
+            name: data.Unreadable(name, len(source), self.config.data.max_unreadable)
+            for name, source in zip(("train", "validation"), self.splits[0], strict=True)
+        }
+        first, *later = (
+            Run(*split, programs, self.console, unreadable=unreadable)
+            for split, programs in zip(self.splits, made, strict=True)
+        )
+        return dataclasses.replace(first, later=tuple(later))
+
+    def _maker(
+        self, index: int, chosen: tuple[int | None, ...], options: Mapping[str, str]
+    ) -> Maker:
+        train, _ = self.splits[index]
+        return Maker(
+            self.config, self.facts, self.devices, train, options, chosen, len(self.splits)
+        )
+
+
+def opened(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Opened:
+    """Open the data of each stage and resolve the plan, which finds most mistakes.
 
     Args:
       config: what to run.
       console: what people see.
       devices: None for all devices of all processes.
+
+    Raises:
+      UserError: the data cannot be opened, or the options do not fit together.
     """
     devices = jax.devices() if devices is None else devices
     opener = functools.cache(data.open_source)  # most stages read the same source alike
@@ -170,32 +241,9 @@ def build(config: Config, console: Console, devices: Sequence[jax.Device] | None
         jax.process_count(),
         crops_on_device=config.data.crops == "device",
     )
-    resolve(config, facts)  # mistakes first, before anything is compiled
+    return Opened(config, console, devices, splits, facts, resolve(config, facts))
 
-    options = compiler.program_options(
-        compiler.platform_of(devices[0]),
-        config.comm.allreduce,
-        config.comm.xla_options,
-        console.warn,
-        deterministic=config.run.deterministic,
-    )
-    chosen: list[int | None] = []
-    made: list[Programs] = []
-    for index, (train, _) in enumerate(splits):
-        maker = Maker(config, facts, devices, train, options, tuple(chosen), len(splits))
-        microbatch = None
-        if len(maker.candidates) > 1:
-            with console.compiling("train steps, to find the most workers at a time that fit"):
-                microbatch = fitting(maker)
-        chosen.append(microbatch)
-        made.append(maker.programs(microbatch))
-        made[index].compile_s = maker.compile_s  # the search is part of it
-    unreadable = {  # the source is that of all stages, so an id is the same example in each
-        name: data.Unreadable(name, len(source), config.data.max_unreadable)
-        for name, source in zip(("train", "validation"), splits[0], strict=True)
-    }
-    first, *later = (
-        Run(*split, programs, console, unreadable=unreadable)
-        for split, programs in zip(splits, made, strict=True)
-    )
-    return dataclasses.replace(first, later=tuple(later))
+
+def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:
+    """Open a run and set up its programs for training; see `opened` and `Opened.build`."""
+    return opened(config, console, devices).build()

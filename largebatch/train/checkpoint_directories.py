@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.config import Plan, differences, freeze, table
+from largebatch.config import Config, Plan, differences, freeze, norm_statistics, table
 from largebatch.errors import CheckpointError
 from largebatch.train import manifest, stored_arrays
 from largebatch.train.manifest import Manifest, OtherVersion, Progress, Rejected
@@ -23,6 +23,7 @@ PyTree = Any
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _SET_ASIDE = re.compile(rf"({_STEP.pattern})\.corrupt(-[0-9]+)?")
 _LEFTOVER = re.compile(rf"\.({_STEP.pattern})\.(partial|deleting)")
+_REPLACED = re.compile(rf"\.({_STEP.pattern})\.replaced")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,9 @@ def clear(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.iterdir():
-            if _LEFTOVER.fullmatch(path.name):
+            if (match := _REPLACED.fullmatch(path.name)) and not (directory / match[1]).exists():
+                path.rename(directory / match[1])  # killed before its successor had the name
+            elif match or _LEFTOVER.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     except OSError as error:
         raise CheckpointError(
@@ -108,6 +111,9 @@ def check_space(directory: Path, needed: int, keep: int) -> str:
 def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> None:
     """Write a checkpoint; nothing is left of it when that fails.
 
+    One of the same step that is there already is replaced: kept under another name until the new
+    one is complete, so that a kill at any moment leaves one of the two.
+
     Args:
       directory: of all checkpoints.
       about: its manifest, but for ``arrays`` and ``files``.
@@ -127,8 +133,12 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
             stream.flush()
             os.fsync(stream.fileno())
         stored_arrays.fsync_directory(partial)
-        partial.rename(directory / str(step))
+        target, replaced = directory / str(step), directory / f".{step}.replaced"
+        if target.exists():
+            target.rename(replaced)
+        partial.rename(target)
         stored_arrays.fsync_directory(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -183,8 +193,9 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
         if any(d.mathematics for d in found):
             raise CheckpointError(
                 f"checkpoint {path} is of a run with other mathematics; restore its options, "
-                f"give another --workdir, or start anew with --resume=never\n{table(found)}"
+                f"give another --workdir, or start a new run with --resume=never\n{table(found)}"
             )
+        _check_statistics(path, config, plan)
         _check_data(path, about, plan)
         state = stored_arrays.read(path, about, like)
     except OtherVersion as error:
@@ -211,6 +222,17 @@ def read_manifest(path: Path) -> Manifest:
             return manifest.decode(stream.read(manifest.LARGEST + 1))
     except OSError as error:
         raise Rejected(f"{manifest.NAME} cannot be read ({error})") from error
+
+
+def _check_statistics(path: Path, config: Config, plan: Plan) -> None:
+    """See that the BatchNorm statistics asked for are those stored, or can be computed anew."""
+    stored, asked = norm_statistics(config, plan.steps), plan.norm_statistics
+    if asked not in (stored, "precise"):
+        raise CheckpointError(
+            f"norm.statistics={asked}: checkpoint {path} holds statistics of norm.statistics="
+            f"{stored}; use --config.norm.statistics={stored}"
+            + ("" if stored == "precise" else ", or precise, which computes them from data")
+        )
 
 
 def _check_data(path: Path, about: Manifest, plan: Plan) -> None:

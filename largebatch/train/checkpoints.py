@@ -104,16 +104,17 @@ class Checkpoints:
         if warning:
             self._warn(warning)
 
-    def save(self, state: PyTree, progress: Progress, plan: Plan) -> None:
+    def save(self, state: PyTree, progress: Progress, plan: Plan, *, replace: bool = False) -> None:
         """Start to save; ``state`` is copied before this returns and may be donated then.
 
-        Waits for the save before, if that still goes on. Does nothing where the checkpoint is
-        there already, and on all processes but the first.
+        Waits for the save before, if that still goes on. Does nothing on all processes but the
+        first.
 
         Args:
           state: replicated arrays.
           progress: where the run is.
           plan: of the run.
+          replace: write it also where there is a checkpoint of this step already.
 
         Raises:
           CheckpointError: the two saves before this one have failed.
@@ -125,7 +126,7 @@ class Checkpoints:
             raise self._cannot_write("twice in a row a checkpoint could not be written")
         if not self._is_told:
             self._warn(f"{self._told('a checkpoint could not be written')}; the training goes on")
-        if progress.step not in self.steps():
+        if replace or progress.step not in self.steps():
             about = manifest.described(progress, plan)
             self._start(_Save(about, stored_arrays.on_host(state)))
 

@@ -62,7 +62,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         for name, position, rate in plan.schedule.milestones()
     ]
     rows += [
-        ("batch statistics", f"over {span}; evaluation uses {config.norm.statistics}"),
+        ("batch statistics", f"over {span}; evaluation uses {plan.norm_statistics}"),
         (
             "all-reduce",
             f"{len(buckets)} {config.comm.allreduce}(s), {config.comm.wire} on the wire",

@@ -93,7 +93,7 @@ def _rehearse_stage(
                 f"step {step}  loss {loss:.4f}  {seconds[-1]:.2f} s, "
                 f"{plan.samples_per_step / seconds[-1]:,.0f} images/s"
             )
-        if plan.config.norm.statistics == "precise":
+        if plan.norm_statistics == "precise":
             images = next(feed).images
             jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
 

@@ -16,6 +16,7 @@ from largebatch.train.loss import Sums
 from largebatch.train.programs import Programs
 from largebatch.train.state import TrainState
 from largebatch.train.stepping import tell
+from largebatch.train.stored_arrays import on_devices
 from largebatch.train.transfer import OnDevices, patient
 
 PyTree = Any
@@ -32,22 +33,52 @@ class Result:
     seconds: float
 
 
-def evaluate(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> Result:
-    """Evaluate ``state``, which has been trained up to sample ``position``.
+def is_far_above(validation_loss: float, training_loss: float) -> bool:
+    """Whether a validation loss is more than twice the training loss and 1 more than it.
+
+    Label smoothing keeps both well above 0, so that a network that generalises stays below that.
+    """
+    return validation_loss > max(2 * training_loss, training_loss + 1)
+
+
+def with_final_statistics(
+    run: Run, state: TrainState, position: int, guard: Guard = IDLE
+) -> TrainState:
+    """Return ``state`` with the BatchNorm statistics that its evaluation uses.
+
+    Those that the state has, or precise ones, which a checkpoint then holds too: so whatever reads
+    it computes what the evaluation did. Training itself never reads running statistics.
+
+    Args:
+      run: the stage that trained it.
+      state: trained up to sample ``position``; not donated.
+      position: see ``state``.
+      guard: polled between microbatches.
+
+    Raises:
+      Interrupted: the run is to stop.
+    """
+    if run.plan.norm_statistics != "precise":
+        return state
+    stats = precise_statistics(run, state, position, guard)
+    return state._replace(stats=on_devices(stats, run.programs.state.stats))
+
+
+def evaluate(run: Run, state: TrainState, guard: Guard = IDLE) -> Result:
+    """Evaluate ``state`` with its statistics (see `with_final_statistics`).
 
     Raises:
       DataError: the images counted are not those of the split.
       Interrupted: the run is to stop.
     """
     start = time.perf_counter()
-    stats = state.stats
-    if run.plan.config.norm.statistics == "precise":
-        stats = precise_statistics(run, state, position, guard)
     pending = []
     with contextlib.closing(run.validation_batches(guard.patience)) as batches:
         for batch in patient(batches, guard):
             pending.append(
-                evaluate_batch(run.programs, state.params, stats, batch, bool(guard.requested))
+                evaluate_batch(
+                    run.programs, state.params, state.stats, batch, bool(guard.requested)
+                )
             )
             if len(pending) > 2:  # bounds the batches that wait on the device
                 pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
@@ -90,11 +121,13 @@ def evaluate_batch(
 def precise_statistics(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> PyTree:
     """Statistics of the ``norm.precise_batches`` global batches that training consumed last.
 
-    A function of parameters and position alone, so that a restored run evaluates to the same.
-    Before so many steps are done, it takes the batches from position 0 on, seen or not.
+    At most of as many as hold an epoch, since a second look at an image of a small data set says
+    nothing new, and of as many as have been consumed (one at position 0). A function of parameters
+    and position alone, so that a restored run evaluates to the same.
     """
     step = run.plan.samples_per_step
-    wanted = run.plan.config.norm.precise_batches * step
+    of_epoch, consumed = -(-run.plan.epoch_samples // step), max(1, position // step)
+    wanted = min(run.plan.config.norm.precise_batches, of_epoch, consumed) * step
     start = max(0, position - wanted)
     total, count = None, 0
     with contextlib.closing(

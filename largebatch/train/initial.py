@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -13,15 +13,22 @@ from largebatch.parallel import processes
 from largebatch.train.build import Run
 from largebatch.train.state import TrainState
 
+if TYPE_CHECKING:  # few runs begin with weights
+    from largebatch.weights import Weights
+
 PyTree = Any
 T = TypeVar("T")
 
 
-def initial_state(run: Run) -> TrainState:
+def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState:
     """Fresh parameters, or those of ``model.init_from``, as the first stage expects them.
 
     Every process reads the file by itself, as each computes fresh parameters by itself; that all
     have the same is checked.
+
+    Args:
+      run: whose state it is.
+      weights_read: what ``model.init_from`` holds, if it has been read already.
 
     Raises:
       UserError: the weights cannot be read, or are of another network.
@@ -35,7 +42,7 @@ def initial_state(run: Run) -> TrainState:
     fresh, source = jax.device_get((state.params, state.stats)), run.train_source
 
     def begun() -> tuple[weights.Weights, PyTree, PyTree, str]:
-        read = weights.read(Path(options.model.init_from))
+        read = weights_read or weights.read(Path(options.model.init_from))
         return read, *weights.initial(read, *fresh, classes=source.classes)
 
     read, params, stats, text = _on_all(begun)

@@ -16,7 +16,7 @@ from largebatch.tracking.summary import Status
 from largebatch.train.build import Run
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.clock import Clock
-from largebatch.train.evaluation import Result, evaluate
+from largebatch.train.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.train.health import WELL, Health, Verdict
 from largebatch.train.inspection import Inspection
 from largebatch.train.journal import Journal
@@ -72,6 +72,7 @@ class Loop:
             self.clock,
             run.console.note,
         )
+        self._is_warned = False
         self._leaving = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
@@ -112,7 +113,10 @@ class Loop:
         if self.result is None:
             stage = self.run.stage_at(last)
             with self._guard.section("evaluation"):
-                self.result = evaluate(stage, stage.placed(state), plan.position(last), self._guard)
+                state = with_final_statistics(
+                    stage, stage.placed(state), plan.position(last), self._guard
+                )
+                self.result = evaluate(stage, state, self._guard)
         return state
 
     def _train_stage(self, stage: Run, state: TrainState, first: int, last: int) -> TrainState:
@@ -223,7 +227,7 @@ class Loop:
           judge: whether the step has not been looked at, or dropped, before.
 
         Returns:
-          The state, which is another after a rollback.
+          The state: another after a rollback, and with the statistics of its evaluation.
 
         Raises:
           Interrupted: the run is to stop.
@@ -242,7 +246,7 @@ class Loop:
         # A row of its own, but not for having been told to stop: the log would show it for ever.
         extra = {} if self._stops_at(step) else None
         if last or plan.evaluates_at(step):
-            extra = self._evaluated(step, state, metrics)
+            state, extra = self._evaluated(step, state, metrics)
         self._report(step, metrics, extra)
         if self._leaving and not last:
             self._leave(step, state)
@@ -326,13 +330,20 @@ class Loop:
         with self._guard.section("checkpoint"):
             self.tracker.flush()  # a checkpoint never knows more than the log
             stored = self.run.programs.steps.stored(state)
-            self.checkpoints.save(stored, progress, self.run.plan)
+            # An evaluation that had been interrupted is done now, and the checkpoint says so.
+            replace = bool(self.before.evaluation_due) and step == self.before.step
+            self.checkpoints.save(stored, progress, self.run.plan, replace=replace)
         self._journal.event("checkpoint", step)
         self.clock.checkpoint_s += time.perf_counter() - since
         self._journal.times(step)
 
-    def _evaluated(self, step: int, state: TrainState, metrics: Metrics) -> dict[str, float]:
-        """Evaluate; the columns of the result.
+    def _evaluated(
+        self, step: int, state: TrainState, metrics: Metrics
+    ) -> tuple[TrainState, dict[str, float]]:
+        """Evaluate the state after a step.
+
+        Returns:
+          The state with the statistics of its evaluation; the columns of the result.
 
         Raises:
           Interrupted: the run is to stop; the state is saved, and the evaluation is due.
@@ -341,7 +352,8 @@ class Loop:
         self._journal.event("eval_start", step)
         try:
             with self._guard.section("evaluation"):
-                self.result = evaluate(stage, state, position, self._guard)
+                final = with_final_statistics(stage, state, position, self._guard)
+                self.result = evaluate(stage, final, self._guard)
         except Interrupted:
             numbers = {key: float(getattr(metrics, key)) for key in METRICS}
             due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)
@@ -359,7 +371,22 @@ class Loop:
             seconds=self.result.seconds,
             target=self.target.look(step, self.clock.wall_s(), self.result.top1),
         )
-        return {f"validation/{key}": getattr(self.result, key) for key in ("loss", "top1", "top5")}
+        self._warn_of_statistics(float(metrics.loss))
+        columns = {f"validation/{k}": getattr(self.result, k) for k in ("loss", "top1", "top5")}
+        return final, columns
+
+    def _warn_of_statistics(self, loss: float) -> None:
+        """Warn, once, where running statistics may be why validation is far worse than training."""
+        statistics = self.run.plan.norm_statistics
+        if self._is_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
+            return
+        self._is_warned = True
+        self.run.console.warn(
+            f"the validation loss of {self.result.loss:.4g} is far above the training loss of "
+            f"{loss:.4g}: the network overfits, or the BatchNorm statistics of norm.statistics="
+            f"{statistics} lag behind its weights; --eval_only --config.norm.statistics=precise "
+            "evaluates without that lag"
+        )
 
     def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
         self.step = step

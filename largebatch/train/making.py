@@ -1,7 +1,6 @@
 """From a plan to its programs, and the most workers at a time whose programs fit the devices."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -10,8 +9,8 @@ from jax.sharding import Mesh
 from largebatch import data, parallel
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
 from largebatch.models import Model
-from largebatch.parallel.processes import agreed_minimum
-from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits
+from largebatch.parallel.processes import agreed_maximum, agreed_minimum
+from largebatch.train.memory import device_bytes, is_exhausted, largest_that_fits, program_bytes
 from largebatch.train.programs import Programs
 from largebatch.train.rules import optimizer_of
 from largebatch.train.steps import Steps
@@ -20,6 +19,7 @@ from largebatch.train.transfer import WAITING
 # Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
 # 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
 _ACTIVATIONS = 10_000
+_TOO_LARGE = 2**61  # bytes; more than any device has
 
 
 def model_of(plan: Plan, platform: str | None = None) -> Model:
@@ -98,12 +98,20 @@ class Maker:
         return resolve(self._config, self._facts, microbatch=choices).stages[index]
 
 
-def fitting(maker: Maker) -> int:
-    """The most workers at a time whose largest program fits every process's devices."""
+def fitting(maker: Maker, *, for_evaluation: bool = False) -> int:
+    """Return the most workers at a time whose largest program fits every process's devices.
+
+    Args:
+      maker: of the programs.
+      for_evaluation: fit the evaluation program instead of the train step, which is not compiled.
+    """
     config, facts, candidates = maker.plan.config, maker.plan.facts, maker.candidates
     local = jax.local_devices()
     available = device_bytes(local[0], config.batch.memory_gib, len(local))
     usable = agreed_minimum(int(available * (1 - config.batch.memory_margin)))
+
+    side = config.data.evaluation_size
+    seen = (side, side) if side else facts.image_shape[:2]
 
     def needed(microbatch: int) -> int:
         candidate = maker.programs(microbatch)
@@ -112,15 +120,20 @@ def fitting(maker: Maker) -> int:
         shape = (side, side, 3) if side else facts.image_shape
         waiting = WAITING * candidate.steps.plan.local_images * math.prod(shape)
         try:
-            _ = candidate.finish
+            if for_evaluation:
+                # Rectangular images are up to twice as large as the square ones.
+                factor = 2 if config.data.rectangular else 1
+                found = factor * program_bytes(candidate.evaluate(seen)) + waiting
+            else:
+                found = program_bytes(candidate.finish) + waiting
         except jax.errors.JaxRuntimeError as error:
             # Tuning kernels while compiling allocates too: what cannot even be tuned does not fit.
             if not is_exhausted(error):
                 raise
-            return sys.maxsize
-        return candidate.bytes["train step"] + waiting
+            found = _TOO_LARGE
+        # Processes that disagreed would compile different candidates and wait for each other.
+        return agreed_maximum(found)
 
     pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)
     small = 4 * pixels * _ACTIVATIONS < usable
-    chosen = largest_that_fits(candidates, needed, usable, surely_small=small)
-    return agreed_minimum(chosen)
+    return largest_that_fits(candidates, needed, usable, surely_small=small)

@@ -133,7 +133,7 @@ class Programs:
             _ = self.probe
         for shape in shapes:
             self.evaluate(shape)
-        if self.steps.plan.config.norm.statistics == "precise":
+        if self.steps.plan.norm_statistics == "precise":
             _ = self.measure_statistics
 
     @functools.cached_property

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -18,11 +19,11 @@ from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.train import describe, history, workdir
-from largebatch.train.build import Run, build
-from largebatch.train.checkpoint_directories import has_checkpoints
+from largebatch.train.build import Opened, Run, opened
+from largebatch.train.checkpoint_directories import Stored, has_checkpoints
 from largebatch.train.checkpoints import Checkpoints, Progress
 from largebatch.train.dry_run import dry_run
-from largebatch.train.evaluation import evaluate
+from largebatch.train.evaluation import evaluate, with_final_statistics
 from largebatch.train.explained import full_disk_explained, out_of_memory_explained
 from largebatch.train.initial import initial_state
 from largebatch.train.loop import Loop
@@ -30,6 +31,9 @@ from largebatch.train.preflight import check_rules
 from largebatch.train.state import TrainState
 from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
+
+if TYPE_CHECKING:  # weights are read by few runs
+    from largebatch.weights import Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,15 +75,27 @@ def run(
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
-    _check_early(config, request)
-    free = request.eval_only or request.dry_run  # such a turn may share the directory
+    weights = _check_early(config, request)
+    free = request.eval_only or request.dry_run  # may share the directory with a training
     with (
+        full_disk_explained(request.workdir),
         contextlib.nullcontext()
         if free
-        else workdir.held(request.workdir, guard, console.note, began)
+        else workdir.held(request.workdir, guard, console.note, began),
+        contextlib.ExitStack() as closing,
     ):
+        with guard.section("compile"):  # a data set may take long to open
+            found = opened(config, console, devices)
+        checkpoints, stored = None, None
+        if not (request.dry_run or request.resume == "never"):
+            # All that a checkpoint decides is known before anything is compiled.
+            checkpoints = _open_checkpoints(config, request, console)
+            closing.enter_context(contextlib.closing(checkpoints))
+            stored = _newest(found, request, checkpoints)
+            if not request.eval_only and (done := _complete(found, request, stored)) is not None:
+                return done
         with guard.section("compile"):  # the search for a microbatch compiles
-            made = build(config, console, devices)
+            made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
         console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
         if config.batch.deadline_s and made.plan.microbatches == 1:
@@ -87,57 +103,116 @@ def run(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
                 f"batch.microbatch below {made.plan.microbatch}"
             )
-        with full_disk_explained(request.workdir), out_of_memory_explained(made):
+        with out_of_memory_explained(made):
             if request.dry_run:
                 dry_run(made, request.workdir, guard)
                 return None
-            with contextlib.closing(_open_checkpoints(made, request)) as checkpoints:
-                guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
-                session = _Session(made, request, checkpoints, began, guard)
-                return session.evaluate() if request.eval_only else session.train()
+            if checkpoints is None:
+                checkpoints = _open_checkpoints(config, request, console)
+                closing.enter_context(contextlib.closing(checkpoints))
+            guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
+            session = _Session(made, request, checkpoints, stored, began, guard, weights)
+            return session.evaluate() if request.eval_only else session.train()
 
 
-def _check_early(config: Config, request: Request) -> None:
-    """Refuse, before minutes of compiling, what would only be needed after them.
+def _check_early(config: Config, request: Request) -> "Weights | None":
+    """Refuse, before data is opened, what needs no data to be refused.
+
+    Returns:
+      The weights to begin with, if a fresh run begins with some.
 
     Raises:
-      UserError: a number is out of range, a tracker is unknown or not installed, or the weights
-        to begin with cannot be read.
+      UserError: a number is out of range, a tracker is unknown or not installed, the run to
+        evaluate or resume does not exist, or the weights to begin with cannot be read.
     """
     check_ranges(config)
     for name in config.run.trackers:
         tracking.check_installed(name)
-    if config.model.init_from and not has_checkpoints(request.workdir / "checkpoints"):
-        from largebatch import weights
-
-        weights.read(Path(config.model.init_from))
-
-
-def _open_checkpoints(made: Run, request: Request) -> Checkpoints:
-    """Those in the working directory, which is made or cleared as asked."""
     directory = request.workdir / "checkpoints"
     if (request.eval_only or request.resume == "must") and not directory.is_dir():
-        raise CheckpointError(
-            f"no checkpoints in {request.workdir}; train first, or give another --workdir"
-        )
-    weights = made.plan.config.model.init_from
-    if request.resume == "never" and weights and _lies_in(Path(weights), request.workdir):
+        raise _no_checkpoint(request)
+    begin = config.model.init_from
+    if not begin:
+        return None
+    if request.resume == "never" and _lies_in(Path(begin), request.workdir):
         raise ConfigError(
-            f"model.init_from={weights} lies in --workdir={request.workdir}, which --resume=never "
-            "puts aside; give another --workdir"
+            f"model.init_from={begin} lies in --workdir={request.workdir}, which --resume=never "
+            "moves to previous/; give another --workdir"
         )
+    from largebatch import weights
+
+    if request.resume != "never" and has_checkpoints(directory):
+        return None  # a resumed run has its own; the file may be gone
+    return weights.read(Path(begin))
+
+
+def _no_checkpoint(request: Request) -> CheckpointError:
+    """The error of a run that is to be evaluated or resumed and has no checkpoint."""
+    return CheckpointError(
+        f"--workdir={request.workdir} holds no checkpoint; train first, give another --workdir"
+        + ("" if request.eval_only else ", or drop --resume=must")
+    )
+
+
+def _open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
+    """Those in the working directory, which is made or cleared as asked."""
     if not request.eval_only:
         moved = processes.first_process_does(
             lambda: workdir.prepare(request.workdir, anew=request.resume == "never")
         )
         if moved:
-            made.console.note(f"the earlier run in {request.workdir} is now in {moved}")
+            console.note(f"the earlier run in {request.workdir} is now in {moved}")
     return Checkpoints(
-        directory,
-        keep=made.plan.config.run.keep_checkpoints,
-        warn=made.console.warn,
+        request.workdir / "checkpoints",
+        keep=config.run.keep_checkpoints,
+        warn=console.warn,
         read_only=request.eval_only,
     )
+
+
+def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored | None:
+    """The newest checkpoint; None if training is to start from the beginning.
+
+    Raises:
+      CheckpointError: it is of another run, or there is none and one is needed.
+      ConfigError: a clocked run cannot be resumed.
+    """
+    try:
+        stored = checkpoints.newest(found.plan, found.stored)
+    except CheckpointError as error:
+        begin = found.config.model.init_from
+        if begin and not Path(begin).exists():
+            raise CheckpointError(f"model.init_from={begin} does not exist; {error}") from error
+        raise
+    if stored is None and (request.eval_only or request.resume == "must"):
+        raise _no_checkpoint(request)
+    clocked = found.config.run.mlperf_log
+    if clocked and stored is not None and not request.eval_only:
+        raise ConfigError(
+            f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
+            f"one at step {stored.step}; use --resume=never, or --config.run.mlperf_log= to "
+            "continue without the log"
+        )
+    return stored
+
+
+def _complete(found: Opened, request: Request, stored: Stored | None) -> tracking.Summary | None:
+    """The summary of the run, if there is nothing left of it to do; None otherwise."""
+    steps = found.plan.steps
+    summary = tracking.Summary.read(request.workdir)
+    at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
+    complete = summary is not None and summary.status == "complete" and summary.steps == steps
+    if not processes.agreed_minimum(int(at_end and complete)):
+        return None
+    again = describe.command(request.recipe, request.workdir, request.overrides)
+    rows = [
+        *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
+        ("checkpoint", str(request.workdir / "checkpoints" / str(steps))),
+        ("evaluate", f"{again} --eval_only"),
+        ("train again", f"{again} --resume=never"),
+    ]
+    found.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    return summary
 
 
 def _lies_in(path: Path, folder: Path) -> bool:
@@ -152,39 +227,29 @@ class _Session:
         made: Run,
         request: Request,
         checkpoints: Checkpoints,
+        stored: Stored | None,
         began: float,
         guard: Guard,
+        weights: "Weights | None",
     ) -> None:
         self.made = made
         self.request = request
         self.checkpoints = checkpoints
+        self.stored = stored
         self.began = began
         self.guard = guard
+        self.weights = weights
         self.console = made.console
-        self.stored = checkpoints.newest(made.plan, made.programs.stored)
-        self.step = None if self.stored is None else self.stored.step
-        if self.step is None and (request.eval_only or request.resume == "must"):
-            raise CheckpointError(
-                f"no checkpoint in {request.workdir} yet; train first, give another --workdir"
-                + ("" if request.eval_only else ", or drop --resume=must")
-            )
-        if not request.eval_only and self.step != made.plan.steps:
+        step = None if stored is None else stored.step
+        if not request.eval_only and step != made.plan.steps:
             checkpoints.check_space(made.programs.stored)
 
     def train(self) -> tracking.Summary:
         """Train from the newest checkpoint or from the start."""
         made, plan, request = self.made, self.made.plan, self.request
         clocked = plan.config.run.mlperf_log
-        if clocked and self.step is not None:
-            raise ConfigError(
-                f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
-                f"one at step {self.step}; use --resume=never, or --config.run.mlperf_log= to go "
-                "on without the log"
-            )
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
-        if (done := self._complete()) is not None:
-            return done
         progress = self._stored_progress()
         with (
             self.guard.section("compile"),
@@ -231,24 +296,6 @@ class _Session:
         self._close(summary, loop)
         return summary
 
-    def _complete(self) -> tracking.Summary | None:
-        """What the run came to, if there is nothing left of it to do."""
-        steps, request = self.made.plan.steps, self.request
-        found = tracking.Summary.read(request.workdir)
-        at_end = self.step == steps and not self.stored.progress.evaluation_due
-        complete = found is not None and found.status == "complete" and found.steps == steps
-        if not processes.agreed_minimum(int(at_end and complete)):
-            return None
-        again = describe.command(request.recipe, request.workdir, request.overrides)
-        rows = [
-            *([] if found.top1 is None else [("top-1", f"{found.top1:.2%}")]),
-            ("checkpoint", self._checkpoint(steps)),
-            ("evaluate", f"{again} --eval_only"),
-            ("train again", f"{again} --resume=never"),
-        ]
-        self.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
-        return found
-
     def _connect_unreadable(self) -> None:
         """Have every example that cannot be decoded told and listed; each process lists its own."""
         process = jax.process_index()
@@ -280,7 +327,8 @@ class _Session:
                 stage.programs.evaluate(view.shape)
             state = stage.placed(self._state())
         with self.guard.section("evaluation"):
-            result = evaluate(stage, state, progress.samples, self.guard)
+            state = with_final_statistics(stage, state, progress.samples, self.guard)
+            result = evaluate(stage, state, self.guard)
         summary = tracking.Summary(
             status="evaluated",
             top1=result.top1,
@@ -312,7 +360,7 @@ class _Session:
 
     def _state(self) -> TrainState:
         if self.stored is None:
-            return initial_state(self.made)
+            return initial_state(self.made, self.weights)
         programs = self.made.programs
         stored, self.stored = self.stored, None  # as large on the host as on a device
         return programs.steps.restored(on_devices(stored.state, programs.stored))

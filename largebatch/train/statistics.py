@@ -1,9 +1,10 @@
 """Running statistics of BatchNorm, from the batch statistics of all workers.
 
 A step's statistics are the plain average, over all spans of the global batch, of each span's mean
-and variance. The moving average takes them in; *precise* statistics replace it by those of the
-pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021, arXiv 2105.07576, section
-3).
+and variance. The moving average takes them in. Its memory grows with the steps done until it is
+that of ``norm.momentum``, so that evaluation is right early in a run too. *Precise* statistics
+replace it by those of the pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021,
+arXiv 2105.07576, section 3).
 """
 
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from largebatch.trees import flatten_paths
 
 PyTree = Any
+_AVERAGING = 40
+"""η of `share_kept`: the average remembers 1 / (η + 1) of the steps done."""
 
 
 def sum_over_spans(batch: PyTree) -> PyTree:
@@ -22,12 +25,29 @@ def sum_over_spans(batch: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.sum(axis=0), batch)
 
 
-def moving_average(running: PyTree, mean: PyTree, momentum: float) -> PyTree:
-    """``momentum`` of the running statistics and the rest of the step's."""
+def share_kept(step: Any, momentum: float) -> Any:
+    """Return the share of the running statistics that update number ``step`` keeps.
+
+    min(momentum, (t − 1) / (t + 8)) at step t, counted from 1: polynomial-decay averaging (Shamir &
+    Zhang 2013, arXiv 1212.1824, section 4, η = 8) until it reaches the momentum. The first step
+    replaces the initial mean 0 and variance 1, of which a plain moving average keeps
+    momentum ** t; the average then remembers a ninth of the steps done, so that it follows
+    weights that move fast. From step (1 + 8 · momentum) / (1 − momentum) on (82 for 0.9) it is the
+    plain moving average, and forgets the difference at the same rate.
+
+    Args:
+      step: a scalar, from 1, traced or not.
+      momentum: the share kept in the long run, below 1.
+    """
+    return jnp.minimum(momentum, (step - 1) / (step + _AVERAGING))
+
+
+def moving_average(running: PyTree, mean: PyTree, kept: Any) -> PyTree:
+    """Return ``kept`` of the running statistics plus the rest of the step's."""
     # Read from one small vector, of which the compiler does not know the values: so layers of one
     # shape become one kernel instead of two for each layer.
     dtype = jax.tree.leaves(running)[0].dtype
-    shares = jax.lax.optimization_barrier(jnp.asarray([momentum, 1 - momentum], dtype))
+    shares = jax.lax.optimization_barrier(jnp.asarray([kept, 1 - kept], dtype))
     return jax.tree.map(lambda old, new: shares[0] * old + shares[1] * new, running, mean)
 
 

@@ -225,7 +225,9 @@ class Steps:
             params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
             spans = microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
-                state.stats, jax.tree.map(lambda x: x / spans, batch), self.plan.norm_momentum
+                state.stats,
+                jax.tree.map(lambda x: x / spans, batch),
+                statistics.share_kept(rates.step, self.plan.norm_momentum),
             )
             new = TrainState(params, stats, optimizer)
             metrics = Metrics(

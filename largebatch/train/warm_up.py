@@ -33,7 +33,7 @@ def _stage_once(run: Run, state: TrainState, rates: Rates) -> TrainState:
     with contextlib.closing(on_devices(run.mesh, _evaluation_batches(run))) as batches:
         for batch in batches:
             jax.block_until_ready(evaluate_batch(programs, state.params, state.stats, batch))
-    if plan.config.norm.statistics == "precise":
+    if plan.norm_statistics == "precise":
         with contextlib.closing(on_devices(run.mesh, _microbatches(run))) as feed:
             images = next(feed).images
         jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))

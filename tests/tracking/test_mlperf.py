@@ -22,7 +22,7 @@ from largebatch.tracking.compliance import (
 )
 from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.train import session
-from largebatch.train.build import build
+from largebatch.train.build import Opened
 from largebatch.train.preflight import check_rules
 from largebatch.train.warm_up import warm_up
 from tests.train import worlds
@@ -205,7 +205,10 @@ def digits(tmp_path_factory):
         patch.setattr(
             Digits, "read", lambda self, ids: (reads.append(time.time()), read(self, ids))[1]
         )
-        patch.setattr(session, "build", lambda *given: (made.append(build(*given)), made[0])[1])
+        built = Opened.build
+        patch.setattr(
+            Opened, "build", lambda *given, **asked: made.append(built(*given, **asked)) or made[0]
+        )
         request = session.Request(recipe=workdir, workdir=workdir)
         summary = session.run(DIGITS, request, devices=jax.devices()[:1])
     yield workdir, summary, min(reads), made[0]

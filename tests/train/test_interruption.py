@@ -121,12 +121,16 @@ def test_in_an_evaluation_which_is_then_made_up_for(uninterrupted, tmp_path, mon
     goes_on_to_the_same_end(tmp_path, uninterrupted)
 
 
-def test_an_evaluation_that_is_made_up_for_twice_has_one_row(uninterrupted, tmp_path, monkeypatch):
+def test_a_last_evaluation_is_made_up_for_once(uninterrupted, tmp_path, monkeypatch):
     batches = -(-360 // 40)  # of the validation split
     after_calls(monkeypatch, evaluation, "evaluate_batch", 2 * batches + 2, tell_to_stop)
     interrupted(tmp_path)  # in the last one
-    for _ in range(2):  # the checkpoint still says that the evaluation is due
-        goes_on_to_the_same_end(tmp_path, uninterrupted)
+    checkpoint = tmp_path / "checkpoints" / "12" / "manifest.json"
+    assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 1
+    goes_on_to_the_same_end(tmp_path, uninterrupted)
+    assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 0
+    monkeypatch.setattr(session.Opened, "build", pytest.fail)  # the run is complete
+    goes_on_to_the_same_end(tmp_path, uninterrupted)
 
 
 def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):

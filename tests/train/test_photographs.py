@@ -148,7 +148,7 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
     state = made.programs.init(np.int32(0))
     shapes = [view.shape for view in made.validation_views]
     assert len(shapes) > 2
-    result = evaluate(made, state, 0)
+    result = evaluate(made, state)
     assert result.images == VALIDATION
     right, steps = 0, made.programs.steps
     for view in made.validation_views:

@@ -16,7 +16,7 @@ from largebatch.errors import CheckpointError, DataError, HealthError
 from largebatch.parallel import compiler
 from largebatch.tracking import read_rows
 from largebatch.train import checkpoint_directories, inspection, loop, session
-from largebatch.train.build import build
+from largebatch.train.build import Opened, build
 from largebatch.train.session import Request
 from tests.train import worlds
 
@@ -49,15 +49,15 @@ def _built_once(tmp_path_factory):
     """Runs of the same configuration share their programs; others share what is compiled."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     with pytest.MonkeyPatch.context() as patch:
-        made = {}
+        made, original = {}, Opened.build
 
-        def built(config, console, devices):
-            program = json.dumps(dataclasses.asdict(config), default=str)
+        def built(opened, *, evaluated_step=None):
+            program = json.dumps(dataclasses.asdict(opened.config), default=str)
             if program not in made:
-                made[program] = build(config, console, devices)
-            return dataclasses.replace(made[program], console=console)
+                made[program] = original(opened)
+            return dataclasses.replace(made[program], console=opened.console)
 
-        patch.setattr(session, "build", built)
+        patch.setattr(Opened, "build", built)
         few = {"xla_backend_optimization_level": "0"}  # so few steps are not worth more
         patch.setattr(compiler, "program_options", lambda *arguments, **options: few)
         yield
@@ -131,7 +131,7 @@ def digests(workdir, step):
 
 def state(workdir, made, step):
     """The arrays of a checkpoint, verified."""
-    run = session.build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
+    run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
     path = workdir / "checkpoints" / str(step)
     return checkpoint_directories.read(path, run.plan, run.programs.stored).state
 
@@ -352,7 +352,7 @@ def test_without_leave_it_ends_the_run(pictures, tmp_path):
 
 
 def test_data_of_other_names_are_no_data_to_go_on_with(undisturbed):
-    run = session.build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
+    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
     assert run.plan.facts.identity == int(identity(run.train_source), 16) >> 4 > 0
     path, like = undisturbed / "checkpoints" / "12", run.programs.stored
 

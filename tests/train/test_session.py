@@ -14,7 +14,7 @@ from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console, read_rows
 from largebatch.train.build import build
 from largebatch.train.checkpoints import Checkpoints
-from largebatch.train.evaluation import evaluate, precise_statistics
+from largebatch.train.evaluation import evaluate, precise_statistics, with_final_statistics
 from largebatch.train.loss import classification_sums
 from largebatch.train.session import Request, run
 from tests import reference
@@ -275,7 +275,7 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
     )
     made = build(config, Console(quiet=True), jax.devices()[:1])
     current = made.programs.init(np.int32(0))
-    result = evaluate(made, current, 0)
+    result = evaluate(made, current)
     images, labels = made.validation_source.read_centres(np.arange(360), (9, 9))
     pixels = (images.astype(np.float32) - made.train_source.mean) / made.train_source.std
     model = made.programs.steps.model
@@ -298,7 +298,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
         made = build(changed(config), Console(quiet=True), jax.devices()[:devices])
         assert len(made.validation_source) == validation
         current = made.programs.init(np.int32(0))
-        result = evaluate(made, current, 0)
+        result = evaluate(made, current)
         assert result.images == validation
         results.append(result)
         labels = [np.asarray(b.labels)[np.asarray(b.mask) > 0] for b in made.validation_batches()]
@@ -336,9 +336,11 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     np.testing.assert_allclose(got["mean"], x.mean((0, 1, 2)), rtol=1e-4, atol=1e-5)  # f32
     np.testing.assert_allclose(got["var"], x.var((0, 1, 2)), rtol=1e-4)
     # Evaluation uses them: the moving average, still at its start, gives another result.
-    precise = evaluate(made, current, 400)
-    plain = build(CONFIG, Console(quiet=True), jax.devices()[:2])
-    assert abs(precise.loss - evaluate(plain, current, 400).loss) > 1e-3
+    final = with_final_statistics(made, current, 400)
+    np.testing.assert_array_equal(final.stats["stem"]["bn"]["mean"], got["mean"])
+    assert abs(evaluate(made, final).loss - evaluate(made, current).loss) > 1e-3
+    average = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    assert with_final_statistics(average, current, 400) is current
 
 
 def test_unknown_parameter_kinds_are_refused(tmp_path):

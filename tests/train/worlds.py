@@ -54,13 +54,21 @@ def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_step(
-    programs: Programs, state: TrainState, images: np.ndarray, labels: np.ndarray, rate: float
+    programs: Programs,
+    state: TrainState,
+    images: np.ndarray,
+    labels: np.ndarray,
+    rate: float,
+    step: int = 400,
 ) -> tuple[TrainState, Metrics]:
-    """One step on a whole global batch, fed as the plan's microbatches."""
+    """One step on a whole global batch, fed as the plan's microbatches.
+
+    By default one of the many in which running statistics have their full memory.
+    """
     count = programs.steps.plan.microbatches
     parts = zip(np.split(images, count), np.split(labels, count), strict=True)
     feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
-    rates = programs.steps.plan.rates(1)._replace(learning_rate=rate)
+    rates = programs.steps.plan.rates(1)._replace(learning_rate=rate, step=step)
     return stepping.run_step(programs, state, feed, rates)
 
 

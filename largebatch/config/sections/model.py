@@ -74,7 +74,11 @@ class Norm:
         within="at least 0",
     )
     momentum: float = option(
-        0.9, "share of the running statistics kept at each update", within="at least 0 and below 1"
+        0.9,
+        "share of the running statistics kept at each update; less in the first updates, so that "
+        "they hold nothing of the initial 0 and 1 and follow fast-moving weights: update t keeps "
+        "at most (t - 1) / (t + 40)",
+        within="at least 0 and below 1",
     )
     momentum_samples: int = option(
         0,
@@ -87,16 +91,19 @@ class Norm:
         "variance that enters the running statistics: N/(N-1) corrected, as cuDNN and PyTorch, or "
         "not, as TensorFlow and Flax (normalisation itself always uses the biased one)",
     )
-    statistics: Literal["ema", "last", "precise"] = option(
-        "ema",
-        "evaluate with the moving average over all workers (averaging workers' own moving averages "
-        "before evaluation gives the same numbers), with those of the last step (Akiba et al. "
-        "2017), or with statistics recomputed from training batches (Wu & Johnson 2021, section 3)",
+    statistics: Literal["auto", "ema", "last", "precise"] = option(
+        "auto",
+        "what evaluations and checkpoints use. ema: the moving average over all workers (averaging "
+        "workers' own moving averages gives the same numbers); last: the statistics of the last "
+        "step (Akiba et al. 2017); precise: recomputed from training batches at each evaluation "
+        "(Wu & Johnson 2021, section 3); auto: precise in a run of fewer than 500 steps, where the "
+        "average lags behind the weights, otherwise ema",
         mathematics=False,
     )
     precise_batches: int = option(
         8,
-        "global batches that precise statistics are recomputed from",
+        "global batches, the newest that training consumed, that precise statistics are "
+        "recomputed from",
         within="above 0",
         mathematics=False,
     )
