@@ -65,6 +65,7 @@ def run(arguments: Sequence[str]) -> None:
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
+        processes.check_devices()
         guard.join(peers_of(config.health.peer_timeout_s))
         compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, guard=guard)

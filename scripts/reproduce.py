@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             recipe = CONFIGS / f"{flags.recipe}.py"
         published = load_recipe(recipe).published
         hosts = processes.initialise()
+        processes.check_devices()
         request = Request(
             recipe=recipe,
             out=flags.out,

@@ -15,6 +15,7 @@ from largebatch.analysis.outcomes import Kept, Outcomes, gathered
 from largebatch.analysis.settings import Settings
 from largebatch.data.sources import RECORDS, Split
 from largebatch.errors import ConfigError, DataError
+from largebatch.parallel import processes
 from largebatch.train.transfer import on_devices
 
 _EACH = 64  # images at a time on a device, unless told
@@ -173,4 +174,5 @@ def names_of(settings: Settings, split: Split) -> Callable[[int], str]:
 
 def local_mesh() -> jax.sharding.Mesh:
     """All devices of this process."""
+    processes.check_devices()
     return parallel.make_mesh(jax.local_devices(), 1)

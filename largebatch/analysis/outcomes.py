@@ -71,8 +71,8 @@ def kept_of(
         of_label=jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0],
         top=jnp.where(known[:, None], top, -1),
         probabilities=jnp.take_along_axis(probabilities, top, axis=1),
-        top1=(plain.top1 > 0) & known,
-        top5=(plain.top5 > 0) & known,
+        top1=plain.top1 > 0,
+        top5=plain.top5 > 0,
     )
 
 

@@ -17,7 +17,12 @@ T = TypeVar("T")
 
 # What a launcher sets where there is no cluster manager; the names are JAX's own.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-_CHECK = "check the addresses"
+_NO_CLUSTER = "coordinator_address should be defined"  # JAX's words where it detects no cluster
+_REMEDIES = {
+    "Open MPI": "start it by scripts/launch/open_mpi.sh",
+    "TPU VM": "start it on every host of the slice, or for this host alone add "
+    "--coordinator=localhost:8476 --processes=1 --process=0",
+}
 _MOST = 2**61
 
 
@@ -84,15 +89,33 @@ def initialise(
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**arguments)
-    except (RuntimeError, ValueError) as error:
-        if how == "TPU VM":
-            return "one process"  # no metadata server: chips, but no pod
+    except (RuntimeError, ValueError, OSError) as error:  # OSError: no metadata server answers
+        if how == "TPU VM" and isinstance(error, ValueError) and _NO_CLUSTER in str(error):
+            return "one process"  # chips, but JAX knows of no cluster around them
         # Under its version 5 JAX finds no coordinator, or only with mpi4py.
-        remedy = "start it by scripts/launch/open_mpi.sh" if how == "Open MPI" else _CHECK
+        remedy = _REMEDIES.get(how, "check the addresses")
         raise UserError(
             f"cannot join the other processes ({how}): {one_line(error)}; {remedy}"
         ) from error
     return f"{jax.process_count()} processes ({how})"
+
+
+def check_devices() -> None:
+    """See that JAX finds devices of the platform asked for.
+
+    Raises:
+      UserError: it finds none.
+    """
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter says nothing
+        asked = jax.config.jax_platforms or "auto"
+        why = f" ({one_line(error)})" if str(error) else ""
+        raise UserError(
+            f"JAX_PLATFORMS={asked}: JAX finds no such device{why}; unset it or use "
+            "JAX_PLATFORMS=cpu, or install the extra for the device: pip install -e '.[gpu]' or "
+            "'.[tpu]'"
+        ) from error
 
 
 def gather(array: np.ndarray) -> np.ndarray:

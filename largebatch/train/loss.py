@@ -20,6 +20,8 @@ def classification_sums(
 ) -> Sums:
     """Label-smoothed softmax cross-entropy and top-k hits, summed over images.
 
+    An image whose probabilities are not finite is no hit, here as in `analysis`.
+
     The target of an image is (1 − s) at its label plus s / classes everywhere (Szegedy et al. 2015,
     arXiv 1512.00567, section 7), as in torch and MLPerf.
 
@@ -36,7 +38,8 @@ def classification_sums(
     loss = -(1 - label_smoothing) * of_label - label_smoothing * log_probabilities.mean(axis=1)
     # Padding may hold anything; where() keeps a non-finite loss there from spreading as 0 · inf.
     loss = jnp.where(weights > 0, loss * weights, 0)
-    rank = _rank_of_label(logits, labels)
+    # A logit that is NaN or +inf leaves no probabilities, and the label's is NaN too: no hit.
+    rank = jnp.where(jnp.isnan(of_label), logits.shape[1] + 5, _rank_of_label(logits, labels))
     return Sums(
         loss=loss.sum(),
         top1=(weights * (rank < 1)).sum(),
@@ -46,8 +49,8 @@ def classification_sums(
 
 
 def _rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """How many classes come before the label's; ties as argmax has them, and a NaN is no hit."""
+    """Return the number of classes before the label's, (images,); ties as argmax has them."""
     own = jnp.take_along_axis(logits, labels[:, None], axis=1)
     earlier = jnp.arange(logits.shape[1])[None, :] < labels[:, None]
     before = (logits > own) | ((own == logits) & earlier)
-    return jnp.where(jnp.isnan(own[:, 0]), logits.shape[1] + 5, before.sum(axis=1))
+    return before.sum(axis=1)

@@ -8,6 +8,7 @@ import optax
 from largebatch import optim, parallel
 from largebatch.config import Config
 from largebatch.config.rates import lars_of
+from largebatch.errors import ConfigError
 
 PyTree = Any
 _SKIPPED = ("bn", "bias")  # where neither an option nor a flavour says otherwise
@@ -17,10 +18,15 @@ def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
     """The update rule of a configuration; it is given the rates of ``config.rates.rates_of``.
 
     Raises:
-      ConfigError: choices that contradict each other, or an unknown kind of parameter to skip.
+      ConfigError: an optimizer without a rule here, choices that contradict each other, or an
+        unknown kind of parameter to skip.
     """
-    options, loss = config.optimizer, config.loss
-    rule = _lars(config) if options.name == "lars" else _other(config)
+    name, loss = config.optimizer.name, config.loss
+    if name not in _RULES:
+        raise ConfigError(
+            f"optimizer.name={name}: no update rule of that name; use {', '.join(_RULES)}"
+        )
+    rule = _RULES[name](config)
     if loss.l2:
         rule = optim.with_l2(rule, loss.l2, _mask(loss.l2_skip))
     return rule
@@ -37,30 +43,38 @@ def _lars(config: Config) -> optax.GradientTransformationExtraArgs:
     )
 
 
-def _other(config: Config) -> optax.GradientTransformationExtraArgs:
+def _sgd(config: Config) -> optax.GradientTransformationExtraArgs:
     options = config.optimizer
-    shared = _shared(config, _chosen(options.decay_skip, _SKIPPED))
-    if options.name == "sgd":
-        return optim.sgd(
-            nesterov=options.nesterov,
-            inside=options.rate in ("inside", "inside_corrected"),
-            decoupled=options.decay == "decoupled",
-            **shared,
-        )
-    if options.name == "lamb":
-        return optim.lamb(
-            second_momentum=_chosen(options.second_momentum, 0.999),
-            epsilon=_chosen(options.epsilon, 1e-6),
-            trust_mask=_mask(_chosen(options.trust_skip, _SKIPPED)),
-            **shared,
-        )
+    return optim.sgd(
+        nesterov=options.nesterov,
+        inside=options.rate in ("inside", "inside_corrected"),
+        decoupled=options.decay == "decoupled",
+        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
+    )
+
+
+def _lamb(config: Config) -> optax.GradientTransformationExtraArgs:
+    options = config.optimizer
+    return optim.lamb(
+        second_momentum=_chosen(options.second_momentum, 0.999),
+        epsilon=_chosen(options.epsilon, 1e-6),
+        trust_mask=_mask(_chosen(options.trust_skip, _SKIPPED)),
+        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
+    )
+
+
+def _rmsprop_sgd(config: Config) -> optax.GradientTransformationExtraArgs:
+    options = config.optimizer
     return optim.rmsprop_sgd(
         second_momentum=_chosen(options.second_momentum, 0.99),
         rmsprop_rate=options.rmsprop_rate,
         epsilon=_chosen(options.epsilon, 1e-8),
         nesterov=options.nesterov,
-        **shared,
+        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
     )
+
+
+_RULES = {"lars": _lars, "sgd": _sgd, "lamb": _lamb, "rmsprop_sgd": _rmsprop_sgd}
 
 
 def _shared(config: Config, decay_skip: Collection[str]) -> dict[str, Any]:

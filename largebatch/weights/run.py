@@ -25,11 +25,6 @@ from largebatch.weights.weights import Weights, WeightsError, few
 _SECTIONS = ("model", "norm", "data")
 _LOGS = ("metrics.jsonl", "events.jsonl")
 """Of a run, whether or not it has come to a checkpoint."""
-_STATISTICS = {
-    "ema": "",
-    "last": ", statistics of the last step",
-    "precise": ", with the moving statistics in place of norm.statistics=precise",
-}
 
 
 def is_run(path: Path) -> bool:
@@ -124,7 +119,7 @@ def checkpoint(path: Path) -> Weights:
             # Other sources have nothing to crop.
             "evaluation_crop": config.data.evaluation_crop if _is_photographs(config) else 1.0,
             "resampling": config.data.resampling,
-            "origin": f"{path}{_STATISTICS[config.norm.statistics]}",
+            "origin": str(path),
             "data": config.data.source,
         },
         str(path),

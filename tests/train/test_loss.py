@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from largebatch.analysis.outcomes import kept_of
 from largebatch.train.loss import classification_sums
 
 
@@ -41,6 +42,24 @@ def test_a_nan_is_never_a_hit():
     sums = classification_sums(logits, jnp.arange(3), jnp.ones(3), 0.1)
     assert (sums.top1, sums.top5) == (0, 0)
     assert jnp.isnan(sums.loss)
+
+
+@pytest.mark.parametrize("junk", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_without_finite_probabilities_there_is_no_hit(junk, smoothing):
+    """Also where the label's own logit is the largest number; evaluation reports count alike."""
+    logits = jnp.eye(3)[:, ::-1].at[:2, 0].set(junk)
+    labels = jnp.array([2, 1, 0])
+    sums = classification_sums(logits, labels, jnp.ones(3), smoothing)
+    kept = kept_of(logits, labels, smoothing)
+    assert (sums.top1, sums.top5) == (1, 1)
+    assert kept.top1.tolist() == kept.top5.tolist() == [False, False, True]
+
+
+def test_a_logit_of_minus_infinity_is_a_probability_of_zero():
+    logits = jnp.array([[-jnp.inf, 2.0, 1.0]] * 3)
+    sums = classification_sums(logits, jnp.arange(3), jnp.ones(3), 0.0)
+    assert (sums.top1, sums.top5) == (1, 3)
 
 
 def test_fewer_than_five_classes():

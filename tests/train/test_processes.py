@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -185,6 +186,36 @@ def test_where_jax_knows_no_coordinator_of_open_mpi_the_script_is_named(monkeypa
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"Open MPI\): .*; start it by scripts/launch/open_mpi"):
         initialise()
+
+
+@pytest.mark.parametrize(
+    ("error", "joined"),
+    [
+        (ValueError("coordinator_address should be defined."), "one process"),
+        (RuntimeError("DEADLINE_EXCEEDED: 3 of 4 tasks connected"), None),
+        (ConnectionError("metadata.google.internal"), None),
+    ],
+)
+def test_a_tpu_host_trains_alone_only_where_no_cluster_is_configured(error, joined, monkeypatch):
+    def fails(**_):
+        raise error
+
+    monkeypatch.setattr("largebatch.parallel.processes._on_tpu_vm", lambda: True)
+    monkeypatch.setattr(jax.distributed, "initialize", fails)
+    if joined:
+        assert initialise() == joined
+        return
+    with pytest.raises(UserError, match="TPU VM.*--processes=1"):
+        initialise()
+
+
+def test_a_platform_without_a_device_is_one_line():
+    environ = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    command = [sys.executable, "train.py", "--dry_run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: JAX_PLATFORMS=cuda: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_addresses_must_be_complete_and_in_range(monkeypatch):

@@ -1,5 +1,8 @@
 """The update rule of a configuration: which rule, and what it leaves out of what."""
 
+import dataclasses
+import typing
+
 import jax
 import numpy as np
 import optax
@@ -137,3 +140,20 @@ def test_choices_that_contradict_the_flavour():
     options = {"flavour": "optax", "denominator_decay": "decay_times_peak"}
     with pytest.raises(ConfigError, match="decay_times_peak does not fit"):
         optimizer_of(freeze({"optimizer": options}))
+
+
+def test_every_optimizer_that_can_be_chosen_has_its_own_rule():
+    config = freeze({})
+    names = typing.get_args(typing.get_type_hints(type(config.optimizer))["name"])
+    states = {
+        name: jax.eval_shape(optimizer_of(freeze({"optimizer": {"name": name}})).init, tree(1))
+        for name in names
+    }
+    assert len({type(state) for state in states.values()}) == len(names)
+
+
+def test_an_optimizer_without_a_rule_is_refused():
+    config = freeze({})
+    lion = dataclasses.replace(config.optimizer, name="lion")
+    with pytest.raises(ConfigError, match=r"optimizer\.name=lion"):
+        optimizer_of(dataclasses.replace(config, optimizer=lion))
