@@ -1,14 +1,20 @@
 """Where compiled programs are kept between starts."""
 
+import glob
 import hashlib
 import os
 import platform
+import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from largebatch.errors import ConfigError
 
+_UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
 LEAST_S = 0.2
 """Programs that compile faster than this, in seconds, are not worth a file."""
 
@@ -39,8 +45,8 @@ def place(option: str, kind: str) -> Path | None:
 def use(option: str) -> Path | None:
     """Keep programs compiled from now on, and take those that are kept already.
 
-    An entry that is damaged is compiled again, with a warning of JAX's. In a folder that several
-    processes share each program is written by one of them.
+    A damaged entry, of a process that was killed while it wrote, is compiled and written again. In
+    a folder that several processes share each program is written by one of them.
 
     Args:
       option: as ``place`` takes it.
@@ -64,9 +70,29 @@ def use(option: str) -> Path | None:
                 "folder, or off"
             )
         folder = folder if usable else None
+    if folder is not None:
+        warnings.showwarning = _removing(folder, warnings.showwarning)
     jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
     return folder
+
+
+def _removing(folder: Path, show: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``warnings.showwarning`` that removes the entries JAX warns that it cannot read.
+
+    JAX compiles the program again but never replaces a file, so it would warn at every start. It
+    names the program and not the file: all kept programs of that name are removed.
+    """
+
+    def shown(message: Warning | str, *others: Any, **named: Any) -> None:
+        found = _UNREADABLE.match(str(message))
+        if found is None:
+            show(message, *others, **named)
+            return
+        for entry in folder.glob(f"{glob.escape(found[1])}-*"):
+            entry.unlink(missing_ok=True)
+
+    return shown
 
 
 def _instructions() -> str:

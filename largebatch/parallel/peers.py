@@ -5,9 +5,11 @@ every process leaves a heartbeat and its last word in the key-value store of the
 coordinates them, and a thread of each looks for the last words of the others.
 """
 
+import ctypes
 import json
 import os
 import platform
+import signal
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -196,4 +198,18 @@ def peers_of(timeout_s: float) -> Peers | None:
     joined = distributed.global_state
     if joined.client is None or joined.num_processes == 1:
         return None
+    _delay_abort()
     return Peers(joined.client, joined.process_id, joined.num_processes, timeout_s)
+
+
+def _delay_abort() -> None:
+    """Let 6 s pass between a call of abort() and the end of this process.
+
+    JAX aborts a process whose coordinator is gone, from a thread of its own, and no callback of
+    Python can stop it. In these seconds the thread of `Peers` misses the coordinator too, and the
+    process ends with a message and an exit code like any other that lost a peer. The handler is
+    sleep() itself, which is safe in a signal handler and needs no interpreter; its argument is the
+    number of the signal. When it returns, abort() ends the process as ever.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal(int(signal.SIGABRT), ctypes.cast(libc.sleep, ctypes.c_void_p))

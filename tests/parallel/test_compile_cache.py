@@ -61,6 +61,7 @@ def test_a_second_process_compiles_nothing_and_a_torn_entry_is_compiled_again(tm
         command = [sys.executable, "-c", PROGRAM, str(tmp_path / "kept")]
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
         return done.stdout.split()
 
     first, second = start(), start()
@@ -70,3 +71,4 @@ def test_a_second_process_compiles_nothing_and_a_torn_entry_is_compiled_again(tm
     for entry in entries:
         entry.write_bytes(entry.read_bytes()[:20])
     assert start() == first
+    assert start() == second  # the entry has been replaced

@@ -58,7 +58,7 @@ class Processes:
         )
         return sorted(int(pid) for pid in found.stdout.split())[process]
 
-    def until_step(self, step, within=120):
+    def until_step(self, step, within=300):
         limit = time.monotonic() + within
         while time.monotonic() < limit and self.launcher.poll() is None:
             if any(row["step"] >= step for row in history(self.workdir)):
@@ -126,6 +126,18 @@ def test_a_killed_process_is_named_and_the_other_ends(tmp_path):
     assert summary(tmp_path)["status"] == "failed"
     assert (tmp_path / "checkpoints" / "5" / "manifest.json").exists()
     assert not (tmp_path / "lock.json").exists()
+
+
+def test_when_process_0_is_killed_the_other_says_so_and_ends_with_69(tmp_path):
+    """JAX would abort it within a second: the coordinator is gone."""
+    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+    run.until_step(6)
+    victim, other = run.of(0), run.of(1)
+    os.kill(victim, signal.SIGKILL)
+    code, errors = run.end()
+    assert "process 0 (coordinator) is dead: it cannot be reached" in errors
+    assert f"pid {other} ended with 69" in errors or code in (69, 137), (code, errors[-3000:])
+    assert "Fatal Python error" not in errors
 
 
 def test_an_error_of_one_process_ends_the_other_which_names_it(tmp_path):
