@@ -6,10 +6,14 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from largebatch.config.durations import ratio, times
+from largebatch.config.known_sets import full_source
+from largebatch.config.options import replaced
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
 from largebatch.config.schema import Config
 from largebatch.config.typed import freeze, override
+from largebatch.errors import ConfigError
 
 _SCALE = ("run.scale_to", "run.scale_length")
 
@@ -37,13 +41,50 @@ def adjusted(config: Config, overrides: Sequence[tuple[str, str]]) -> Config:
     """A recipe's configuration with overrides, of which ``run.scale_*`` come first.
 
     Raises:
-      ConfigError: an option is unknown or has a wrong value.
+      ConfigError: an option is unknown or has a wrong value, or the training was shortened and the
+        recipe's warm-up no longer fits into it.
     """
     first = [(key, text) for key, text in overrides if key in _SCALE]
     others = [(key, text) for key, text in overrides if key not in _SCALE]
+    config = _with_full_source(config)
     for key, text in first:
         config = override(config, key, text)
-    config = scaled(config, config.run.scale_to, length=config.run.scale_length)
+    recipe = scaled(config, config.run.scale_to, length=config.run.scale_length)
+    config = recipe
     for key, text in others:
         config = override(config, key, text)
-    return config
+    _check_length(recipe, config, {key for key, _ in overrides})
+    return _with_full_source(config)
+
+
+def _with_full_source(config: Config) -> Config:
+    return replaced(config, {"data.source": full_source(config.data.source)})
+
+
+def _check_length(recipe: Config, config: Config, given: set[str]) -> None:
+    """Refuse a shorter training whose other durations stayed the recipe's.
+
+    Only durations in the same unit are compared here; the plan compares the others.
+
+    Raises:
+      ConfigError: with arguments that work.
+    """
+    before, after = recipe.schedule, config.schedule
+    factor = ratio(after.length, before.length)
+    if "schedule.length" not in given or not factor:
+        return
+    places = {"warmup": (after.warmup,), "steps": after.steps, "turn": (after.turn,)}
+    for name, texts in places.items():
+        key = f"schedule.{name}"
+        late = [text for text in texts if (ratio(text, after.length) or 0) >= 1]
+        if key in given or not late:
+            continue
+        own = ""
+        if name == "warmup":
+            own = f"add --config.{key}={times(after.warmup, factor)!r}, or "
+        scale = float(factor) * recipe.run.scale_length
+        raise ConfigError(
+            f"{key}={late[0]!r}, which the recipe sets, does not fit into schedule.length="
+            f"{after.length!r}; {own}write --config.run.scale_length={scale:.4g} in place of "
+            f"schedule.length, which shortens all durations of the recipe alike"
+        )

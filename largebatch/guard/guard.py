@@ -12,26 +12,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn, Self
-
-import jax
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from largebatch.config.sections import Health
 from largebatch.errors import UserError, one_line
 from largebatch.guard import codes
 from largebatch.guard.limits import Limits, Section
-from largebatch.parallel.peers import Kind, Peers
-from largebatch.tracking.summary import Status
+
+if TYPE_CHECKING:
+    from largebatch.parallel.peers import Kind, Peers
+    from largebatch.tracking.summary import Status
 
 _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_KINDS: Mapping[int, Kind] = {
+_KINDS: Mapping[int, "Kind"] = {
     codes.MISTAKE: "mistake",
     codes.PREEMPTED: "preempted",
     codes.HUNG: "hung",
 }
-_FOLLOWING: Mapping[Kind, int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
+_FOLLOWING: Mapping["Kind", int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
 _SHOW_CURSOR = "\x1b[?25h"
 RESUMES = "the same command resumes"
 
@@ -58,7 +58,7 @@ class Guard:
         self._options = options or Health()
         self._limits = Limits(self._options)
         self._peers: Peers | None = None
-        self._finals: dict[str, Callable[[Status, str], None]] = {}
+        self._finals: dict[str, Callable[["Status", str], None]] = {}
         self._stacks: Path | None = None
         self._reason: str | None = None
         self._signalled = self._until = float("inf")
@@ -103,11 +103,11 @@ class Guard:
         finally:
             self._limits.enter(before)
 
-    def join(self, peers: Peers | None) -> None:
+    def join(self, peers: "Peers | None") -> None:
         """Listen to the other processes from now on."""
         self._peers = peers
 
-    def finally_do(self, name: str, action: Callable[[Status, str], None]) -> None:
+    def finally_do(self, name: str, action: Callable[["Status", str], None]) -> None:
         """What is to be done if the process ends without the main thread; the newest name first.
 
         Args:
@@ -168,6 +168,8 @@ class Guard:
             # A collective fails as soon as the process at its other end is gone; who that was is
             # known after it has been missed for a while.
             # Runtime errors, but a ValueError from a collective of the host: told by its status.
+            import jax  # nothing else here needs it
+
             theirs = isinstance(error, jax.errors.JaxRuntimeError) or (
                 re.match(r"[A-Z_]+: ", str(error)) is not None
             )
@@ -320,7 +322,8 @@ def exit_code(run: Callable[[], None]) -> int:
 
 def leave(code: int) -> NoReturn:
     """End this process; one of several that fails does not wait for the others, who never come."""
-    if code and jax.distributed.is_initialized():
+    jax = sys.modules.get("jax")  # absent where the command line was already refused
+    if code and jax is not None and jax.distributed.is_initialized():
         _at_once(code)
     sys.exit(code)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.config import Config, adjusted, freeze, options
-from largebatch.config.recipe_file import execute
+from largebatch.config.recipe_file import execute, find
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.recipes.published import UNVERIFIED, Published
 
@@ -65,7 +65,7 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     Raises:
       ConfigError: no such file, it raises, or it tags what is no option.
     """
-    path = Path(path)
+    path = find(path)
     found, module = execute(path)
     config = adjusted(freeze(found), overrides)
     tagged = getattr(module, "SOURCES", {})
