@@ -7,6 +7,7 @@ A mistake is one line, ``error: …``, and exit code 2.
 """
 
 import argparse
+import difflib
 import functools
 import re
 import sys
@@ -17,7 +18,8 @@ from typing import Any, NoReturn
 from largebatch import __version__
 from largebatch.config import command_line, recipe_file
 from largebatch.config.synonyms import advice
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.config.values import any_of
+from largebatch.errors import ConfigError
 
 Overrides = list[tuple[str, str]]
 _KINDS = {"int": "a whole number", "float": "a number"}
@@ -41,12 +43,14 @@ class Parser(argparse.ArgumentParser):
         options = {"formatter_class": shape, "allow_abbrev": False, "add_help": False} | options
         super().__init__(description=description, **options)
         self._takes_recipe, self._default, self._optional = False, None, False
-        self.add_argument("-h", "--help", action="help", help="show this text")
+        self.add_argument(
+            "-h", "--help", action="help", help="show this text; --version: the version"
+        )
         self.add_argument(
             "--version",
             action="version",
             version=f"largebatch {__version__}",
-            help=argparse.SUPPRESS,  # one line less in each help; docs/commands.md has it
+            help=argparse.SUPPRESS,  # named in the line of --help
         )
 
     def add_recipe(self, help: str, *, default: str | None = None, optional: bool = False) -> None:
@@ -59,6 +63,16 @@ class Parser(argparse.ArgumentParser):
         """
         self._takes_recipe, self._default, self._optional = True, default, optional
         self.add_argument("--config", metavar="RECIPE", help=help)
+
+    def add_record(self, *, required: bool = False) -> None:
+        """Add ``--json FILE``, the file of a record; ``--out`` is its old name."""
+        self.add_argument(
+            *("--json", "--out"),
+            type=Path,
+            required=required,
+            metavar="FILE",
+            help="file for the record; --out is the old name",
+        )
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -127,9 +141,9 @@ class Parser(argparse.ArgumentParser):
             if not equals:  # its value may be the next word
                 after = words[words.index(word) + 1 :] if word in words else ()
                 value = after[0] if after and not after[0].startswith("-") else ""
-            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-            near = did_you_mean(name, known)
-            hint = near if near.startswith("did you") else ""
+            known = {flag.strip("-"): flag for flag in self._option_string_actions}
+            near = difflib.get_close_matches(name.strip("-"), known, n=1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else ""
             if self._takes_recipe:
                 hint = advice(name, value) or hint
                 hint = hint or "options are written --config.section.key=value, flags are in --help"
@@ -149,6 +163,11 @@ class Parser(argparse.ArgumentParser):
         return recipe_file.find(name) if name else None
 
 
+def written(overrides: Overrides) -> list[str]:
+    """Options as words of a command line, to pass on to another command."""
+    return [f"--config.{key}={text}" for key, text in overrides]
+
+
 def _plain(flag: str) -> str:
     return flag.replace("-", "_")
 
@@ -158,13 +177,16 @@ def _reworded(message: str) -> str:
     found = re.fullmatch(r"argument (\S+?)(?:/\S+)?: (.*)", message, re.DOTALL)
     if found is None:
         missing = re.fullmatch(r"the following arguments are required: (.*)", message)
-        return f"{missing[1]} must be given; see --help" if missing else message
+        if missing is None:
+            return message
+        names = [name.partition("/")[0] for name in missing[1].split(", ")]  # without old names
+        return f"{' and '.join(names)} must be given; see --help"
     name, said = found[1], found[2]
     if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", said):
         words = [word.strip(" '") for word in choice[2].split(",")]
-        near = did_you_mean(choice[1], words)
-        hint = f"; {near}" if near.startswith("did you") else ""
-        return f"{name}={choice[1]}: expected {', '.join(words)}{hint}"
+        near = difflib.get_close_matches(choice[1], words, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{name}={choice[1]}: expected {any_of(words)}{hint}"
     if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", said):
         return f"{name}={value[2]}: expected {_KINDS.get(value[1], value[1])}"
     if said.startswith("expected "):

@@ -25,14 +25,14 @@ def fails(capsys, *arguments):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'workers'"]),
+        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'batch.workers'"]),
         ("--config.batch.microbatch=3", ["batch.microbatch=3", "8 workers", "2 or 4"]),
-        ("--config.batch.images_per_worker=500", ["4000", "1437", "data.repeat"]),
+        ("--config.batch.images_per_worker=500", ["4,000", "1,437", "data.repeat"]),
         ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
-        ("--config.data.source=imagenet", ["imagenet", "digits", "synthetic"]),
+        ("--config.data.source=imagnet", ["imagnet", "digits", "synthetic"]),
         ("--config.data.examples=32", ["data.examples", "32", "1437"]),
         ("--config.optimizer.decay_skip=norm", ["optimizer.decay_skip", "'norm'", "bn"]),
-        ("--lr=3", ["--lr=3", "--config.section.key=value"]),
+        ("--lr=3", ["--lr=3", "--config.schedule.peak=3"]),
         ("--coordinator=localhost:1", ["--processes", "--process"]),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_mistake_ends_the_process_with_code_2(tmp_path):
     command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'seed'?\n"
+    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'run.seed'?\n"
     assert done.stdout == ""
 
 

@@ -111,7 +111,7 @@ def epoch_samples(examples: int, batch: int, end: str) -> int:
         return -(-examples // batch) * batch
     if examples < batch:
         raise ConfigError(
-            f"data.epoch_end=drop leaves nothing of {examples} examples at a global batch of "
-            f"{batch}; use continue or repeat"
+            f"data.epoch_end=drop leaves nothing of {examples:,} examples at a global batch of "
+            f"{batch:,}; use continue or repeat"
         )
     return examples // batch * batch

@@ -44,7 +44,10 @@ def find(name: str | Path) -> Path:
 
 
 def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
-    """Run the recipe at ``path``, a file or a bare name; what its ``get_config()`` returns, and the module.
+    """Run a recipe; what its ``get_config()`` returns, and the module.
+
+    Args:
+      path: a file, or a bare name as of `find`.
 
     Raises:
       ConfigError: no such file, or it raises, with the line; or it has no configuration.

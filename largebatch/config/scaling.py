@@ -150,7 +150,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
-    from largebatch.optim.schedules import peak_rate  # brings JAX, which other recipes can do without
+    from largebatch.optim.schedules import (
+        peak_rate,  # brings JAX, which other recipes can do without
+    )
 
     schedule = config.schedule
     # Of the batch that it was for.

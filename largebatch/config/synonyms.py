@@ -47,15 +47,15 @@ _DURATIONS = {
         "steps": "log_every log_interval print_freq print_every log_every_n_steps",
     },
 }
-_BATCH = "batch_size batch bs global_batch_size train_batch_size b".split()
-_WORKERS = "workers worker j".split()
-_SPAN = "sync_bn syncbn sync_batchnorm sync_bn_stats".split()
+_BATCH = "batch_size batch bs global_batch_size train_batch_size b"
+_WORKERS = "workers worker j"
+_SPAN = "sync_bn syncbn sync_batchnorm sync_bn_stats"
 _ACCUMULATION = (
     "grad_accum grad_accum_steps grad_accumulation gradient_accumulation accum_steps accum_iter "
     "gradient_accumulation_steps accumulate_grad_batches"
-).split()
-_DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp".split()
-_DATA = "data data_path dataset dataset_path train_dir root imagenet data_root".split()
+)
+_DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
+_DATA = "data data_path dataset dataset_path train_dir root imagenet data_root"
 NUMBER_FORMATS = {
     "fp32": "float32",
     "32": "float32",
@@ -97,23 +97,23 @@ def advice(word: str, value: str = "") -> str:
         for unit, words in units.items():
             if name in words.split():
                 return _written(option, _duration(value, unit))
-    if name in _BATCH:
+    if name in _BATCH.split():
         return _batch(value)
-    if name in _WORKERS:
+    if name in _WORKERS.split():
         return (
             f"threads of the input: {_written('data.threads', value)}; workers of the global "
             "batch: batch.workers"
         )
-    if name in _SPAN:
+    if name in _SPAN.split():
         return _written("norm.span", "all")
-    if name in _ACCUMULATION:
+    if name in _ACCUMULATION.split():
         return (
             f"{_written('batch.microbatch', 'auto')} computes as many workers at a time as fit "
             "the memory and accumulates their gradients"
         )
-    if name in _DTYPE:
+    if name in _DTYPE.split():
         return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
-    if name in _DATA:
+    if name in _DATA.split():
         return _written("data.source", value or "folder:PATH")
     return ""
 

@@ -2,7 +2,7 @@
 
 import difflib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -13,8 +13,8 @@ from largebatch.config.schema import Config
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError, did_you_mean
 
-
 _FEW = 3  # options that a hint names
+_MISSPELLED = 0.85  # the same for a name with its section
 _ALIKE = 0.6  # how much a name must resemble another to be taken for it
 
 
@@ -67,11 +67,27 @@ def unknown_option(key: str, text: str = "") -> str:
       key: the option as it was written.
       text: its value as it was written; empty where there is none.
     """
-    return f"unknown option {values.shown(key)}; {advice(key, text) or _nearest(key)}"
+    return f"unknown option {values.shown(key)}; {_hint(key, text)}"
 
 
 def _fields(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
+
+
+def _hint(key: str, text: str) -> str:
+    """What to write: an option here, or one for a word of other libraries."""
+    names = [known for known, _, _ in options(Config())]
+    section, _, name = key.rpartition(".")
+    said = advice(key, text)
+    same = [known for known in names if known.rpartition(".")[2] == name]
+    misspelled = difflib.get_close_matches(key, names, n=1, cutoff=_MISSPELLED)
+    if misspelled or (section and any(known not in said for known in same)):
+        return _question(misspelled or same)
+    return said or _nearest(key)
+
+
+def _question(names: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, names[:_FEW]))}?"
 
 
 def _nearest(key: str) -> str:
@@ -83,6 +99,6 @@ def _nearest(key: str) -> str:
     for among in (inside, names):
         near = difflib.get_close_matches(name, {last[n] for n in among}, n=1, cutoff=_ALIKE)
         if found := [known for known in among if last[known] in near]:
-            return f"did you mean {' or '.join(map(repr, found[:_FEW]))}?"
+            return _question(found)
     near = difflib.get_close_matches(key, inside or names, n=_FEW, cutoff=0.0)
     return f"nearest: {', '.join(near)}; docs/configuration.md lists all options"

@@ -58,7 +58,7 @@ class Guard:
         self._options = options or Health()
         self._limits = Limits(self._options)
         self._peers: Peers | None = None
-        self._finals: dict[str, Callable[["Status", str], None]] = {}
+        self._finals: dict[str, Callable[[Status, str], None]] = {}
         self._stacks: Path | None = None
         self._reason: str | None = None
         self._signalled = self._until = float("inf")
@@ -297,14 +297,17 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def exit_code(run: Callable[[], None]) -> int:
+def exit_code(run: Callable[[], int | None]) -> int:
     """Run; how it failed, if it did, is said on standard error.
+
+    Args:
+      run: what the process does; it may return an exit code of its own.
 
     Returns:
       The code that the process is to end with.
     """
     try:
-        run()
+        return run() or 0
     except Interrupted as reason:
         _say(f"stopped ({reason}); {RESUMES}")
         return codes.PREEMPTED
@@ -317,7 +320,6 @@ def exit_code(run: Callable[[], None]) -> int:
     except Exception:  # one of several must not wait for the others while it ends
         traceback.print_exc()
         return codes.FAILED
-    return 0
 
 
 def leave(code: int) -> NoReturn:
