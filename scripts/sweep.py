@@ -71,7 +71,7 @@ def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
         train=ROOT / "train.py",
         recipe=flags.config,
         fallback=find("digits"),
-        sweeps=tuple(flags.sweep),
+        sweeps=tuple(map(_axes_or_file, flags.sweep)),
         overrides=tuple(overrides),
         workdir=flags.workdir,
         search=flags.search,
@@ -89,6 +89,12 @@ def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
         ),
         dry_run=flags.dry_run,
     )
+
+
+def _axes_or_file(text: str) -> str:
+    """Axes as they are; the path of a recipe with a sweep that is given by its name."""
+    path = find(Path("configs") / "sweeps" / f"{text}.py")
+    return str(path) if "=" not in text and path.is_file() else text
 
 
 def main(arguments: Sequence[str]) -> int:
