@@ -7,8 +7,8 @@
 On all devices of all processes, as a cluster manager or --processes has started them;
 --devices_per_process makes that many on a CPU, for each process. A sweep of sizes gives the latency
 and rate that the network model of the planner needs. Gradients of a real backward pass tell what a
-number format on the wire does to them. With --profile_out only the backward pass of one device is measured, for
-comm.backward_profile.
+number format on the wire does to them. With --profile_out only the backward pass of one device is
+measured, for comm.backward_profile.
 """
 
 import argparse
@@ -88,8 +88,8 @@ def run(flags: argparse.Namespace) -> list[Result]:
         devices = devices[: flags.devices_per_process]
     if len(devices) == 1:
         raise UserError(
-            "one device reduces with nobody; give --devices_per_process 4 on a CPU, or start several "
-            "processes"
+            "one device reduces with nobody; give --devices_per_process 4 on a CPU, or start "
+            "several processes"
         )
     plan = backward.plan_of(flags, len(devices))
     mesh = parallel.make_mesh(devices, 1)
