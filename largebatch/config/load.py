@@ -31,29 +31,30 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
     The file is Python with a ``get_config()`` that returns ``default_config()`` changed.
 
     Raises:
-      ConfigError: no such file; it raises; or an option is unknown or has a wrong value.
+      ConfigError: no such file; it raises; an option is unknown or has a wrong value; or the
+        training was shortened and the recipe's warm-up no longer fits into it.
     """
     found, _ = execute(Path(path))
-    return adjusted(freeze(found), overrides)
+    recipe = freeze(found)
+    config = adjusted(recipe, overrides)
+    check_length(recipe, config, overrides)
+    return config
 
 
 def adjusted(config: Config, overrides: Sequence[tuple[str, str]]) -> Config:
     """A recipe's configuration with overrides, of which ``run.scale_*`` come first.
 
     Raises:
-      ConfigError: an option is unknown or has a wrong value, or the training was shortened and the
-        recipe's warm-up no longer fits into it.
+      ConfigError: an option is unknown or has a wrong value.
     """
     first = [(key, text) for key, text in overrides if key in _SCALE]
     others = [(key, text) for key, text in overrides if key not in _SCALE]
     config = _with_full_source(config)
     for key, text in first:
         config = override(config, key, text)
-    recipe = scaled(config, config.run.scale_to, length=config.run.scale_length)
-    config = recipe
+    config = scaled(config, config.run.scale_to, length=config.run.scale_length)
     for key, text in others:
         config = override(config, key, text)
-    _check_length(recipe, config, {key for key, _ in overrides})
     return _with_full_source(config)
 
 
@@ -61,17 +62,26 @@ def _with_full_source(config: Config) -> Config:
     return replaced(config, {"data.source": full_source(config.data.source)})
 
 
-def _check_length(recipe: Config, config: Config, given: set[str]) -> None:
+def check_length(recipe: Config, config: Config, overrides: Sequence[tuple[str, str]]) -> None:
     """Refuse a shorter training whose other durations stayed the recipe's.
 
     Only durations in the same unit are compared here; the plan compares the others.
 
+    Args:
+      recipe: without overrides.
+      config: with them.
+      overrides: what was given.
+
     Raises:
       ConfigError: with arguments that work.
     """
-    before, after = recipe.schedule, config.schedule
+    given = {key for key, _ in overrides}
+    if "schedule.length" not in given:
+        return
+    before = adjusted(recipe, [pair for pair in overrides if pair[0] in _SCALE]).schedule
+    after = config.schedule
     factor = ratio(after.length, before.length)
-    if "schedule.length" not in given or not factor:
+    if not factor:
         return
     places = {"warmup": (after.warmup,), "steps": after.steps, "turn": (after.turn,)}
     for name, texts in places.items():
@@ -82,7 +92,7 @@ def _check_length(recipe: Config, config: Config, given: set[str]) -> None:
         own = ""
         if name == "warmup":
             own = f"add --config.{key}={times(after.warmup, factor)!r}, or "
-        scale = float(factor) * recipe.run.scale_length
+        scale = float(factor) * config.run.scale_length
         raise ConfigError(
             f"{key}={late[0]!r}, which the recipe sets, does not fit into schedule.length="
             f"{after.length!r}; {own}write --config.run.scale_length={scale:.4g} in place of "

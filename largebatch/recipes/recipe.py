@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.config import Config, adjusted, freeze, options
+from largebatch.config.load import check_length
 from largebatch.config.recipe_file import execute, find
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.recipes.published import UNVERIFIED, Published
@@ -67,7 +68,9 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     """
     path = find(path)
     found, module = execute(path)
-    config = adjusted(freeze(found), overrides)
+    recipe = freeze(found)
+    config = adjusted(recipe, overrides)
+    check_length(recipe, config, overrides)
     tagged = getattr(module, "SOURCES", {})
     known = [key for key, _, _ in options(config)]
     for key in tagged:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.config import Config, load, options, override
+from largebatch.config import Config, adjusted, load, options, override
 from largebatch.config.command_line import overrides
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError
@@ -148,6 +148,11 @@ def test_a_training_shortened_below_its_warmup_names_values_that_work():
 def test_other_durations_beyond_a_shorter_training_are_named():
     with pytest.raises(ConfigError, match=r"schedule\.steps=.*run\.scale_length=0\.5"):
         load(ROOT / "configs" / "goyal2017_8k.py", [("schedule.length", "45 epochs")])
+
+
+def test_options_of_a_sweep_may_leave_the_warmup_to_an_axis():
+    config = adjusted(digits(), [("schedule.length", "4 epochs")])
+    assert config.schedule.length == "4 epochs"
 
 
 def test_lengths_that_fit_are_taken():

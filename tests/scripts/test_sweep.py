@@ -35,7 +35,7 @@ TINY = (
     ("arguments", "words"),
     [
         ([], ["--sweep is missing", "key=a,b,c"]),
-        (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'peak'"]),
+        (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'schedule.peak'"]),
         (["--sweep", "schedule.peak"], ["names no values", "key=a,b,c"]),
         (["--sweep", "no/such.py"], ["no/such.py"]),
         (["--sweep", "https://host/x.py"], ["no file of this machine"]),
