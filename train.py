@@ -6,27 +6,23 @@ The same command again resumes. docs/configuration.md lists every option.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from largebatch.config import command_line, load
+from largebatch.cli import Overrides, Parser
+from largebatch.config import Config, load
+from largebatch.config.checks import check_ranges
+from largebatch.errors import ConfigError
+from largebatch.files import read_json
 from largebatch.guard import Guard, exit_code, leave
-from largebatch.parallel import compile_cache, processes
-from largebatch.parallel.peers import peers_of
-from largebatch.train import session
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and what is left: overrides of options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", type=Path, default=Path("configs/digits.py"), help="recipe (configs/digits.py)"
-    )
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
+    """The flags, and the options of the recipe."""
+    parser = Parser(__doc__)
+    parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
     parser.add_argument("--workdir", type=Path, help="where the run is kept (runs/RECIPE)")
     parser.add_argument(
         "--init_from", help="begin with these weights: a run, checkpoint or file (model.init_from)"
@@ -35,33 +31,43 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--resume",
         choices=("auto", "never", "must"),
         default="auto",
-        help="from the newest checkpoint if there is one (auto); put an earlier run aside (never)",
+        help="from the newest checkpoint if there is one (auto); archive an earlier run in "
+        "WORKDIR/previous (never); only from a checkpoint (must)",
     )
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--dry_run", action="store_true", help="two steps of all, nothing kept")
+    kind.add_argument(
+        "--dry_run", action="store_true", help="run two steps of everything, keep nothing"
+    )
     kind.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
     parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
     parser.add_argument("--processes", type=int, help="how many processes there are")
     parser.add_argument("--process", type=int, help="which of them this is, from 0")
-    return parser.parse_known_args(arguments)
+    return parser.parse_run(arguments)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Resolve the command line and do what it asks for."""
-    flags, others = parse(arguments)
-    overrides = command_line.overrides(others)
+    flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
     config = load(flags.config, overrides)
-    request = session.Request(
-        recipe=flags.config,
-        workdir=flags.workdir or Path("runs") / flags.config.stem,
-        overrides=tuple(overrides),
-        resume=flags.resume,
-        dry_run=flags.dry_run,
-        eval_only=flags.eval_only,
-    )
+    check_ranges(config)
+    workdir = flags.workdir or Path("runs") / flags.config.stem
+    _check_init_from(config, workdir, anew=flags.resume == "never")
     with Guard(config.health).watching() as guard:
+        # The trainer imports JAX, which takes seconds: only now, so that mistakes come at once.
+        from largebatch.parallel import compile_cache, processes
+        from largebatch.parallel.peers import peers_of
+        from largebatch.train import session
+
+        request = session.Request(
+            recipe=flags.config,
+            workdir=workdir,
+            overrides=tuple(overrides),
+            resume=flags.resume,
+            dry_run=flags.dry_run,
+            eval_only=flags.eval_only,
+        )
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
@@ -69,6 +75,25 @@ def run(arguments: Sequence[str]) -> None:
         guard.join(peers_of(config.health.peer_timeout_s))
         compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, guard=guard)
+
+
+def _check_init_from(config: Config, workdir: Path, *, anew: bool) -> None:
+    """Refuse weights that do not exist, unless a run that began with them only continues.
+
+    Raises:
+      ConfigError: with the path.
+    """
+    weights = config.model.init_from
+    if not weights or Path(weights).exists():
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        stored = read_json(workdir / "config.json")["config"]["model"]["init_from"]
+        if stored == weights and not anew:
+            return
+    raise ConfigError(
+        f"model.init_from={weights}: there is no such file or folder; give --init_from a run, a "
+        "checkpoint or a file of weights"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

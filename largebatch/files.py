@@ -1,5 +1,6 @@
 """What reaches the disk: values that JSON can hold, and files replaced whole or not at all."""
 
+import errno
 import json
 import math
 import numbers
@@ -73,6 +74,11 @@ def check_parent(path: Path) -> None:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); choose another place"
         ) from error
+
+
+def no_folder_reason(error: OSError) -> str:
+    """Why a folder cannot be created; the system's words for a missing parent would mislead."""
+    return "no folder can be created there" if error.errno == errno.ENOENT else str(error.strerror)
 
 
 @contextmanager

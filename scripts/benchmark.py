@@ -7,7 +7,6 @@ takes --config.section.key=value too. Figures are medians of interleaved repeats
 means that ours is better. Peers that are not installed are reported as absent.
 """
 
-import argparse
 import importlib
 import shlex
 import signal
@@ -18,8 +17,9 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.table import show
 
-from largebatch.config import command_line
-from largebatch.errors import ConfigError, UserError
+from largebatch.cli import Parser
+from largebatch.errors import ConfigError
+from largebatch.guard import exit_code
 
 SUBCOMMANDS = (
     "input",
@@ -33,11 +33,9 @@ SUBCOMMANDS = (
 )
 
 
-def parser(names: Sequence[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
+def parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
     """The command line of some subcommands, whose modules are imported."""
-    top = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    top = Parser(__doc__)
     choices = top.add_subparsers(required=True, metavar="WHAT")
     for name in names:
         module = importlib.import_module(f"benchmarks.{name}")
@@ -45,9 +43,8 @@ def parser(names: Sequence[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
             name,
             description=module.__doc__,
             help=module.__doc__.partition("\n")[0].partition(":")[0].rstrip("."),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        one.add_argument("--json", type=Path, help="where to write the record")
+        one.add_argument("--json", type=Path, metavar="FILE", help="file for the record")
         module.add_arguments(one)
         overridable = getattr(module, "OVERRIDES", False)
         one.set_defaults(run=module.run, name=name, overridable=overridable)
@@ -55,26 +52,29 @@ def parser(names: Sequence[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, show, and keep the record."""
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Measure, show, and keep the record.
+
+    Raises:
+      UserError: anything that the user can fix.
+    """
     # So that the competitors, which may stand still, are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # What the others need may not be installed here.
     named = [word for word in arguments[:1] if word in SUBCOMMANDS]
-    flags, others = parser(named or SUBCOMMANDS).parse_known_args(arguments)
-    try:
-        flags.overrides = command_line.overrides(others)
-        if flags.overrides and not flags.overridable:
-            raise ConfigError(f"benchmark {flags.name} takes no --config.section.key=value")
-        results = flags.run(flags)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    flags, flags.overrides = parser(named or SUBCOMMANDS).parse_run(arguments)
+    if flags.overrides and not flags.overridable:
+        raise ConfigError(f"benchmark {flags.name} takes no --config.section.key=value")
+    results = flags.run(flags)
     if results:
         show(flags.name, results)
     if flags.json and results:
         command = shlex.join(["python", "scripts/benchmark.py", *arguments])
         measure.write(flags.json, measure.record(results, command))
-    return 0
 
 
 if __name__ == "__main__":

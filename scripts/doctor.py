@@ -15,7 +15,8 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from largebatch.config import command_line, load
+from largebatch.cli import Overrides, Parser
+from largebatch.config import load
 from largebatch.doctor import Line, Request, as_json, as_text, examine
 from largebatch.doctor.examination import before_devices, is_fatal
 from largebatch.doctor.patience import LIMIT_S, Patience
@@ -26,17 +27,13 @@ from largebatch.parallel import processes
 PROBLEM = 1
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and what is left: overrides of options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
+    """The flags, and the options of the recipe."""
+    parser = Parser(__doc__)
+    parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
     add = parser.add_argument
-    add("--config", type=Path, default=Path("configs/digits.py"), help="recipe (configs/digits.py)")
     add("--workdir", type=Path, help="where the run would be kept (runs/RECIPE)")
-    add("--devices", type=int, default=0, help="devices that there should be in all")
+    add("--devices", type=int, default=0, help="devices expected, of all processes together")
     add("--full", action="store_true", help="read every shard of a prepared set, not a sample")
     add("--measure_step", action="store_true", help="compile two steps and time the second")
     add("--seconds", type=float, default=3.0, help="to measure decoding for (3)")
@@ -45,13 +42,13 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--coordinator", help="HOST:PORT of process 0, with several processes")
     add("--processes", type=int, help="how many processes there are")
     add("--process", type=int, help="which of them this is, from 0")
-    return parser.parse_known_args(arguments)
+    return parser.parse_run(arguments)
 
 
 def run(arguments: Sequence[str]) -> list[Line]:
     """Look at everything and print the page."""
-    flags, others = parse(arguments)
-    config = load(flags.config, command_line.overrides(others))
+    flags, overrides = parse(arguments)
+    config = load(flags.config, overrides)
     if flags.json:
         check_parent(flags.json)
     early = before_devices()
@@ -90,9 +87,9 @@ def report(lines: list[Line], path: Path | None, *, devices: bool = True) -> lis
 
 def main(arguments: Sequence[str]) -> int:
     """Look; the result is the process's exit code."""
-    found: list[Line] = []
-    code = exit_code(lambda: found.extend(run(arguments)))
-    return code or (PROBLEM if any(line.verdict == "PROBLEM" for line in found) else 0)
+    return exit_code(
+        lambda: PROBLEM if any(line.verdict == "PROBLEM" for line in run(arguments)) else 0
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from largebatch.analysis.classifier import Classifier
 from largebatch.analysis.names import match
 from largebatch.analysis.report import Report
 from largebatch.analysis.settings import check_source, run_options, settings_of
+from largebatch.config.known_sets import full_source
 from largebatch.files import check_parent
 from largebatch.tracking import Console
 from largebatch.train.describe import environment
@@ -29,7 +30,9 @@ from largebatch.train.describe import environment
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     made = parser(__doc__, "evaluate.py WEIGHTS [options]")
-    made.add_argument("--source", metavar="SPEC", help="tfds:NAME, folder:PATH, arrayrecord:PATH …")
+    made.add_argument(
+        "--source", type=full_source, metavar="SPEC", help="tfds:NAME, folder:PATH, PATH …"
+    )
     made.add_argument(
         "--split",
         choices=("validation", "train"),
@@ -58,8 +61,9 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     return made.parse_args(arguments)
 
 
-def run(flags: argparse.Namespace) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Evaluate, print, and write what is asked for."""
+    flags = flags_of(arguments)
     console = Console()
     if flags.out:
         weights.check_no_run(flags.out, "an evaluation", "--out")
@@ -136,8 +140,7 @@ def _progress(images: int) -> Iterator[Callable[[int], None]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    flags = flags_of(arguments)
-    return ended(lambda: run(flags))
+    return ended(lambda: run(arguments))
 
 
 if __name__ == "__main__":

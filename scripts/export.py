@@ -7,7 +7,6 @@ A checkpoint, an exported file or published weights can be given too. Formats: t
 timm, the same names) for .safetensors, onnx for .onnx, huggingface or timm for a folder.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +14,16 @@ from pathlib import Path
 import jax
 
 from largebatch import weights
+from largebatch.cli import Parser
 from largebatch.guard import exit_code
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    made = Parser(__doc__)
+    made.add_argument(
+        "weights", type=Path, metavar="WEIGHTS", help="run, checkpoint or file to read"
     )
-    made.add_argument("weights", type=Path, help="run, checkpoint or file to read")
     made.add_argument("--to", type=Path, required=True, help="file or folder to write")
     made.add_argument("--format", choices=weights.FORMATS, help="whose (by the suffix of --to)")
     made.add_argument("--force", action="store_true", help="replace what is there")

@@ -8,7 +8,6 @@ code is that of a process that failed by itself; the others find that out and en
 if they do not. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
 """
 
-import argparse
 import os
 import signal
 import socket
@@ -17,8 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from largebatch.cli import Parser
+from largebatch.errors import ConfigError
+from largebatch.guard import codes, exit_code
+
 GRACE_S = 120.0
-PEER = 69  # as of largebatch.guard, which this script need not import
 
 
 def free_port() -> int:
@@ -47,16 +49,18 @@ def launch(command: Sequence[str], processes: int, devices: int) -> list[subproc
 
 def wait(started: Sequence[subprocess.Popen]) -> None:
     """Until all have ended or one has failed."""
-    while None in (codes := [process.poll() for process in started]) and not any(codes):
+    while None in (ended := [process.poll() for process in started]) and not any(ended):
         time.sleep(0.1)
 
 
-def verdict(codes: Sequence[int]) -> int:
+def verdict(ended: Sequence[int]) -> int:
     """The exit code to pass on: one that says why, rather than that of one that had to follow.
 
     A process that was killed by a signal n says nothing: 128 + n, if no other has noticed.
     """
-    failed = sorted((code for code in codes if code), key=lambda code: (code < 0, code == PEER))
+    failed = sorted(
+        (code for code in ended if code), key=lambda code: (code < 0, code == codes.PEER)
+    )
     return 0 if not failed else failed[0] if failed[0] > 0 else 128 - failed[0]
 
 
@@ -72,17 +76,33 @@ def stop(started: Sequence[subprocess.Popen]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Launch, wait and clean up."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Launch, wait and clean up.
+
+    Returns:
+      The exit code to pass on.
+
+    Raises:
+      ConfigError: a mistake on the command line.
+    """
+    parser = Parser(__doc__)
     parser.add_argument("--processes", type=int, required=True, help="how many processes")
-    parser.add_argument("--devices", type=int, default=1, help="CPU devices of each (1)")
+    parser.add_argument(
+        *("--devices_per_process", "--devices"),
+        type=int,
+        default=1,
+        metavar="N",
+        help="CPU devices of each; --devices is the old name (1)",
+    )
     parser.add_argument("command", nargs="+", metavar="-- SCRIPT [ARGUMENT ...]")
     flags = parser.parse_args(arguments)
-    if flags.processes < 1 or flags.devices < 1:
-        parser.error("--processes and --devices must be at least 1")
-    started = launch(flags.command, flags.processes, flags.devices)
+    if flags.processes < 1 or flags.devices_per_process < 1:
+        raise ConfigError("--processes and --devices_per_process must be at least 1")
+    started = launch(flags.command, flags.processes, flags.devices_per_process)
 
     def pass_on(number: int, _: object) -> None:
         for process in started:

@@ -6,12 +6,13 @@ The reference in docs/configuration.md comes from the schema, the table in docs/
 the text at the top of each command.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from largebatch.cli import Parser
 from largebatch.config.reference import markdown
+from largebatch.guard import exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
@@ -25,18 +26,17 @@ def page(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
     """Rewrite the pages."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.parse_args(arguments)
+    Parser(__doc__).parse_args(arguments)
     from pages import commands  # beside this script, when it is run as one
 
     PAGE.write_text(page(PAGE.read_text()))
     COMMANDS.write_text(commands.page(COMMANDS.read_text(), ROOT))
-    return 0
 
 
 if __name__ == "__main__":

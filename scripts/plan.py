@@ -20,11 +20,12 @@ from planning import compiled, overview
 from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
+from largebatch.cli import Parser
 from largebatch.cluster import compile as compiling
 from largebatch.cluster.prediction import known_clusters
 from largebatch.cluster.study import VARIANTS, parse_variants
 from largebatch.cluster.topologies import open_topology
-from largebatch.config import command_line, resolve
+from largebatch.config import resolve
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.files import check_parent
 from largebatch.guard import exit_code
@@ -37,16 +38,15 @@ from largebatch.train.opening import facts_of
 _TABLE_CELLS = 120
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        usage="plan.py --config CONFIG [options] [--config.section.key=value ...]",
+    made = Parser(
+        __doc__, usage="plan.py --config RECIPE [options] [--config.section.key=value ...]"
     )
-    made.add_argument("--config", type=Path, required=True, help="recipe")
-    made.add_argument("--devices", type=int, help="devices to predict for (the published run's)")
+    made.add_recipe("recipe: a name in configs/ or a file")
+    made.add_argument(
+        "--devices", type=int, help="devices of all hosts, to predict for (the published run's)"
+    )
     made.add_argument(
         "--cluster", help=f"and of which machines: {', '.join(known_clusters())} (the published)"
     )
@@ -107,14 +107,12 @@ def _check_files(flags: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Plan; the result is the process's exit code."""
-    flags, others = parser().parse_known_args(arguments)
+    return exit_code(lambda: _plan(arguments))
+
+
+def _plan(arguments: Sequence[str]) -> None:
+    flags, overrides = parser().parse_run(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
-    return exit_code(lambda: _plan(flags, command_line.overrides(others), arguments))
-
-
-def _plan(
-    flags: argparse.Namespace, overrides: list[tuple[str, str]], arguments: Sequence[str]
-) -> None:
     _check_files(flags)
     recipe = load_recipe(flags.config, overrides)
     config, console = recipe.config, Console()

@@ -2,15 +2,16 @@
 
     python scripts/predict.py runs/imagenette cat.jpg holiday/ --top=3
 
-Folders are searched for pictures, below them too. With --json standard output has a JSON object a
-line: {"file": …, "top": [{"class": …, "label": …, "probability": …}, …]}, or "error" for "top".
+Folders are searched for pictures, below them too. --json prints, and --json=FILE writes, an object
+a line: {"file": …, "top": [{"class": …, "label": …, "probability": …}, …]}, or "error" for "top".
 Files that cannot be read are named; the others are predicted, and the exit code is 2.
 """
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,10 @@ from largebatch.analysis.pictures import found as found_pictures
 from largebatch.analysis.prediction import Prediction, predictions
 from largebatch.analysis.settings import run_options, settings_of
 from largebatch.errors import ConfigError, DataError
+from largebatch.files import check_parent, replacing
 from largebatch.tracking import Console
+
+_JSON = (".json", ".jsonl")
 
 
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -33,12 +37,26 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     made = parser(__doc__, "predict.py WEIGHTS PICTURE_OR_FOLDER … [options]")
     made.add_argument("pictures", type=Path, nargs="+", metavar="PICTURE", help="file or folder")
     made.add_argument("--top", type=int, default=TOP, metavar="N", help=f"classes to name ({TOP})")
-    made.add_argument("--json", action="store_true", help="JSON lines in place of a table")
-    return made.parse_args(arguments)
+    made.add_argument(
+        "--json", metavar="FILE", help="JSON lines: to FILE, or alone in place of the table"
+    )
+    return made.parse_args(_with_target(arguments))
 
 
-def run(flags: argparse.Namespace) -> None:
+def _with_target(arguments: Sequence[str]) -> list[str]:
+    """The words with ``--json`` alone, which may stand before pictures, as ``--json=-``."""
+    following = [*arguments[1:], ""]
+    return [
+        "--json=-" if word == "--json" and Path(after).suffix not in _JSON else word
+        for word, after in zip(arguments, following, strict=True)
+    ]
+
+
+def run(arguments: Sequence[str]) -> None:
     """Predict and print."""
+    flags = flags_of(arguments)
+    if flags.json not in (None, "-"):
+        check_parent(Path(flags.json))
     if flags.top < 1:
         raise ConfigError(f"--top={flags.top} must be above 0")
     files = found_pictures(flags.pictures)
@@ -56,7 +74,8 @@ def run(flags: argparse.Namespace) -> None:
         most=flags.top,
     )
     made = predictions(classifier, files, settings, names, batch=flags.batch)
-    failed = list(show(made, flags.json, told))
+    with _lines_to(flags.json) as write:
+        failed = list(show(made, write, told, table=flags.json != "-"))
     if failed:
         raise DataError(
             f"{len(failed):,} of {len(files):,} files have no prediction, for the reasons above; "
@@ -64,26 +83,45 @@ def run(flags: argparse.Namespace) -> None:
         )
 
 
-def show(made: Iterable[Prediction], as_json: bool, told: Console) -> Iterable[Prediction]:
-    """Prints the predictions; yields those that failed, which are told on their own."""
+@contextlib.contextmanager
+def _lines_to(target: str | None) -> Iterator[Callable[[str], None]]:
+    """What writes a line of JSON: to a file, to standard output for ``-``, or nowhere."""
+    if target is None:
+        yield lambda line: None
+    elif target == "-":
+        yield lambda line: print(line, flush=True)
+    else:
+        with replacing(Path(target)) as stream:
+            yield lambda line: stream.write(f"{line}\n".encode()) and None
+
+
+def show(
+    made: Iterable[Prediction], write: Callable[[str], None], told: Console, *, table: bool
+) -> Iterable[Prediction]:
+    """Print the predictions; yield those that failed, of which each is reported.
+
+    Args:
+      made: the predictions.
+      write: takes each as a line of JSON.
+      told: where failures are reported.
+      table: whether to print a table at the end.
+    """
     rows = []
     for each in made:
-        if as_json:
-            print(json.dumps(each.plain(), ensure_ascii=False), flush=True)
+        write(json.dumps(each.plain(), ensure_ascii=False))
         if each.error:
             told.warn(f"{each.file}: {each.error}")
             yield each
         firsts = (each.file, *[""] * len(each.guesses))
         for first, guess in zip(firsts, each.guesses, strict=False):
             rows.append((first, guess.name, f"{guess.probability:.2%}"))
-    if rows and not as_json:
+    if rows and table:
         tables.screen().print(tables.table("", ("picture", "class", ">probability"), rows))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    flags = flags_of(arguments)
-    return ended(lambda: run(flags))
+    return ended(lambda: run(arguments))
 
 
 if __name__ == "__main__":

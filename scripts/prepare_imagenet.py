@@ -11,20 +11,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from largebatch.cli import Parser
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.stored import CHECKS
 from largebatch.data.prepare.verify import verify
 from largebatch.data.reading import cores
-from largebatch.errors import UserError
+from largebatch.guard import codes, exit_code
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = Parser(
+        __doc__,
         usage="prepare_imagenet.py (--tars DIR | --folders DIR | --verify) --out DIR [options]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -43,7 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "full writes shards again that were prepared with ends",
     )
     parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
-    parser.add_argument("--allow-partial", action="store_true", help="fewer images or one split")
+    parser.add_argument("--allow_partial", action="store_true", help="fewer images or one split")
     parser.add_argument("--shards", type=int, default=0, help="of each split (as TFDS)")
     parser.add_argument("--processes", type=int, default=cores(), help=f"to use ({cores()})")
     return parser.parse_args(arguments)
@@ -51,6 +50,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Prepare or verify; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Prepare or verify.
+
+    Returns:
+      130 where it was interrupted.
+    """
     flags = parse(arguments)
     try:
         if flags.verify:
@@ -69,12 +77,9 @@ def main(arguments: Sequence[str]) -> int:
                 processes=flags.processes,
             )
         )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        return 130
+        print("interrupted; the same command continues", file=sys.stderr)
+        return codes.INTERRUPTED
     return 0
 
 

@@ -7,7 +7,6 @@
 --write_docs writes docs/recipes.md, --write_golden the resolved texts that the tests compare with.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from largebatch.errors import UserError
-from largebatch.recipes import all_recipes, document, ladder, text
+from largebatch.cli import Parser
+from largebatch.guard import exit_code
+from largebatch.recipes import all_recipes, document, ladder, load_recipe, text
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "recipes.md"
@@ -24,14 +24,10 @@ GOLDEN = ROOT / "tests" / "recipes" / "golden"
 _CELLS = 160
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument("name", nargs="?", help="recipe to show (all are listed)")
+    made = Parser(__doc__)
+    made.add_recipe("recipe to show, a name or a file (all are listed)", optional=True)
     made.add_argument(
         "--batch", type=int, help=f"propose for this batch, {ladder.LEAST} to {ladder.MOST}"
     )
@@ -53,36 +49,41 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """List, show, propose or write.
+
+    Raises:
+      UserError: a mistake on the command line.
+    """
     flags = parser().parse_args(arguments)
     console = Console()
     if not console.is_terminal:
         console = Console(width=_CELLS)  # rows stay whole
-    try:
-        if flags.batch is not None:
-            for line in document.proposal(ladder.propose(flags.batch)):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-            return 0
-        recipes = all_recipes(flags.configs)
-        if flags.write_docs:
-            DOCS.write_text(document.page(recipes))
-        if flags.write_golden:
-            GOLDEN.mkdir(exist_ok=True)
-            for old in GOLDEN.glob("*.txt"):
-                old.unlink()
-            for recipe in recipes:
-                (GOLDEN / f"{recipe.name}.txt").write_text(text.resolved_text(recipe))
-        if flags.name:
-            recipe = text.named(recipes, flags.name)
-            console.print(recipe.about, markup=False, highlight=False)
-            console.print(table(("option", "value", "tag"), text.values(recipe)))
-            for line in text.legend(recipe):
-                console.print(line, markup=False, highlight=False)
-        elif not (flags.write_docs or flags.write_golden):
-            console.print(table(text.HEADINGS, text.listing(recipes)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if flags.batch is not None:
+        for line in document.proposal(ladder.propose(flags.batch)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
+    recipes = all_recipes(flags.configs)
+    if flags.write_docs:
+        DOCS.write_text(document.page(recipes))
+    if flags.write_golden:
+        GOLDEN.mkdir(exist_ok=True)
+        for old in GOLDEN.glob("*.txt"):
+            old.unlink()
+        for recipe in recipes:
+            (GOLDEN / f"{recipe.name}.txt").write_text(text.resolved_text(recipe))
+    if flags.config:
+        own = flags.configs / f"{flags.config.stem}.py"
+        recipe = load_recipe(own if own.is_file() else flags.config)
+        console.print(recipe.about, markup=False, highlight=False)
+        console.print(table(("option", "value", "tag"), text.values(recipe)))
+        for line in text.legend(recipe):
+            console.print(line, markup=False, highlight=False)
+    elif not (flags.write_docs or flags.write_golden):
+        console.print(table(text.HEADINGS, text.listing(recipes)))
 
 
 if __name__ == "__main__":

@@ -10,23 +10,19 @@ RUN/report/report.html, that of several runs to report/ in the folder that holds
 device's time went into. docs/report.md says how to read it all.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.guard import exit_code
 from largebatch.report import facts, trace, write
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser(__doc__)
     made.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directory of a run")
     made.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
     made.add_argument(
@@ -43,12 +39,13 @@ def table(profile: trace.Profile) -> list[str]:
     return [*lines, "", f"{'collective, hidden':<24}{hidden:>8.1%}  within the above"]
 
 
-def run(flags: argparse.Namespace) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Read and write.
 
     Raises:
       UserError: anything that the user can mend.
     """
+    flags = parser().parse_args(arguments)
     if not flags.runs and flags.trace is None:
         raise UserError("no run is named; give the --workdir of a training")
     profile = None if flags.trace is None else trace.read(flags.trace)
@@ -64,8 +61,7 @@ def run(flags: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code (largebatch.guard.codes)."""
-    flags = parser().parse_args(arguments)
-    return exit_code(lambda: run(flags))
+    return exit_code(lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """What the cache of compiled programs is worth: first and second start of a recipe, in pairs.
 
-    python scripts/second_start.py --config=configs/digits.py --out=records/second_start.json
+    python scripts/second_start.py --config=configs/digits.py --json=records/second_start.json
 
 Each pair has a cache of its own: train.py runs twice for a few steps, in directories of their own.
 Compared are the seconds of compiling, the time until the process ends, and the log, to the bit.
 Further options are passed on: `--config.section.key=value`.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -21,6 +20,7 @@ from typing import Any
 
 from benchmarks.measure import environment
 
+from largebatch.cli import Parser, written
 from largebatch.errors import UserError
 from largebatch.files import check_parent, write_json
 from largebatch.guard import exit_code
@@ -61,16 +61,13 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
       UserError: a run failed, or the log of a second start differs from the first one's.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", type=Path, default=Path("configs/digits.py"), help="recipe")
+    parser = Parser(__doc__)
+    parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
     parser.add_argument("--pairs", type=int, default=3, help="how many (3)")
-    parser.add_argument("--out", type=Path, required=True, help="where to write the record")
-    flags, options = parser.parse_known_args(arguments)
-    check_parent(flags.out)
+    parser.add_record(required=True)
+    flags, overrides = parser.parse_run(arguments)
+    options = written(overrides)
+    check_parent(flags.json)
     pairs, equal, sizes = [], True, []
     for _ in range(flags.pairs):
         with tempfile.TemporaryDirectory() as place:
@@ -94,7 +91,7 @@ def run(arguments: Sequence[str]) -> None:
         "environment": environment(),
     }
     results = {"medians": found, "equal": equal, "cache_bytes": max(sizes), "pairs": pairs}
-    write_json(flags.out, {**about, **results})
+    write_json(flags.json, {**about, **results})
     if not equal:
         raise UserError("programs from the cache computed other bits than those just compiled")
 

@@ -6,7 +6,6 @@ Each run is a process of its own, `train.py` as a user would call it, in a tempo
 Further options are passed on: `--config.section.key=value`.
 """
 
-import argparse
 import dataclasses
 import datetime
 import math
@@ -19,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from largebatch.cli import Parser, written
 from largebatch.errors import ConfigError, UserError
 from largebatch.files import check_parent, read_json, write_json
 from largebatch.guard import exit_code
@@ -70,15 +70,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def repeat(arguments: Sequence[str]) -> None:
     """Run all seeds and report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", type=Path, required=True, help="recipe")
+    parser = Parser(__doc__)
+    parser.add_recipe("recipe: a name in configs/ or a file")
     parser.add_argument("--seeds", default="0,1,2,3,4", help="comma-separated (0,1,2,3,4)")
     parser.add_argument("--json", type=Path, help="where to write the record")
-    flags, options = parser.parse_known_args(arguments)
+    flags, overrides = parser.parse_run(arguments)
+    options = written(overrides)
     runs, seeds = [], seeds_of(flags.seeds)
     if flags.json:
         check_parent(flags.json)

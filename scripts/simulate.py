@@ -8,7 +8,6 @@ docs/cost-model.md and the parameters that largebatch.cluster.prediction reads. 
 pictures and the page, from a record.
 """
 
-import argparse
 import datetime
 import importlib.util
 import json
@@ -26,10 +25,12 @@ from plots.cost_model import draw
 from rich.console import Console
 from rich.table import Table
 
+from largebatch.cli import Parser
 from largebatch.cluster import prediction, simulation
 from largebatch.environment import ROOT
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError
 from largebatch.files import check_parent
+from largebatch.guard import exit_code
 
 RECORD = Path("records") / "2026-11-21_cost_model.json"
 PAGE = Path("docs") / "cost-model.md"
@@ -37,13 +38,9 @@ PICTURES = Path("docs") / "images"
 FITTED = Path("largebatch") / "cluster" / "fitted.toml"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser(__doc__)
     made.add_argument(
         "--out",
         type=Path,
@@ -129,30 +126,29 @@ def show(studies: dict[str, Any], console: Console) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: simulate(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def simulate(given: Sequence[str]) -> None:
     """Fit or read, then draw and write."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(given)
     console = Console()
-    try:
-        check_pictures()
-        for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
-            check_parent(options.out / path)
-        if options.record:
-            kept = read(options.record)
-        else:
-            kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *given]))
-            write(options.out / RECORD, kept)
-            (options.out / FITTED).parent.mkdir(parents=True, exist_ok=True)
-            (options.out / FITTED).write_text(fitted)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    check_pictures()
+    for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
+        check_parent(options.out / path)
+    if options.record:
+        kept = read(options.record)
+    else:
+        kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *given]))
+        write(options.out / RECORD, kept)
+        (options.out / FITTED).parent.mkdir(parents=True, exist_ok=True)
+        (options.out / FITTED).write_text(fitted)
     show(kept["studies"], console)
     draw(kept["studies"], options.out / PICTURES)
     (options.out / PAGE).parent.mkdir(parents=True, exist_ok=True)
     (options.out / PAGE).write_text(page(kept), encoding="utf-8")
     console.print(f"wrote {PAGE} and pictures under {options.out}")
-    return 0
 
 
 if __name__ == "__main__":

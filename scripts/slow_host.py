@@ -1,6 +1,6 @@
 """What a deadline is worth when one of several hosts is slow, measured with real processes.
 
-    python scripts/slow_host.py --out=records/slow_host.json
+    python scripts/slow_host.py --json=records/slow_host.json
 
 Each of --processes processes has one CPU device. The last one takes --delay_s longer for every
 microbatch but a step's last. The same training runs undisturbed, with the slow process, and with
@@ -20,7 +20,9 @@ from typing import Any
 
 from benchmarks.measure import environment
 
+from largebatch.cli import Parser
 from largebatch.files import check_parent, write_json
+from largebatch.guard import exit_code
 from largebatch.tracking import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,16 +30,14 @@ IMAGES, MICROBATCHES = 8, 4  # of a worker; of a step on each device
 _SETTLED = 5  # the first steps open connections
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = Parser(__doc__)
     made.add_argument("--processes", type=int, default=4, help="how many (4)")
     made.add_argument("--steps", type=int, default=60, help="of each training (60)")
     made.add_argument("--delay_s", type=float, default=0.4, help="of a slow microbatch (0.4)")
     made.add_argument("--deadline_s", type=float, default=0.2, help="batch.deadline_s (0.2)")
-    made.add_argument("--out", type=Path, required=True, help="where to write the record")
+    made.add_record(required=True)
     return made
 
 
@@ -87,9 +87,14 @@ def figures(workdir: Path, batch: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
     """Train three times and write the record."""
     flags = parser().parse_args(arguments)
-    check_parent(flags.out)
+    check_parent(flags.json)
     batch = flags.processes * MICROBATCHES * IMAGES
     cases = {
         "undisturbed": {"slow": False, "deadline_s": 0.0},
@@ -105,8 +110,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: {json.dumps(found[name])}", flush=True)
     command = "python scripts/slow_host.py " + " ".join(arguments)
     about = {"command": command, "environment": environment(), "options": vars(flags)}
-    write_json(flags.out, {**about, "batch": batch, "runs": found})
-    return 0
+    write_json(flags.json, {**about, "batch": batch, "runs": found})
 
 
 if __name__ == "__main__":

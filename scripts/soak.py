@@ -1,6 +1,6 @@
 """Kill a training at random moments, again and again, and prove that nothing was lost.
 
-    python scripts/soak.py --kills=50 --out=records/soak.json
+    python scripts/soak.py --kills=50 --json=records/soak.json
     python scripts/soak.py --kills=10 --config=configs/mine.py --config.batch.microbatch=2
 
 One run goes through undisturbed, and a second one to see that the recipe repeats itself bit by bit
@@ -11,7 +11,6 @@ history. With --processes one process of several is killed. Give batch.microbatc
 leaves it to the memory that is free. Exit code 1 where something was lost; its directory is kept.
 """
 
-import argparse
 import dataclasses
 import datetime
 import json
@@ -30,9 +29,11 @@ from soaking.kills import Kill, hit, resume, table
 from soaking.moments import Moment, draw
 from soaking.turns import ROOT, Turn, take_turn
 
+from largebatch.cli import Parser, written
 from largebatch.config import Plan
 from largebatch.errors import UserError
 from largebatch.files import check_parent, write_json
+from largebatch.guard import exit_code
 
 TRAIN = ROOT / "train.py"
 RECIPE = Path("configs/digits.py")
@@ -167,33 +168,38 @@ class Soak:
             raise Lost(f"turn {number} in {workdir}: {error}; it printed {log}") from error
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser(__doc__)
     made.add_argument("--kills", type=int, default=50, help="how many (50)")
     made.add_argument("--seed", type=int, default=0, help="of the moments (0)")
     made.add_argument("--processes", type=int, default=1, help="processes of a run (1)")
-    made.add_argument("--config", type=Path, help="recipe (the digits, shortened)")
+    made.add_recipe("recipe: a name or a file (digits, shortened)", optional=True)
     made.add_argument("--limit_s", type=float, default=600.0, help="most seconds of a turn (600)")
-    made.add_argument("--out", type=Path, help="where to write the record")
+    made.add_record()
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Soak and report."""
-    flags, options = parser().parse_known_args(arguments)
-    try:
-        if flags.kills < 1 or flags.processes < 1:
-            raise UserError("--kills and --processes must be at least 1")
-        if flags.out:
-            check_parent(flags.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """Soak; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Soak and report.
+
+    Returns:
+      1 where something was lost.
+
+    Raises:
+      UserError: a mistake on the command line.
+    """
+    flags, overrides = parser().parse_run(arguments)
+    options = written(overrides)
+    if flags.kills < 1 or flags.processes < 1:
+        raise UserError("--kills and --processes must be at least 1")
+    if flags.json:
+        check_parent(flags.json)
     root = Path(tempfile.mkdtemp(prefix="soak_"))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -217,8 +223,8 @@ def main(arguments: Sequence[str]) -> int:
         lost = str(error)
         print(f"lost: {lost}", file=sys.stderr)
     print(table(soak.kills))
-    if flags.out:
-        write_json(flags.out, _record(soak, arguments, runs, lost, began))
+    if flags.json:
+        write_json(flags.json, _record(soak, arguments, runs, lost, began))
     if lost:
         return 1
     print(f"{runs} runs with {len(soak.kills)} kills equal the one without: nothing was lost")

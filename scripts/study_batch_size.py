@@ -9,24 +9,28 @@ BatchNorm statistics, at equal epochs, by the trainer itself on scikit-learn's d
 import sys
 from collections.abc import Sequence
 
-import studies
+from studying import study
 
+from largebatch.guard import exit_code
 from largebatch.studies import batch_size, batch_size_plots
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
     """Run the study, or draw a record of it."""
-    flags = studies.parser(__doc__).parse_args(arguments)
-    with studies.errors():
-        studies.check_files(flags)
-        if flags.draw:
-            return studies.draw(flags, batch_size_plots.DRAWINGS)
-        grid, arms = batch_size.quick() if flags.quick else batch_size.full()
-        kept = batch_size.measure(grid, arms, studies.seeds(flags), studies.say)
-        studies.say(batch_size.tables(kept))
-        return studies.finish(
-            flags, kept, batch_size_plots.DRAWINGS, "study_batch_size.py", arguments
-        )
+    flags = study.parser(__doc__).parse_args(arguments)
+    study.check_files(flags)
+    if flags.draw:
+        study.draw(flags, batch_size_plots.DRAWINGS)
+        return
+    grid, arms = batch_size.quick() if flags.quick else batch_size.full()
+    kept = batch_size.measure(grid, arms, study.seeds(flags), study.say)
+    study.say(batch_size.tables(kept))
+    study.finish(flags, kept, batch_size_plots.DRAWINGS, "study_batch_size.py", arguments)
 
 
 if __name__ == "__main__":

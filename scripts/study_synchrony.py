@@ -9,26 +9,30 @@ scikit-learn's digits. Time is simulated from sampled worker times, accuracy is 
 import sys
 from collections.abc import Sequence
 
-import studies
+from studying import study
 
+from largebatch.guard import exit_code
 from largebatch.studies import synchrony_plots, synchrony_record
 from largebatch.studies.synchrony import open_study
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
     """Run the study, or draw a record of it."""
-    flags = studies.parser(__doc__).parse_args(arguments)
-    with studies.errors():
-        studies.check_files(flags)
-        if flags.draw:
-            return studies.draw(flags, synchrony_plots.DRAWINGS)
-        setup, policies = synchrony_record.quick() if flags.quick else synchrony_record.full()
-        seeds = studies.seeds(flags)
-        kept = synchrony_record.measure(open_study(setup), policies, seeds, studies.say)
-        studies.say(synchrony_record.table(kept))
-        return studies.finish(
-            flags, kept, synchrony_plots.DRAWINGS, "study_synchrony.py", arguments
-        )
+    flags = study.parser(__doc__).parse_args(arguments)
+    study.check_files(flags)
+    if flags.draw:
+        study.draw(flags, synchrony_plots.DRAWINGS)
+        return
+    setup, policies = synchrony_record.quick() if flags.quick else synchrony_record.full()
+    seeds = study.seeds(flags)
+    kept = synchrony_record.measure(open_study(setup), policies, seeds, study.say)
+    study.say(synchrony_record.table(kept))
+    study.finish(flags, kept, synchrony_plots.DRAWINGS, "study_synchrony.py", arguments)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ after any end. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from largebatch.config import command_line
+from largebatch.cli import Overrides, Parser
+from largebatch.config.recipe_file import find
 from largebatch.errors import ConfigError, UserError
 from largebatch.guard import exit_code
 from largebatch.sweep.description import Search
@@ -25,23 +27,16 @@ from largebatch.sweep.slurm import Cluster, Resources
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class _Wide(argparse.RawDescriptionHelpFormatter):
-    """Room for the longest flag, so that each has one line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=100)
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=_Wide,
-        allow_abbrev=False,
-        usage="sweep.py [--config FILE] [--sweep AXES …] [flags] [--config.section.key=value …]",
+    wide = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
+    made = Parser(
+        __doc__,
+        formatter_class=wide,  # each flag has one line
+        usage="sweep.py [--config RECIPE] [--sweep AXES …] [flags] [--config.section.key=value …]",
     )
+    made.add_recipe("recipe: a name or a file (the sweep's, or digits)", optional=True)
     add = made.add_argument
-    add("--config", type=Path, metavar="FILE", help="recipe (the sweep's, or configs/digits.py)")
     add(
         "--sweep", action="append", default=[], metavar="AXES", help="what to vary; may be repeated"
     )
@@ -58,12 +53,12 @@ def parser() -> argparse.ArgumentParser:
     add("--cpus", type=int, default=0, metavar="N", help="of a job there (the cluster's default)")
     add("--slurm_option", action="append", default=[], metavar="NAME=VALUE", help="of sbatch")
     kind = made.add_mutually_exclusive_group()
-    kind.add_argument("--dry_run", action="store_true", help="check and list the trials")
+    kind.add_argument("--dry_run", action="store_true", help="list the trials, run none")
     kind.add_argument("--best", action="store_true", help="print the command of the winner")
     return made
 
 
-def request(flags: argparse.Namespace, others: Sequence[str]) -> Request:
+def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
     """What the command line asks for.
 
     Raises:
@@ -75,9 +70,9 @@ def request(flags: argparse.Namespace, others: Sequence[str]) -> Request:
     return Request(
         train=ROOT / "train.py",
         recipe=flags.config,
-        fallback=Path("configs/digits.py"),
-        sweeps=tuple(flags.sweep),
-        overrides=tuple(command_line.overrides(others)),
+        fallback=find("digits"),
+        sweeps=tuple(map(_axes_or_file, flags.sweep)),
+        overrides=tuple(overrides),
         workdir=flags.workdir,
         search=flags.search,
         trials=flags.trials,
@@ -96,20 +91,31 @@ def request(flags: argparse.Namespace, others: Sequence[str]) -> Request:
     )
 
 
+def _axes_or_file(text: str) -> str:
+    """Axes as they are; the path of a recipe with a sweep that is given by its name."""
+    path = find(Path("configs") / "sweeps" / f"{text}.py")
+    return str(path) if "=" not in text and path.is_file() else text
+
+
 def main(arguments: Sequence[str]) -> int:
     """Sweep; the result is the process's exit code (largebatch.guard.codes)."""
-    flags, others = parser().parse_known_args(arguments)
+    return exit_code(lambda: run(arguments))
 
-    def run() -> None:
-        asked = request(flags, others)
-        if not flags.best:
-            sweep(asked)
-        elif not (asked.workdir or asked.sweeps):
-            raise UserError("--best needs the --workdir of a sweep")
-        else:
-            print(best_command(asked.place))
 
-    return exit_code(run)
+def run(arguments: Sequence[str]) -> None:
+    """Sweep, list the trials or print the winner.
+
+    Raises:
+      UserError: anything that the user can fix.
+    """
+    flags, overrides = parser().parse_run(arguments)
+    asked = request(flags, overrides)
+    if not flags.best:
+        sweep(asked)
+    elif not (asked.workdir or asked.sweeps):
+        raise UserError("--best needs the --workdir of a sweep")
+    else:
+        print(best_command(asked.place))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """``train.py`` as it is called: one clear line for every mistake, and code 2."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,14 +26,14 @@ def fails(capsys, *arguments):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'workers'"]),
+        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'batch.workers'"]),
         ("--config.batch.microbatch=3", ["batch.microbatch=3", "8 workers", "2 or 4"]),
-        ("--config.batch.images_per_worker=500", ["4000", "1437", "data.repeat"]),
+        ("--config.batch.images_per_worker=500", ["4,000", "1,437", "data.repeat"]),
         ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
-        ("--config.data.source=imagenet", ["imagenet", "digits", "synthetic"]),
+        ("--config.data.source=imagnet", ["imagnet", "digits", "synthetic"]),
         ("--config.data.examples=32", ["data.examples", "32", "1437"]),
         ("--config.optimizer.decay_skip=norm", ["optimizer.decay_skip", "'norm'", "bn"]),
-        ("--lr=3", ["--lr=3", "--config.section.key=value"]),
+        ("--lr=3", ["--lr=3", "--config.schedule.peak=3"]),
         ("--coordinator=localhost:1", ["--processes", "--process"]),
     ],
 )
@@ -59,6 +60,39 @@ def test_an_unwritable_workdir(capsys, tmp_path):
     )
     assert str(tmp_path / "file" / "run") in line
     assert "cannot be written to" in line
+
+
+def test_a_workdir_where_no_folder_can_be_created(capsys):
+    line = fails(capsys, DIGITS, "--workdir=/proc/foo", "--config.batch.microbatch=1")
+    assert "--workdir=/proc/foo cannot be written to" in line
+    assert "No such file" not in line
+
+
+def test_weights_that_do_not_exist(capsys, tmp_path):
+    given = (DIGITS, f"--workdir={tmp_path}", f"--init_from={tmp_path / 'absent.pth'}")
+    line = fails(capsys, *given)
+    assert f"model.init_from={tmp_path / 'absent.pth'}" in line
+    # Of another run, whose options would otherwise be the first to differ.
+    stored = {"config": {"model": {"init_from": "other.pth"}}}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert fails(capsys, *given) == line
+
+
+def test_a_run_resumes_without_the_weights_it_began_with(capsys, tmp_path):
+    absent = str(tmp_path / "absent.pth")
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"model": {"init_from": absent}}}))
+    given = (DIGITS, f"--workdir={tmp_path}", f"--init_from={absent}")
+    begun = train.load(DIGITS.partition("=")[2], [("model.init_from", absent)])
+    train._check_init_from(begun, tmp_path, anew=False)
+    assert absent in fails(capsys, *given, "--resume=never")
+
+
+def test_a_recipe_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["digits"], ["--config=digits"], []):
+        flags, _ = train.parse([*words, "--dry-run"])
+        assert flags.config == ROOT / "configs" / "digits.py"
+        assert flags.dry_run
 
 
 def test_a_dry_run_in_an_unwritable_workdir(capsys, tmp_path):
@@ -92,7 +126,7 @@ def test_a_mistake_ends_the_process_with_code_2(tmp_path):
     command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'seed'?\n"
+    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'run.seed'?\n"
     assert done.stdout == ""
 
 

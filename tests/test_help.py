@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+import largebatch
 import tests.scripts  # puts scripts/ on the path
 from largebatch.guard import codes
 
@@ -56,6 +57,29 @@ def test_help_is_a_screenful_with_an_example(path):
     for example in said.examples:
         assert example in lines
         assert example.startswith(f"python {said.name}")
+
+
+@each_command
+def test_a_mistake_is_one_line_and_code_2(path, capsys):
+    words = ["input"] if path.stem == "benchmark" else []
+    assert importlib.import_module(path.stem).main([*words, "--no_such_flag=1"]) == codes.MISTAKE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@each_command
+def test_the_version_is_that_of_the_package(path, capsys):
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(path.stem).main(["--version"])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"largebatch {largebatch.__version__}\n"
+
+
+def test_every_script_is_a_command():
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    assert scripts == {path.stem for path in PATHS} - {"train"}
 
 
 def test_the_table_of_commands_is_current():

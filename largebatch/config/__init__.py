@@ -1,14 +1,19 @@
 """Options, their validation, and the resolved plan of a run."""
 
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
 from largebatch.config.difference import Difference, differences, table
 from largebatch.config.facts import Facts
 from largebatch.config.load import adjusted, default_config, load
 from largebatch.config.options import changed, options
-from largebatch.config.plan import Plan
-from largebatch.config.resolution import microbatch_candidates, norm_statistics, resolve
 from largebatch.config.schema import Config
 from largebatch.config.stages import stages_of
 from largebatch.config.typed import freeze, override
+
+if TYPE_CHECKING:
+    from largebatch.config.plan import Plan
+    from largebatch.config.resolution import microbatch_candidates, norm_statistics, resolve
 
 __all__ = [
     "Config",
@@ -29,3 +34,19 @@ __all__ = [
     "stages_of",
     "table",
 ]
+
+# Options and recipes are plain Python. A plan holds schedules, which bring optax and JAX: these
+# names are imported on first use, so that a mistaken option is reported within a second.
+_RESOLVED = {
+    "Plan": "largebatch.config.plan:Plan",
+    "microbatch_candidates": "largebatch.config.resolution:microbatch_candidates",
+    "norm_statistics": "largebatch.config.resolution:norm_statistics",
+    "resolve": "largebatch.config.resolution:resolve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs JAX on first use."""
+    if name not in _RESOLVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return pkgutil.resolve_name(_RESOLVED[name])

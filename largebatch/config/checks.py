@@ -61,14 +61,14 @@ def check_batch(config: Config, facts: Facts) -> None:
     examples = facts.train_examples
     if batch >= MAX_SAMPLES:
         raise ConfigError(
-            f"a global batch of {batch} (batch.workers={workers} × batch.images_per_worker="
-            f"{images}) is above the {MAX_SAMPLES} samples that can be counted; lower one of them"
+            f"a global batch of {batch:,} (batch.workers={workers} × batch.images_per_worker="
+            f"{images}) is above the {MAX_SAMPLES:,} samples that can be counted; lower one of them"
         )
     may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
     if batch > examples and not may_repeat:
         raise ConfigError(
-            f"a global batch of {batch} ({workers} workers × {images} images) exceeds "
-            f"the {examples} training examples; "
+            f"a global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
+            f"the {examples:,} training examples; "
             + (
                 f"use batch.workers={examples // images} or fewer, or "
                 if examples >= images

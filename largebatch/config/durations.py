@@ -47,6 +47,24 @@ def samples(
     return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])
 
 
+def ratio(one: str, other: str) -> Fraction | None:
+    """How many times one duration is another; None unless both have the same unit."""
+    first, second = (_FORM.fullmatch(text.strip()) for text in (one, other))
+    if first is None or second is None or first[2].rstrip("s") != second[2].rstrip("s"):
+        return None
+    amounts = [Fraction(match[1].replace("_", "")) for match in (first, second)]
+    return amounts[0] / amounts[1] if amounts[1] else None
+
+
+def times(text: str, factor: Fraction) -> str:
+    """A duration multiplied, in its own unit, with four digits."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration")
+    amount = float(f"{float(Fraction(match[1].replace('_', '')) * factor):.4g}")
+    return f"{amount:.12g} {match[2]}"
+
+
 def step_range(text: str, key: str, steps: int) -> tuple[int, int] | None:
     """The first and the last step of a range such as '10:15'; None where the text is empty.
 
@@ -93,7 +111,7 @@ def epoch_samples(examples: int, batch: int, end: str) -> int:
         return -(-examples // batch) * batch
     if examples < batch:
         raise ConfigError(
-            f"data.epoch_end=drop leaves nothing of {examples} examples at a global batch of "
-            f"{batch}; use continue or repeat"
+            f"data.epoch_end=drop leaves nothing of {examples:,} examples at a global batch of "
+            f"{batch:,}; use continue or repeat"
         )
     return examples // batch * batch

@@ -75,15 +75,24 @@ def _schedule(
     config: Config, at: Callable[[str, str], int], *, per_step: int, per_epoch: int
 ) -> Schedule:
     chosen = config.schedule
+    warmup, decay_end = at("warmup", chosen.warmup), at("decay_end", chosen.decay_end)
+    if warmup >= decay_end:
+        raise ConfigError(
+            f"schedule.warmup={chosen.warmup!r} ({warmup:,} samples) must end before "
+            f"schedule.decay_end={chosen.decay_end!r} of schedule.length={chosen.length!r} "
+            f"({decay_end:,} samples); use --config.schedule.warmup='10 %', or shorten all "
+            "durations of the recipe alike with --config.run.scale_length in place of "
+            "schedule.length"
+        )
     return Schedule(
         peak=peak_rate(
             peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
         ),
         start=chosen.warmup_start,
-        warmup=at("warmup", chosen.warmup),
+        warmup=warmup,
         warmup_shape=chosen.warmup_shape,
         warmup_power=chosen.warmup_power,
-        decay_end=at("decay_end", chosen.decay_end),
+        decay_end=decay_end,
         decay=chosen.decay,
         power=chosen.power,
         end=chosen.end,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
 
 # A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
@@ -19,12 +20,39 @@ _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _FEW = 3  # recipes that a hint names
 
 
+def find(name: str | Path) -> Path:
+    """The file of a recipe, from its path or its bare name.
+
+    A file that exists is taken as it is. What exists neither here nor in the checkout comes back
+    unchanged, for `execute` to refuse with a hint.
+
+    Args:
+      name: a path, or a name such as ``digits``: ``configs/digits.py`` here or in the checkout.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    candidates = [path]
+    if len(path.parts) == 1:
+        candidates = [Path("configs") / path.with_suffix(".py")]
+    for each in candidates:
+        if each.is_file():
+            return each
+        if not each.is_absolute() and (ROOT / each).is_file():
+            return ROOT / each
+    return path
+
+
 def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
-    """Run the recipe at ``path``; what its ``get_config()`` returns, and the module.
+    """Run a recipe; what its ``get_config()`` returns, and the module.
+
+    Args:
+      path: a file, or a bare name as of `find`.
 
     Raises:
       ConfigError: no such file, or it raises, with the line; or it has no configuration.
     """
+    path = find(path)
     _check_local(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -42,7 +70,7 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
     except ConfigError:
         raise
     except SyntaxError as error:
-        raise ConfigError(f"{path} line {error.lineno}: {error.msg}; mend the file") from error
+        raise ConfigError(f"{path} line {error.lineno}: {error.msg}; fix the file") from error
     except (Exception, SystemExit) as error:
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
@@ -50,7 +78,7 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(
             f"{path} line {lines[-1] if lines else '?'} raised {type(error).__name__}: {first}; "
-            "mend the file"
+            "fix the file"
         ) from error
     finally:
         sys.dont_write_bytecode = written
@@ -77,7 +105,10 @@ def _check_local(path: Path) -> None:
         name = "" if path.suffix == ".py" else " without the suffix .py"
         raise ConfigError(f"{path} is {kind}{name}; {form}")
     named = str(path.parent) != "." and path.parent.is_dir()
-    recipes = {p.stem: p for p in sorted((path.parent if named else Path("configs")).glob("*.py"))}
+    folder = path.parent if named else Path("configs")
+    if not folder.is_dir():
+        folder = ROOT / "configs"
+    recipes = {p.stem: p for p in sorted(folder.glob("*.py"))}
     alike = [str(p) for stem, p in recipes.items() if path.stem and path.stem in stem]
     if alike:
         hint = f"did you mean {' or '.join(alike[:_FEW])}?"

@@ -116,7 +116,8 @@ def _places(
         if steps < 1:
             raise ConfigError(
                 f"{KEY}: the stage at {stage.begin or '0'!r} is left without a step before "
-                f"{following if following is not None else length} samples; move it or train longer"
+                f"{following if following is not None else length:,} samples; move it or train "
+                "longer"
             )
         if batch != before:
             counted, before = (done, start), batch
@@ -242,6 +243,7 @@ def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
         raise ConfigError(f"schedule.length={text!r} is no training; give at least a step")
     if length + per_step >= MAX_SAMPLES:
         raise ConfigError(
-            f"schedule.length={text!r} is {length} samples; at most {MAX_SAMPLES} can be counted"
+            f"schedule.length={text!r} is {length:,} samples; at most {MAX_SAMPLES:,} can be "
+            "counted"
         )
     return length

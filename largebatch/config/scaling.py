@@ -18,7 +18,6 @@ from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage
 from largebatch.errors import ConfigError
-from largebatch.optim.schedules import peak_rate
 
 Scale = Literal["full", "node", "laptop"]
 
@@ -151,6 +150,10 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
+    from largebatch.optim.schedules import (
+        peak_rate,  # brings JAX, which other recipes can do without
+    )
+
     schedule = config.schedule
     # Of the batch that it was for.
     peak = peak_rate(

@@ -1,7 +1,8 @@
 """From names and values, or texts, to typed options."""
 
+import difflib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -9,7 +10,12 @@ from ml_collections import ConfigDict
 from largebatch.config import values
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
+from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError, did_you_mean
+
+_FEW = 3  # options that a hint names
+_MISSPELLED = 0.85  # the same for a name with its section
+_ALIKE = 0.6  # how much a name must resemble another to be taken for it
 
 
 def freeze(config: Mapping[str, Any]) -> Config:
@@ -34,7 +40,7 @@ def freeze(config: Mapping[str, Any]) -> Config:
         known = _fields(sections[section])
         for key in chosen:
             if key not in known:
-                raise ConfigError(_unknown(section, str(key)))
+                raise ConfigError(unknown_option(f"{section}.{key}"))
         built[section] = sections[section](
             **{key: values.check(known[key], v, f"{section}.{key}") for key, v in chosen.items()}
         )
@@ -42,32 +48,57 @@ def freeze(config: Mapping[str, Any]) -> Config:
 
 
 def override(config: Config, key: str, text: str) -> Config:
-    """``config`` with the option ``section.key`` read from ``text``."""
-    section, dot, name = key.partition(".")
-    sections = _fields(Config)
-    if section not in sections:
-        raise ConfigError(
-            f"unknown option {values.shown(key)}; "
-            + _nearest_option(key, did_you_mean(section, sections))
-        )
-    known = _fields(sections[section])
-    if not dot or name not in known:
-        raise ConfigError(_unknown(section, name))
+    """``config`` with the option ``section.key`` read from ``text``.
+
+    Raises:
+      ConfigError: an unknown option, or a text that does not read as its type.
+    """
+    section, _, name = key.partition(".")
+    known = _fields(_fields(Config).get(section, object))
+    if name not in known:
+        raise ConfigError(unknown_option(key, text))
     return replaced(config, {key: values.read(known[name], text, key)})
+
+
+def unknown_option(key: str, text: str = "") -> str:
+    """The message for an option that does not exist, with the full names of the nearest ones.
+
+    Args:
+      key: the option as it was written.
+      text: its value as it was written; empty where there is none.
+    """
+    return f"unknown option {values.shown(key)}; {_hint(key, text)}"
 
 
 def _fields(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _unknown(section: str, key: str) -> str:
-    known = _fields(_fields(Config)[section])
-    hint = _nearest_option(f"{section}.{key}", did_you_mean(key, known))
-    return f"unknown option {values.shown(f'{section}.{key}')}; {hint}"
+def _hint(key: str, text: str) -> str:
+    """What to write: an option here, or one for a word of other libraries."""
+    names = [known for known, _, _ in options(Config())]
+    section, _, name = key.rpartition(".")
+    said = advice(key, text)
+    same = [known for known in names if known.rpartition(".")[2] == name]
+    misspelled = difflib.get_close_matches(key, names, n=1, cutoff=_MISSPELLED)
+    if misspelled or (section and any(known not in said for known in same)):
+        return _question(misspelled or same)
+    return said or _nearest(key)
 
 
-def _nearest_option(key: str, otherwise: str) -> str:
-    """A hint at the option whose last name is the one given, in whatever section it stands."""
-    name = key.rpartition(".")[2]
-    same = [known for known, _, _ in options(Config()) if known.rpartition(".")[2] == name]
-    return f"did you mean {same[0]!r}?" if same else otherwise
+def _question(names: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, names[:_FEW]))}?"
+
+
+def _nearest(key: str) -> str:
+    """The options of this name or one spelled like it, those of the same section first."""
+    names = [known for known, _, _ in options(Config())]
+    section, _, name = key.rpartition(".")
+    last = {known: known.rpartition(".")[2] for known in names}
+    inside = [known for known in names if known.startswith(f"{section or name}.")]
+    for among in (inside, names):
+        near = difflib.get_close_matches(name, {last[n] for n in among}, n=1, cutoff=_ALIKE)
+        if found := [known for known in among if last[known] in near]:
+            return _question(found)
+    near = difflib.get_close_matches(key, inside or names, n=_FEW, cutoff=0.0)
+    return f"nearest: {', '.join(near)}; docs/configuration.md lists all options"

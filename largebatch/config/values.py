@@ -1,14 +1,18 @@
 """One typed value: checking it, and reading it from a command line."""
 
 import contextlib
+import difflib
+import math
 import numbers
 import re
 import sys
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.config.synonyms import NUMBER_FORMATS
+from largebatch.errors import ConfigError
 
 _MOST = 2**63  # whole numbers travel to places where they have 64 bits
 _SHOWN = 200
@@ -24,10 +28,7 @@ def check(kind: Any, value: Any, key: str) -> Any:
         words = typing.get_args(kind)
         if isinstance(value, str) and value in words:
             return value
-        hint = (
-            did_you_mean(value, words) if isinstance(value, str) else f"known: {', '.join(words)}"
-        )
-        raise ConfigError(f"{key}={shown(value)} is not one of {', '.join(words)}; {hint}")
+        raise ConfigError(f"{_expected(kind, value, key)}{_near(value, words)}")
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         plain, words = typing.get_args(kind)
         a_word = isinstance(value, str) and (
@@ -50,7 +51,32 @@ def check(kind: Any, value: Any, key: str) -> Any:
             return int(value)
     elif type(value) is kind:
         return value
-    raise ConfigError(f"{key}={shown(value)} is not {describe(kind)}; give {describe(kind)}")
+    raise ConfigError(f"{_expected(kind, value, key)}{_whole(kind, value)}")
+
+
+def _expected(kind: Any, value: Any, key: str) -> str:
+    return f"{key}={shown(value)}: expected {describe(kind)}"
+
+
+def _near(value: Any, words: Sequence[str]) -> str:
+    """A hint at the word that was meant, where one is near."""
+    if not isinstance(value, str):
+        return ""
+    said = NUMBER_FORMATS.get(value.lower(), value)
+    near = [said] if said in words else difflib.get_close_matches(value, words, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _whole(kind: Any, value: Any) -> str:
+    """A hint at the whole numbers around one that is none."""
+    try:
+        number = float(value)
+        if kind is not int or not abs(number) < _MOST:
+            return ""
+    except (TypeError, ValueError, OverflowError):
+        return ""
+    below, above = math.floor(number), math.ceil(number)
+    return f"; use {below}" if below == above else f"; use {below} or {above}"
 
 
 def read(kind: Any, text: str, key: str) -> Any:
@@ -71,9 +97,7 @@ def read(kind: Any, text: str, key: str) -> Any:
         except ConfigError:
             if typing.get_origin(plain) is tuple:  # its message says which element is wrong
                 raise
-            raise ConfigError(
-                f"{key}={shown(text)} is not {describe(kind)}; give one of these"
-            ) from None
+            raise ConfigError(_expected(kind, text, key)) from None
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         outer = text[1:-1] if text[:1] in "([" and text[-1:] in ")]" else text
@@ -85,7 +109,7 @@ def read(kind: Any, text: str, key: str) -> Any:
     if kind is bool:
         if text.lower() in ("true", "false", "1", "0"):
             return text.lower() in ("true", "1")
-        raise ConfigError(f"{key}={shown(text)} is neither true nor false")
+        raise ConfigError(f"{key}={shown(text)}: expected true or false")
     value: Any = text
     with contextlib.suppress(ValueError):  # also for more digits than Python reads
         value = kind(text)
@@ -101,10 +125,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def any_of(words: Sequence[str]) -> str:
+    """Words as a choice: 'a, b or c'."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def describe(kind: Any) -> str:
     """The type in words, for a message."""
     if typing.get_origin(kind) is Literal:
-        return " or ".join(repr(word) for word in typing.get_args(kind))
+        return any_of([repr(word) for word in typing.get_args(kind)])
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:

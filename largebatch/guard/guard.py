@@ -12,26 +12,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn, Self
-
-import jax
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from largebatch.config.sections import Health
 from largebatch.errors import UserError, one_line
 from largebatch.guard import codes
 from largebatch.guard.limits import Limits, Section
-from largebatch.parallel.peers import Kind, Peers
-from largebatch.tracking.summary import Status
+
+if TYPE_CHECKING:
+    from largebatch.parallel.peers import Kind, Peers
+    from largebatch.tracking.summary import Status
 
 _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_KINDS: Mapping[int, Kind] = {
+_KINDS: Mapping[int, "Kind"] = {
     codes.MISTAKE: "mistake",
     codes.PREEMPTED: "preempted",
     codes.HUNG: "hung",
 }
-_FOLLOWING: Mapping[Kind, int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
+_FOLLOWING: Mapping["Kind", int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
 _SHOW_CURSOR = "\x1b[?25h"
 RESUMES = "the same command resumes"
 
@@ -103,11 +103,11 @@ class Guard:
         finally:
             self._limits.enter(before)
 
-    def join(self, peers: Peers | None) -> None:
+    def join(self, peers: "Peers | None") -> None:
         """Listen to the other processes from now on."""
         self._peers = peers
 
-    def finally_do(self, name: str, action: Callable[[Status, str], None]) -> None:
+    def finally_do(self, name: str, action: Callable[["Status", str], None]) -> None:
         """What is to be done if the process ends without the main thread; the newest name first.
 
         Args:
@@ -168,6 +168,8 @@ class Guard:
             # A collective fails as soon as the process at its other end is gone; who that was is
             # known after it has been missed for a while.
             # Runtime errors, but a ValueError from a collective of the host: told by its status.
+            import jax  # nothing else here needs it
+
             theirs = isinstance(error, jax.errors.JaxRuntimeError) or (
                 re.match(r"[A-Z_]+: ", str(error)) is not None
             )
@@ -295,14 +297,17 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def exit_code(run: Callable[[], None]) -> int:
+def exit_code(run: Callable[[], int | None]) -> int:
     """Run; how it failed, if it did, is said on standard error.
+
+    Args:
+      run: what the process does; it may return an exit code of its own.
 
     Returns:
       The code that the process is to end with.
     """
     try:
-        run()
+        return run() or 0
     except Interrupted as reason:
         _say(f"stopped ({reason}); {RESUMES}")
         return codes.PREEMPTED
@@ -315,12 +320,12 @@ def exit_code(run: Callable[[], None]) -> int:
     except Exception:  # one of several must not wait for the others while it ends
         traceback.print_exc()
         return codes.FAILED
-    return 0
 
 
 def leave(code: int) -> NoReturn:
     """End this process; one of several that fails does not wait for the others, who never come."""
-    if code and jax.distributed.is_initialized():
+    jax = sys.modules.get("jax")  # absent where the command line was already refused
+    if code and jax is not None and jax.distributed.is_initialized():
         _at_once(code)
     sys.exit(code)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.config import Config, adjusted, freeze, options
-from largebatch.config.recipe_file import execute
+from largebatch.config.load import check_length
+from largebatch.config.recipe_file import execute, find
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.recipes.published import UNVERIFIED, Published
 
@@ -65,9 +66,11 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     Raises:
       ConfigError: no such file, it raises, or it tags what is no option.
     """
-    path = Path(path)
+    path = find(path)
     found, module = execute(path)
-    config = adjusted(freeze(found), overrides)
+    recipe = freeze(found)
+    config = adjusted(recipe, overrides)
+    check_length(recipe, config, overrides)
     tagged = getattr(module, "SOURCES", {})
     known = [key for key, _, _ in options(config)]
     for key in tagged:

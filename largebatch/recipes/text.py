@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from largebatch.config import Facts, changed, resolve
 from largebatch.config.known_sets import KNOWN_SETS
-from largebatch.errors import ConfigError, did_you_mean
 from largebatch.recipes.published import TAGS
 from largebatch.recipes.recipe import Recipe
 
@@ -78,18 +77,6 @@ def values(recipe: Recipe) -> Rows:
 def legend(recipe: Recipe) -> list[str]:
     """What the recipe's tags mean."""
     return [f"{tag}: {TAGS[tag]}" for tag in TAGS if tag in recipe.sources.values()]
-
-
-def named(recipes: Sequence[Recipe], name: str) -> Recipe:
-    """The recipe of that name.
-
-    Raises:
-      ConfigError: there is none; the message has the nearest.
-    """
-    for recipe in recipes:
-        if recipe.name == name:
-            return recipe
-    raise ConfigError(f"no recipe {name!r}; {did_you_mean(name, [r.name for r in recipes])}")
 
 
 def _batches(recipe: Recipe) -> str:

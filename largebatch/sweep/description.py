@@ -13,6 +13,7 @@ from largebatch.sweep.space import Axis
 
 Search = Literal["grid", "quasi", "tpe"]
 NAME, RESULTS = "sweep.json", "results.json"
+_SHOWN = 6  # values of an axis in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +82,14 @@ def keep(workdir: Path, mine: Description) -> bool:
             was, is_ = old.get(key, "its default"), now.get(key, "its default")
             raise ConfigError(_another(workdir, key, was, is_))
         if field.name == "axes":
-            was, is_ = (", ".join(",".join(a["keys"]) for a in each or ()) for each in (old, now))
-            is_ = f"{is_} with other values" if was == is_ else is_
-            raise ConfigError(_another(workdir, "--sweep", was, is_))
+            raise ConfigError(_another(workdir, "--sweep", *_changed_axes(old, now)))
+        if field.name == "overrides":
+            was, is_ = dict(old or ()), dict(now)
+            keys = [key for key in {**was, **is_} if was.get(key) != is_.get(key)]
+            if not keys:
+                continue  # given twice, or in another order
+            texts = (each.get(keys[0], "not given") for each in (was, is_))
+            raise ConfigError(_another(workdir, f"--config.{keys[0]}", *texts))
         raise ConfigError(_another(workdir, field.name, old, now))
     return True
 
@@ -92,6 +98,31 @@ def _another(workdir: Path, name: str, was: Any, now: Any) -> str:
     return (
         f"{workdir} holds another sweep: {name} was {was} and is now {now}; give another --workdir"
     )
+
+
+def _changed_axes(old: list[dict] | None, new: list[dict]) -> tuple[str, str]:
+    """The axes that differ between two sweeps, with their values."""
+    texts = [{_axis_name(axis): _axis_values(axis) for axis in axes or ()} for axes in (old, new)]
+    names = [name for name in {**texts[0], **texts[1]} if texts[0].get(name) != texts[1].get(name)]
+    if not names:  # the same axes in another order
+        names = list(texts[0])
+    was, is_ = (
+        ", ".join(f"{name}={each[name]}" for name in each if name in names) or "not swept"
+        for each in texts
+    )
+    return was, is_
+
+
+def _axis_name(axis: dict[str, Any]) -> str:
+    return ",".join(axis["keys"])
+
+
+def _axis_values(axis: dict[str, Any]) -> str:
+    texts = [":".join(point) for point in axis["points"]]
+    shown = ",".join(texts[:_SHOWN]) + (",…" if len(texts) > _SHOWN else "")
+    if axis["range"] is None:
+        return shown
+    return f"{axis['range']['shape']}:{axis['range']['low']:g}:{axis['range']['high']:g}"
 
 
 def keep_results(workdir: Path, trials: Sequence[Trial]) -> None:

@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.spinner import Spinner
 from rich.text import Text
 
-from largebatch.tracking.progress import GAP, PlainProgress, Progress, duration
+from largebatch.tracking.progress import GAP, PlainProgress, Progress, duration, loss_text
 
 CHANGED = "bold yellow"
 
@@ -173,7 +173,7 @@ class Console:
         fields = (
             f"validation at step {step}",
             f"epoch {epoch:.2f}",
-            f"loss {loss:.4f}",
+            f"loss {loss_text(loss)}",
             f"top-1 {top1:.2%}",
             f"top-5 {top5:.2%}",
             f"{seconds:.1f} s",

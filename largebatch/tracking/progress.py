@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 GAP = "  "
+_LARGE_LOSS = 1e5
 BAR_CELLS = (10, 40)
 """Least and greatest width of the bar, in terminal cells."""
 
@@ -131,7 +132,7 @@ class Progress:
         if reading.epoch is not None:
             fields["epoch"] = f"epoch {reading.epoch:.2f}"
         if reading.loss is not None:
-            fields["loss"] = f"loss {reading.loss:.4f}"
+            fields["loss"] = f"loss {loss_text(reading.loss)}"
         if reading.images_per_s is not None:
             fields["images_per_s"] = images_per_s_text(reading.images_per_s)
         if reading.wait is not None:
@@ -237,6 +238,11 @@ def duration(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour}:{minute:02d}:{second:02d}"
+
+
+def loss_text(loss: float) -> str:
+    """A loss with four decimals, or in scientific notation where it is large."""
+    return f"{loss:.4f}" if abs(loss) < _LARGE_LOSS else f"{loss:.4g}"
 
 
 def images_per_s_text(rate: float) -> str:

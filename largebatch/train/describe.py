@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from largebatch.config import changed
-from largebatch.environment import environment
+from largebatch.environment import ROOT, environment
+from largebatch.tracking.progress import loss_text
 from largebatch.train.build import Run
 from largebatch.train.evaluation import Result
 from largebatch.train.memory import GIB
@@ -111,7 +112,7 @@ def result_rows(result: Result) -> Rows:
             f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
         ),
         ("top-5", f"{result.top5:.2%}"),
-        ("loss", f"{result.loss:.4f}"),
+        ("loss", loss_text(result.loss)),
     ]
 
 
@@ -121,7 +122,8 @@ def command(
     """A command line that can be pasted."""
     words = [f"--config={recipe}", f"--workdir={workdir}"]
     words += [f"--config.{key}={text}" for key, text in overrides]
-    return shlex.join(["python", "train.py", *words, *flags])
+    script = "train.py" if Path("train.py").is_file() else str(ROOT / "train.py")
+    return shlex.join(["python", script, *words, *flags])
 
 
 def resolved(run: Run) -> dict[str, Any]:

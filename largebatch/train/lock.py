@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from largebatch.errors import UserError
-from largebatch.files import replacing
+from largebatch.files import no_folder_reason, replacing
 from largebatch.train.holder import Holder, content, lives, parse, this_process
 
 NAME = "lock.json"
@@ -90,7 +90,8 @@ def hold(
         ) from None
     except OSError as error:
         raise UserError(
-            f"--workdir={workdir} cannot be written to ({error.strerror}); choose another directory"
+            f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
+            "another --workdir"
         ) from error
     ended = threading.Event()
     beating = threading.Thread(

@@ -177,13 +177,7 @@ def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored
       CheckpointError: it is of another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    try:
-        stored = checkpoints.newest(found.plan, found.stored)
-    except CheckpointError as error:
-        begin = found.config.model.init_from
-        if begin and not Path(begin).exists():
-            raise CheckpointError(f"model.init_from={begin} does not exist; {error}") from error
-        raise
+    stored = checkpoints.newest(found.plan, found.stored)
     if stored is None and (request.eval_only or request.resume == "must"):
         raise _no_checkpoint(request)
     clocked = found.config.run.mlperf_log

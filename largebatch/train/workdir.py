@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from largebatch.errors import UserError
+from largebatch.files import no_folder_reason
 from largebatch.guard import Guard
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
@@ -95,7 +96,8 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
         probe.unlink()
     except OSError as error:
         raise UserError(
-            f"--workdir={workdir} cannot be written to ({error.strerror}); choose another directory"
+            f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
+            "another --workdir"
         ) from error
     old = sorted(path for name in OWN for path in workdir.glob(name))
     trained = any(path.name == "metrics.jsonl" and path.stat().st_size for path in old)

@@ -1,14 +1,14 @@
 """The all-reduce: our buckets beside pmean per leaf and one psum of all, latency, rate, precision.
 
-    allreduce --devices 4 --json records/allreduce.json
-    allreduce --processes 2 --devices 2 --image_size 64 --images 4
+    allreduce --devices_per_process 4 --json records/allreduce.json
+    allreduce --processes 2 --devices_per_process 2 --image_size 64 --images 4
     allreduce --profile_out profile.json --config.model.dtype=bfloat16
 
-On all devices of all processes, as a cluster manager or --processes has started them; --devices
-makes that many on a CPU, for each process. A sweep of sizes gives the latency and rate that the
-network model of the planner needs. Gradients of a real backward pass tell what a number format on
-the wire does to them. With --profile_out only the backward pass of one device is measured, for
-comm.backward_profile.
+On all devices of all processes, as a cluster manager or --processes has started them;
+--devices_per_process makes that many on a CPU, for each process. A sweep of sizes gives the latency
+and rate that the network model of the planner needs. Gradients of a real backward pass tell what a
+number format on the wire does to them. With --profile_out only the backward pass of one device is
+measured, for comm.backward_profile.
 """
 
 import argparse
@@ -48,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
     add("--processes", type=int, default=1, help="start so many on this machine's CPU (1)")
-    add("--devices", type=int, default=0, help="CPU devices of each process (those there are)")
+    add(
+        *("--devices_per_process", "--devices"),
+        type=int,
+        default=0,
+        metavar="N",
+        help="CPU devices of each process; --devices is the old name (those there are)",
+    )
     add("--wire", default=",".join(WIRES), help=f"comma-separated ({','.join(WIRES)})")
     add("--bucket_mib", default="auto", help="as comm.bucket_mib (auto)")
     add("--sizes_kib", default="4,16,64,256,1024,4096,16384,65536", help="of the sweep")
@@ -70,19 +76,20 @@ def run(flags: argparse.Namespace) -> list[Result]:
     if flags.processes > 1 and processes.PROCESSES not in os.environ:
         _start(flags)
         return []
-    if flags.devices:
+    if flags.devices_per_process:
         # Too late where devices are in use already: then the first so many of them are taken.
         with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", flags.devices)
+            jax.config.update("jax_num_cpu_devices", flags.devices_per_process)
     processes.initialise()
     if flags.profile_out:
         return _profiled(flags)
     devices = jax.devices()
-    if flags.devices and jax.process_count() == 1:
-        devices = devices[: flags.devices]
+    if flags.devices_per_process and jax.process_count() == 1:
+        devices = devices[: flags.devices_per_process]
     if len(devices) == 1:
         raise UserError(
-            "one device reduces with nobody; give --devices 4 on a CPU, or start several processes"
+            "one device reduces with nobody; give --devices_per_process 4 on a CPU, or start "
+            "several processes"
         )
     plan = backward.plan_of(flags, len(devices))
     mesh = parallel.make_mesh(devices, 1)
@@ -108,7 +115,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 def _start(flags: argparse.Namespace) -> None:
     """The same command as several processes; what they print and write is theirs."""
-    started = launch_local.launch(sys.argv, flags.processes, flags.devices or 1)
+    started = launch_local.launch(sys.argv, flags.processes, flags.devices_per_process or 1)
     try:
         code = launch_local.wait(started)
     finally:

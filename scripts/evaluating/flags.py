@@ -1,28 +1,21 @@
 """Flags that say how images are prepared, and how a script that has them ends."""
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from largebatch.analysis.settings import Wanted
+from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.guard import exit_code
 from largebatch.train.memory import is_exhausted
 
 
-def parser(description: str | None, usage: str) -> argparse.ArgumentParser:
+def parser(description: str | None, usage: str) -> Parser:
     """A command line with the flags of both scripts; what they leave out is as in training."""
-    made = argparse.ArgumentParser(
-        description=description,
-        usage=usage,
-        formatter_class=functools.partial(
-            argparse.RawDescriptionHelpFormatter, max_help_position=26
-        ),
-        allow_abbrev=False,
-    )
+    made = Parser(description, usage=usage)
     made.add_argument("weights", type=Path, metavar="WEIGHTS", help="run, checkpoint, file, folder")
     made.add_argument("--image_size", type=int, metavar="N", help="pixels a side")
     made.add_argument("--crop", type=float, metavar="X", help="share of the shorter side to see")

@@ -71,9 +71,9 @@ def test_overrides_read_by_type(key, text, value):
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("batch.wokers", "16", ["batch.wokers", "did you mean 'workers'"]),
+        ("batch.wokers", "16", ["batch.wokers", "did you mean 'batch.workers'"]),
         ("bacth.workers", "16", ["bacth.workers", "did you mean 'batch.workers'"]),
-        ("batch.momentum", "1", ["batch.momentum", "did you mean 'norm.momentum'"]),
+        ("batch.momentum", "1", ["'norm.momentum'", "'optimizer.momentum'"]),
         ("batch.workers", "2.5", ["batch.workers", "2.5", "a whole number"]),
         ("batch.workers", "many", ["batch.workers", "'many'", "a whole number"]),
         ("schedule.peak", "nan", ["schedule.peak", "nan"]),
@@ -81,9 +81,9 @@ def test_overrides_read_by_type(key, text, value):
         ("schedule.peak", "1" + 400 * "0", ["schedule.peak", "finite"]),
         ("model.name", "resnet5", ["model.name", "resnet5", "did you mean 'resnet50'"]),
         ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
-        ("data.flip", "maybe", ["data.flip", "true nor false"]),
-        ("batch", "1", ["'batch.'"]),
-        ("seed", "1", ["'seed'", "'run.seed'"]),
+        ("data.flip", "maybe", ["data.flip", "true or false"]),
+        ("run", "1", ["'run'", "run.seed"]),
+        ("seed", "1", ["'seed'", "--config.run.seed=1"]),
     ],
 )
 def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
@@ -107,7 +107,7 @@ def test_a_wrong_override_names_the_key_and_the_remedy(key, text, words):
         ("    return {'batch': 3}\n", ["'batch'", "3"]),
         ("    return {'batch': {3: 4}}\n", ["batch.3", "known"]),
         ("    raise SystemExit(7)\n", ["recipe.py line 5", "SystemExit"]),
-        ("    return c c\n", ["recipe.py line 5", "mend"]),
+        ("    return c c\n", ["recipe.py line 5", "fix"]),
     ],
 )
 def test_a_wrong_recipe_names_file_line_and_reason(tmp_path, body, words):

@@ -145,7 +145,7 @@ def test_divisors():
         ({"batch": {"workers": 16}, "norm": {"span": 32}}, ["norm.span=32", "16"]),
         (
             {"batch": {"workers": 64, "images_per_worker": 32}},
-            ["2048", "1000 training examples", "batch.workers=31", "data.repeat=true"],
+            ["2,048", "1,000 training examples", "batch.workers=31", "data.repeat=true"],
         ),
         ({"batch": {"workers": 0}}, ["batch.workers=0", "above 0"]),
         ({"batch": {"images_per_worker": -4}}, ["batch.images_per_worker=-4", "above 0"]),

@@ -129,7 +129,7 @@ def test_a_stop_is_at_its_sample():
         ("2 epochs: batch.wokers=8", r"nothing that a stage may change; did you mean 'batch\."),
         ("2 epochs: optimizer.momentum=0.5", "nothing that a stage may change"),
         ("2 epochs: batch.workers", r"has no value; write batch\.workers=VALUE"),
-        ("2 epochs: batch.workers=many", r"batch\.workers='many' is not a whole number"),
+        ("2 epochs: batch.workers=many", r"batch\.workers='many': expected a whole number"),
         ("2 epochs: rate=0", "rate=0 .* must be a number above 0"),
         ("2 epochs: batch.workers=3", r"batch\.workers=3 cannot be shared evenly by 2 devices"),
         ("soon: batch.workers=8", "'soon' is not a duration"),

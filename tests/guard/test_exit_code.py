@@ -24,6 +24,10 @@ def test_one_line_and_a_code(failure, code, said, capsys):
     assert capsys.readouterr().err == said
 
 
+def test_a_command_may_have_a_code_of_its_own():
+    assert exit_code(lambda: 3) == 3
+
+
 def test_a_run_that_was_asked_to_stop_resumes(capsys):
     def run():
         raise Interrupted("SIGTERM")

@@ -15,7 +15,7 @@ import launch_local
 import pytest
 
 import train as entry
-from largebatch.config import Config, command_line, load
+from largebatch.config import Config, load
 from largebatch.guard import codes
 from largebatch.parallel import processes
 
@@ -143,10 +143,10 @@ def test_every_option_that_a_template_or_page_names_is_one():
     for path in texts:
         for found in commands(path.read_text()):
             words = [w for w in shlex.split(found) if "$" not in w]
-            flags, others = entry.parse([w for w in words if w.startswith("--config")])
+            flags, overrides = entry.parse([w for w in words if w.startswith("--config")])
             assert flags.config.suffix == ".py", (path, words)
             if (ROOT / flags.config).exists():
-                load(ROOT / flags.config, command_line.overrides(others))
+                load(ROOT / flags.config, overrides)
                 seen += 1
             else:
                 assert "NAME" in str(flags.config), (path, flags.config)
@@ -399,8 +399,8 @@ def test_kubernetes_fits_the_code(name):
     # Python is process 1 and runs what the recipe has.
     python, script, *options = container["command"]
     assert (python, script) == ("python", "train.py")
-    flags, others = entry.parse(options)
-    load(ROOT / flags.config, command_line.overrides(others))
+    flags, overrides = entry.parse(options)
+    load(ROOT / flags.config, overrides)
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     assert any(str(flags.workdir).startswith(place) for place in mounts)
     assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}

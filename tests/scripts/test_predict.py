@@ -110,6 +110,20 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(kinds, tmp_path, ca
 
 
 @pytest.mark.usefixtures("_reads")
+def test_json_goes_to_a_file_or_to_standard_output(kinds, tmp_path, capsys):
+    picture, target = str(kinds / "val" / "ant" / "plain.jpg"), tmp_path / "found.jsonl"
+    for words in ([f"--json={target}"], ["--json", str(target)]):
+        target.unlink(missing_ok=True)
+        assert predict.main(["x", picture, *words]) == 0
+        assert capsys.readouterr().out.startswith("picture")
+        (written,) = map(json.loads, target.read_text().splitlines())
+        assert written["file"] == picture
+    for words in (["x", picture, "--json"], ["--json", "x", picture], ["x", "--json", picture]):
+        assert predict.main(words) == 0
+        assert json.loads(capsys.readouterr().out) == written
+
+
+@pytest.mark.usefixtures("_reads")
 def test_a_table_for_people(kinds, capsys):
     assert predict.main(["x", str(kinds / "val" / "ant"), "--top=7"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()

@@ -38,6 +38,6 @@ def test_a_proposal(capsys):
 
 def test_errors_are_a_line(capsys):
     assert recipes.main(["fujitsu2019"]) == 2
-    assert "no recipe 'fujitsu2019'; did you mean" in capsys.readouterr().err
+    assert "no recipe file fujitsu2019; did you mean" in capsys.readouterr().err
     assert recipes.main(["--batch", "100"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -15,7 +15,6 @@ import pytest
 import sweep
 
 import train
-from largebatch.config import command_line
 from largebatch.guard import PREEMPTED
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ TINY = (
     ("arguments", "words"),
     [
         ([], ["--sweep is missing", "key=a,b,c"]),
-        (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'peak'"]),
+        (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'schedule.peak'"]),
         (["--sweep", "schedule.peak"], ["names no values", "key=a,b,c"]),
         (["--sweep", "no/such.py"], ["no/such.py"]),
         (["--sweep", "https://host/x.py"], ["no file of this machine"]),
@@ -72,9 +71,9 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
         f"trial {number}" for number in range(15)
     ]
     words = shlex.split(lines[16].partition("python train.py ")[2])
-    flags, others = train.parse(words)
+    flags, overrides = train.parse(words)
     assert (flags.config, flags.workdir.name) == (Path(recipe), "0000")
-    assert dict(command_line.overrides(others)) == {
+    assert dict(overrides) == {
         "run.seed": "3",
         "schedule.peak": "0.5",
         "schedule.warmup": "5 %",
@@ -144,4 +143,8 @@ def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeyp
     assert f"--config.schedule.peak={rows[0]['schedule.peak']}" in shlex.split(best)
     assert re.search(r"the best again: (.*)", said)[1] == best
     assert sweep.main([*arguments, "--config.run.seed=1"]) == 2
-    assert "holds another sweep: overrides" in capsys.readouterr().err
+    assert "--config.run.seed was not given and is now 1;" in capsys.readouterr().err
+    other = [word.replace("0.25", "0.125") for word in arguments]
+    assert other != arguments
+    assert sweep.main(other) == 2
+    assert "--sweep was schedule.peak=" in capsys.readouterr().err

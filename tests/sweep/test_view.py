@@ -66,13 +66,13 @@ def test_another_sweep_is_told_from_this_one(tmp_path):
     other = describe(
         ROOT / "configs" / "digits.py",
         [("model.width", "4")],
-        load(ROOT / "configs" / "digits.py", [("schedule.length", "3 epochs")]),
+        load(ROOT / "configs" / "digits.py", [("schedule.length", "30 epochs")]),
         AXES,
         search="grid",
         objective="top1",
         seed=0,
     )
-    with pytest.raises(ConfigError, match=r"schedule\.length was 40 epochs and is now 3 epochs"):
+    with pytest.raises(ConfigError, match=r"schedule\.length was 40 epochs and is now 30 epochs"):
         keep(tmp_path, other)
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(DataError, match="damaged"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from largebatch.tracking.progress import Pace, PlainProgress, Progress, duration, fit
+from largebatch.tracking.progress import Pace, PlainProgress, Progress, duration, fit, loss_text
 
 
 class Clock:
@@ -17,6 +17,13 @@ class Clock:
 
 def report(progress, step, *, loss=2.3456, images_per_s=12_345.0, epoch=None):
     progress.update(step, loss=loss, images_per_s=images_per_s, epoch=epoch or step / 100)
+
+
+def test_a_large_loss_is_short():
+    assert loss_text(2.34567) == "2.3457"
+    assert loss_text(99_999.0) == "99999.0000"
+    assert loss_text(2383562431004672.0) == "2.384e+15"
+    assert loss_text(float("nan")) == "nan"
 
 
 def test_pace_leaves_out_the_first_step():

@@ -1,31 +1,26 @@
 """What the study scripts share: flags, the record, its figures."""
 
 import argparse
-import contextlib
 import datetime
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import environment, write
 
-from largebatch.errors import ConfigError, DataError, UserError
+from largebatch.cli import Parser
+from largebatch.errors import ConfigError, DataError
 from largebatch.files import check_parent
 from largebatch.studies.plots import draw_all
 
 Drawings = dict[str, Callable[[dict[str, Any]], Any]]
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+def parser(description: str) -> Parser:
     """The flags of a study."""
-    made = argparse.ArgumentParser(
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser(description)
     made.add_argument("--quick", action="store_true", help="a few steps of everything, one seed")
     made.add_argument("--seeds", help="with commas between (0,1,2; quick: 0)")
     made.add_argument("--json", type=Path, help="where to write the record")
@@ -60,7 +55,7 @@ def check_files(flags: argparse.Namespace) -> None:
             check_parent(path)
 
 
-def draw(flags: argparse.Namespace, drawings: Drawings) -> int:
+def draw(flags: argparse.Namespace, drawings: Drawings) -> None:
     """Draw the figures of a record that is there.
 
     Raises:
@@ -78,7 +73,6 @@ def draw(flags: argparse.Namespace, drawings: Drawings) -> int:
         raise DataError(
             f"--draw={flags.draw} is no record of this study: it lacks {error}; give one of its own"
         ) from error
-    return 0
 
 
 def finish(
@@ -87,7 +81,7 @@ def finish(
     drawings: Drawings,
     script: str,
     arguments: Sequence[str],
-) -> int:
+) -> None:
     """Write the record and the figures that were asked for."""
     about = {
         "date": datetime.date.today().isoformat(),
@@ -98,17 +92,6 @@ def finish(
         write(flags.json, about | kept)
     if flags.images:
         _draw(flags.images, drawings, kept)
-    return 0
-
-
-@contextlib.contextmanager
-def errors() -> Iterator[None]:
-    """What the user can mend is printed in one line, and ends the program with 2."""
-    try:
-        yield
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 def say(text: str) -> None:

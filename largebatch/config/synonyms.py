@@ -1,0 +1,146 @@
+"""Options by the words that timm, torchvision, Lightning and Composer have for them.
+
+Nothing is renamed silently: the words appear in errors only, which name the option here and print
+the argument to write. docs/from_pytorch.md holds the same table for people.
+"""
+
+import re
+import shlex
+
+_WORDS = {
+    "schedule.peak": "lr learning_rate base_lr max_lr peak_lr",
+    "schedule.warmup_start": "warmup_lr warmup_lr_init lr_warmup_init",
+    "schedule.end": "min_lr final_lr end_lr eta_min",
+    "schedule.decay": "sched scheduler lr_scheduler lr_schedule",
+    "optimizer.name": "opt optim optimizer optimiser",
+    "optimizer.weight_decay": "wd weight_decay l2",
+    "optimizer.momentum": "momentum sgd_momentum",
+    "loss.label_smoothing": "smoothing label_smoothing",
+    "model.name": "arch model model_name",
+    "data.image_size": "image_size img_size input_size crop_size train_crop_size resolution",
+    "data.threads": "num_workers data_workers loader_workers",
+    "run.seed": "seed random_seed manual_seed",
+    "run.trackers": "tracker logger log_wandb wandb",
+    "--workdir": "output output_dir out_dir save_dir save_folder log_dir logdir checkpoint_dir",
+    "--init_from": "pretrained initial_checkpoint finetune load_path load_from weights ckpt",
+    "--eval_only": "eval evaluate evaluation validate test_only",
+}
+_DURATIONS = {
+    "schedule.length": {
+        "epochs": "epoch epochs num_epochs max_epochs train_epochs n_epochs max_duration",
+        "steps": "steps num_steps max_steps train_steps total_steps iterations max_iter",
+    },
+    "schedule.warmup": {
+        "epochs": "warmup warmup_epochs lr_warmup_epochs t_warmup",
+        "steps": "warmup_steps num_warmup_steps lr_warmup_steps warmup_iters",
+    },
+    "run.evaluate_every": {
+        "epochs": "val_interval eval_every check_val_every_n_epoch eval_interval",
+        "steps": "val_check_interval",
+    },
+    "run.checkpoint_every": {
+        "epochs": "save_every save_interval checkpoint_every checkpoint_interval",
+        "steps": "save_steps",
+    },
+    "run.log_every": {
+        "epochs": "",
+        "steps": "log_every log_interval print_freq print_every log_every_n_steps",
+    },
+}
+_BATCH = "batch_size batch bs global_batch_size train_batch_size b"
+_WORKERS = "workers worker j"
+_SPAN = "sync_bn syncbn sync_batchnorm sync_bn_stats"
+_ACCUMULATION = (
+    "grad_accum grad_accum_steps grad_accumulation gradient_accumulation accum_steps accum_iter "
+    "gradient_accumulation_steps accumulate_grad_batches"
+)
+_DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
+_DATA = "data data_path dataset dataset_path train_dir root imagenet data_root"
+NUMBER_FORMATS = {
+    "fp32": "float32",
+    "32": "float32",
+    "float": "float32",
+    "full": "float32",
+    "amp": "bfloat16",
+    "bf16": "bfloat16",
+    "amp_bf16": "bfloat16",
+    "bf16-mixed": "bfloat16",
+    "true": "bfloat16",
+    "fp16": "float16",
+    "16": "float16",
+    "half": "float16",
+    "amp_fp16": "float16",
+    "16-mixed": "float16",
+}
+"""Number formats by their short names."""
+_UNITS = {"ep": "epochs", "epoch": "epochs", "epochs": "epochs", "ba": "steps", "step": "steps"}
+_UNITS |= {"steps": "steps"}
+_AMOUNT = re.compile(r"([0-9.]+)\s*([a-z]*)")
+_FEWEST, _IMAGES = 4, 32  # of a worker, in a batch that is given as one number
+
+
+def advice(word: str, value: str = "") -> str:
+    """What to write in place of a word of another program.
+
+    Args:
+      word: an option or flag as it was written; sections and dashes in front do not matter.
+      value: what it was set to; empty where it stood alone.
+
+    Returns:
+      The option's full name and the argument to write; empty where the word is not known.
+    """
+    name = word.strip("-").replace("-", "_").rpartition(".")[2].lower()
+    for option, words in _WORDS.items():
+        if name in words.split():
+            return _written(option, value)
+    for option, units in _DURATIONS.items():
+        for unit, words in units.items():
+            if name in words.split():
+                return _written(option, _duration(value, unit))
+    if name in _BATCH.split():
+        return _batch(value)
+    if name in _WORKERS.split():
+        return (
+            f"threads of the input: {_written('data.threads', value)}; workers of the global "
+            "batch: batch.workers"
+        )
+    if name in _SPAN.split():
+        return _written("norm.span", "all")
+    if name in _ACCUMULATION.split():
+        return (
+            f"{_written('batch.microbatch', 'auto')} computes as many workers at a time as fit "
+            "the memory and accumulates their gradients"
+        )
+    if name in _DTYPE.split():
+        return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
+    if name in _DATA.split():
+        return _written("data.source", value or "folder:PATH")
+    return ""
+
+
+def _written(option: str, value: str) -> str:
+    argument = option if option.startswith("--") else f"--config.{option}"
+    if option != "--eval_only":
+        argument += f"={shlex.quote(value) if value else 'VALUE'}"
+    return f"write {argument}"
+
+
+def _duration(value: str, unit: str) -> str:
+    match = _AMOUNT.fullmatch(value.strip().lower())
+    if match is None:
+        return f"90 {unit}"
+    return f"{match[1]} {_UNITS.get(match[2], unit)}"
+
+
+def _batch(value: str) -> str:
+    """The global batch as its two factors."""
+    workers, images = "W", "N"
+    if value.isascii() and value.isdigit() and 0 < int(value) < 2**31:
+        batch = int(value)
+        most = max(n for n in range(1, min(_IMAGES, batch) + 1) if batch % n == 0)
+        if most >= _FEWEST or most == batch:
+            workers, images = str(batch // most), str(most)
+    return (
+        "the global batch is batch.workers × batch.images_per_worker; write "
+        f"--config.batch.workers={workers} --config.batch.images_per_worker={images}"
+    )
