@@ -39,6 +39,11 @@ RESUMES = "the same command resumes"
 class Interrupted(Exception):
     """The run has been told to stop; raised where nothing is lost by it."""
 
+    def __init__(self, reason: str, then: str = RESUMES) -> None:
+        """Raised for ``reason``; ``then`` says what to do next."""
+        super().__init__(reason)
+        self.then = then
+
 
 class PeerError(UserError):
     """Another process of the run has ended."""
@@ -309,7 +314,7 @@ def exit_code(run: Callable[[], int | None]) -> int:
     try:
         return run() or 0
     except Interrupted as reason:
-        _say(f"stopped ({reason}); {RESUMES}")
+        _say(f"stopped ({reason}); {reason.then}")
         return codes.PREEMPTED
     except KeyboardInterrupt:  # of a command without a guard
         _say("interrupted")

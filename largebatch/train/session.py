@@ -281,7 +281,10 @@ class _Session:
                 self._saved(loop)
                 status = "preempted"
                 raise Interrupted(
-                    f"{reason}; saved at step {self.checkpoints.latest_step():,}"
+                    f"{reason}; saved at step {self.checkpoints.latest_step():,}",
+                    then="the clock cannot be stopped: start again with --resume=never"
+                    if clocked
+                    else reason.then,
                 ) from reason
             finally:
                 summary = loop.summary(status)

@@ -13,6 +13,7 @@ from mlperf_logging import rcp_checker
 from largebatch.config import Facts, default_config, freeze, load, resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
+from largebatch.guard import Guard, exit_code
 from largebatch.tracking import MlperfTracker
 from largebatch.tracking.compliance import (
     POINT_81920,
@@ -267,6 +268,17 @@ def test_a_clocked_run_is_not_resumed(digits):
     request = session.Request(recipe=workdir, workdir=workdir)
     with pytest.raises(ConfigError, match=r"mlperf_log=open clocks a run from its start.*step 14"):
         session.run(DIGITS, request, devices=jax.devices()[:1])
+
+
+def test_a_clocked_run_that_is_stopped_says_how_to_start_again(digits, tmp_path, capsys):
+    guard = Guard()
+    guard._reason = "SIGTERM"
+    request = session.Request(recipe=tmp_path, workdir=tmp_path / "run")
+    code = exit_code(
+        lambda: session.run(DIGITS, request, devices=jax.devices()[:1], guard=guard) and None
+    )
+    assert code == 75
+    assert "--resume=never" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_run_that_breaks_off_is_aborted(tmp_path):

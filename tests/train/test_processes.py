@@ -205,7 +205,7 @@ def test_a_tpu_host_trains_alone_only_where_no_cluster_is_configured(error, join
     if joined:
         assert initialise() == joined
         return
-    with pytest.raises(UserError, match="TPU VM.*--processes=1"):
+    with pytest.raises(UserError, match=r"TPU VM.*--processes=1"):
         initialise()
 
 
