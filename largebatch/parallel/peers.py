@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ Kind = Literal["preempted", "mistake", "failed", "hung", "dead"]
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
 _DONE = "done"
 _LAST_S = 0.3  # from saying that one is gone to being it
+_UNANSWERED_S = 2.0  # a request that waits longer is reason to look whether the coordinator lives
 # Coordinators answer some thousand requests a second; this many processes may ask every second.
 _ASKING = 256
 
@@ -66,7 +68,14 @@ class LastWord:
 class Peers:
     """The other processes of a run, as far as they can be heard."""
 
-    def __init__(self, store: Store, process: int, processes: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        process: int,
+        processes: int,
+        timeout_s: float,
+        coordinator: str | None = None,
+    ) -> None:
         """Begins to give signs of life and to listen.
 
         Args:
@@ -74,11 +83,15 @@ class Peers:
             process: Number of this one.
             processes: How many there are.
             timeout_s: A process without a sign of life for so long is dead. Process 0 decides that
-                by its own clock; its own death ends all others, which JAX sees to.
+                by its own clock; the others find its own death themselves.
+            coordinator: HOST:PORT at which process 0 answers; None: unknown.
         """
         self._store = store
         self._process, self._processes = process, processes
         self._timeout_s = timeout_s
+        self._coordinator = coordinator
+        self._asked = float("inf")
+        """When the request that now waits for an answer was sent."""
         self._where = f"{platform.node()}, pid {os.getpid()}"
         self._every = min(max(1.0, processes / _ASKING), timeout_s / 6)
         self._seen: dict[int, tuple[str, float]] = {}
@@ -98,11 +111,18 @@ class Peers:
     @property
     def ended(self) -> LastWord | None:
         """The first of the others that was found to have ended before its time."""
+        if self._ended is None and time.monotonic() - self._asked > _UNANSWERED_S:
+            # A request to a coordinator that is gone may wait for ever instead of failing.
+            self._asked = time.monotonic()
+            if self._coordinator is not None and _refuses(self._coordinator):
+                self._end(_lost("it does not answer"))
         return self._ended
 
     def wait(self, seconds: float) -> LastWord | None:
         """`ended`, waited for."""
-        self._heard.wait(seconds)
+        limit = time.monotonic() + seconds
+        while self.ended is None and (left := limit - time.monotonic()) > 0:
+            self._heard.wait(min(0.2, left))
         return self._ended
 
     def tell(self, kind: Kind, message: str) -> None:
@@ -115,6 +135,8 @@ class Peers:
         At most so long that each has listened twice.
         """
         self._stopping.set()
+        if self._coordinator_lost:
+            return
         if self._process:
             self._store.key_value_set(f"{_GONE}{self._process}", "", allow_overwrite=True)
             return
@@ -130,6 +152,8 @@ class Peers:
     def close(self) -> None:
         """The run is over: silence means nothing from now on."""
         self._stopping.set()
+        if self._coordinator_lost:
+            return
         self._thread.join()
         self._store.key_value_set(f"{_BEATS}{self._process}", _DONE, allow_overwrite=True)
 
@@ -137,6 +161,7 @@ class Peers:
         beats_every = self._timeout_s / 6
         beat_at = 0.0
         while not self._stopping.wait(self._every):
+            self._asked = time.monotonic()
             try:
                 if time.monotonic() >= beat_at:
                     beat_at = time.monotonic() + beats_every
@@ -146,9 +171,10 @@ class Peers:
                 self._hear()
             except Exception as error:  # whatever a client that lost its server raises
                 if not self._stopping.is_set():
-                    first = str(error).partition("\n")[0]
-                    self._end(LastWord(0, "dead", f"it cannot be reached ({first})", "coordinator"))
+                    self._end(_lost(f"it cannot be reached ({str(error).partition(chr(10))[0]})"))
                 return
+            finally:
+                self._asked = float("inf")
 
     def _beat(self) -> None:
         self._beats += 1
@@ -183,8 +209,30 @@ class Peers:
         self._ended = self._ended or word
         self._heard.set()
 
+    @property
+    def _coordinator_lost(self) -> bool:
+        """Whether nobody answers requests any more."""
+        return self._ended is not None and self._ended.process == 0 and self._ended.kind == "dead"
+
     def _read(self, prefix: str) -> list[tuple[str, str]]:
         return self._store.key_value_dir_get(prefix)
+
+
+def _lost(message: str) -> LastWord:
+    """The last word that process 0 could not leave."""
+    return LastWord(0, "dead", message, "coordinator")
+
+
+def _refuses(address: str) -> bool:
+    """Whether nothing listens at HOST:PORT; False where that is unknown, as on a slow network."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def peers_of(timeout_s: float) -> Peers | None:
@@ -199,7 +247,13 @@ def peers_of(timeout_s: float) -> Peers | None:
     if joined.client is None or joined.num_processes == 1:
         return None
     _delay_abort()
-    return Peers(joined.client, joined.process_id, joined.num_processes, timeout_s)
+    return Peers(
+        joined.client,
+        joined.process_id,
+        joined.num_processes,
+        timeout_s,
+        joined.coordinator_address,
+    )
 
 
 def _delay_abort() -> None:

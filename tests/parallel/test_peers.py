@@ -1,6 +1,7 @@
 """Signs of life, over a store in memory."""
 
 import json
+import socket
 import threading
 import time
 
@@ -32,6 +33,26 @@ class Store:
 @pytest.fixture
 def store():
     return Store()
+
+
+def test_a_coordinator_that_never_answers_is_missed_by_its_port():
+    """A request may wait for ever; only a refused connection says that nobody is there."""
+
+    class Stuck(Store):
+        def key_value_dir_get(self, key):
+            held.wait(60)
+            return []
+
+    held = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        peers = Peers(Stuck(), 1, 2, 5, address)
+        assert peers.wait(4.5) is None  # it listens
+    word = peers.wait(10)
+    assert (word.process, word.kind) == (0, "dead")
+    peers.leave()  # without asking the store
+    peers.close()
+    held.set()
 
 
 @pytest.fixture
