@@ -17,7 +17,7 @@ from typing import get_args
 from largebatch.config import command_line
 from largebatch.errors import ConfigError, UserError
 from largebatch.guard import exit_code
-from largebatch.sweep.description import Search
+from largebatch.sweep.description import Search, progress
 from largebatch.sweep.outcome import Objective
 from largebatch.sweep.session import Request, best_command, sweep
 from largebatch.sweep.slurm import Cluster, Resources
@@ -108,6 +108,13 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError("--best needs the --workdir of a sweep")
         else:
             print(best_command(asked.place))
+            ended, total = progress(asked.place)
+            if ended < total:
+                print(
+                    f"warning: the sweep is unfinished ({ended} of {total} trials have ended); a "
+                    "later trial can be better",
+                    file=sys.stderr,
+                )
 
     return exit_code(run)
 
