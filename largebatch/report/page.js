@@ -279,6 +279,7 @@
         noisy.forEach(function (i) { u.data[i + 1] = smoothed(u.data[i]); });
         u.setData(u.data, false);
         u.redraw();
+        u.setLegend({ idxs: u.legend.idxs });
       };
       made.push(u);
     });
