@@ -52,9 +52,10 @@ def selected(paths: Sequence[Path]) -> list[Path]:
     found = [path for path in paths if is_run(path) or not path.exists()]
     if not any(map(is_run, found)):
         return list(paths)
-    for path in paths:
-        if path not in found:
-            print(f"warning: {path} is not the directory of a run; skipped", file=sys.stderr)
+    others = [str(path) for path in paths if path not in found]
+    if others:
+        names = ", ".join(others[:3]) + ", …" * (len(others) > 3)
+        print(f"warning: skipped {len(others)} without a run: {names}", file=sys.stderr)
     return found
 
 

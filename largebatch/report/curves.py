@@ -1,7 +1,6 @@
 """Charts of what changes from step to step: loss, accuracy, schedule, throughput, events."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,7 +47,7 @@ def figures(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
     top1 = made.pair("top1", "top-1, %", 100.0)
     varying, constant = made.schedule()
     found = [
-        made.chart("loss", "Loss", f"Mean cross-entropy of an image. {how}{lines * one}", loss),
+        made.chart("loss", "Loss", f"{how}{lines * one}", loss),
         made.chart("top1", "Top-1 accuracy", f"{how}{lines * one}", top1),
         made.chart(
             "schedule",
@@ -144,7 +143,8 @@ class _Charts:
         panels = tuple(panel for panel in panels if panel.lines)
         if not panels:
             return None
-        marked = self._marks() if len(self.runs) == 1 and key not in ("seeds", "events") else ()
+        alone = len(self.runs) == 1 and key != "events"
+        marked = self._marks(labelled=key in ("loss", "top1")) if alone else ()
         return Chart(key, title, caption, panels, self.axes, marked)
 
     def pair(self, name: str, title: str, scale: float, *, log: bool = False) -> list[Panel]:
@@ -167,6 +167,7 @@ class _Charts:
             )
         ]
         levels = self._targets() if name == "top1" else ()
+        title = "cross-entropy of an image" if name == "loss" else title
         return [Panel(title, tuple(lines), log and _is_wide(lines), levels=levels)]
 
     def each(
@@ -252,22 +253,18 @@ class _Charts:
         wanted = sorted({float(t) for t in found if is_number(t) and t > 0})
         return tuple((100 * target, f"target {100 * target:g} %") for target in wanted)
 
-    def _marks(self) -> tuple[Mark, ...]:
-        """Where run attempts began and where it went wrong."""
+    def _marks(self, *, labelled: bool) -> tuple[Mark, ...]:
+        """Restarts, and where it went wrong."""
         (run,) = self.runs
         shown = [
             m for m in marks(run.events) if m.kind in TROUBLE or (m.kind == RESTART and m.step)
         ]
         found = []
-        for bad, group in itertools.groupby(
-            sorted(shown, key=lambda mark: mark.kind in TROUBLE), lambda m: m.kind in TROUBLE
-        ):
-            some = list({(mark.step, mark.kind): mark for mark in group}.values())
-            for mark in some[-_MARKS:]:
-                x = {axis: place(run.metrics, [mark.samples], axis) for axis in AXES}
-                named = len(some) <= _LABELLED or mark.kind == FAILED
-                text = f"{mark.kind}, step {mark.step:,}" if named else ""
-                found.append(Mark(self.scaled(x), text, bad))
+        for mark in list({(mark.step, mark.kind): mark for mark in shown}.values())[-_MARKS:]:
+            x = {axis: place(run.metrics, [mark.samples], axis) for axis in AXES}
+            named = labelled and (len(shown) <= _LABELLED or mark.kind == FAILED)
+            text = f"{mark.kind}, step {mark.step:,}" if named else ""
+            found.append(Mark(self.scaled(x), text, mark.kind in TROUBLE))
         return tuple(found)
 
 

@@ -12,6 +12,8 @@ from largebatch.report.runs import Run
 NONE = "–"
 _NAMED = 3
 """Most options in the label of a run."""
+_LETTERS = 60
+"""Most characters of a label."""
 _LARS, _RMSPROP = ("lars",), ("rmsprop_sgd",)
 EFFECTIVE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     **dict.fromkeys(
@@ -95,17 +97,25 @@ def labels(runs: Sequence[Run]) -> list[str]:
     """Return a distinct name of each run: the options that distinguish it, or its directory.
 
     Runs are named by their options (`schedule.peak=0.5`) where one to three options that change
-    the mathematics differ. A label that several runs would share gets the directory as well.
+    the mathematics differ, without their sections if there are several. A label that several runs
+    would share gets the directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
     if not 1 <= len(found) <= _NAMED:
         return [run.name for run in runs]
+    keys = [each.key for each in found]
+    if len(found) > 1:  # without the section, where that leaves them different
+        last = [key.rpartition(".")[2] for key in keys]
+        keys = [n if last.count(n) == 1 else k for k, n in zip(keys, last, strict=True)]
+    values = [tuple(map(value_text, each.values)) for each in found]
     made = [
-        ", ".join(f"{each.key}={value_text(each.values[index])}" for each in found)
+        ", ".join(f"{key}={of[index]}" for key, of in zip(keys, values, strict=True))
         if run.options
         else run.name
         for index, run in enumerate(runs)
     ]
+    if max(map(len, made)) > _LETTERS:
+        return [run.name for run in runs]
     shared = Counter(made)
     return [
         f"{label} ({run.name})" if shared[label] > 1 else label

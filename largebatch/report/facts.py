@@ -164,7 +164,7 @@ def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list
     if any(aims):
         late = [aim[2] if aim else None for aim in aims]
         columns.append(("time to target", late, duration_text, min))
-    if list(labels) != [run.name for run in runs]:
+    if not all(label.startswith(run.name) for label, run in zip(labels, runs, strict=True)):
         columns.append(("directory", [run.name for run in runs], str, None))
     made = [_column(values, shown, better) for _, values, shown, better in columns]
     return [name for name, *_ in columns], [list(row) for row in zip(*made, strict=True)]

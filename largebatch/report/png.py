@@ -11,6 +11,8 @@ from largebatch.report import palette
 from largebatch.report.charts import Bars, Chart, Figure, HeatMap, Line, Panel
 
 _WIDTH = 6.0
+_LETTERS = 100
+"""Of a line of the legend."""
 _CSS_INCH = 80.0
 """Pixels of a panel's height that make an inch."""
 _STYLE = {
@@ -75,9 +77,14 @@ def _chart(chart: Chart) -> Any:
         for value, text in panel.levels:
             ax.axhline(value, color=palette.MUTED.light, linewidth=1, linestyle="--", label=text)
         _scale(ax, panel)
-        if len(ax.get_legend_handles_labels()[0]) > 1 and not panel.rows:
-            ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, borderaxespad=0.2)
     axes[-1].set_xlabel(label)
+    found: dict[str, Any] = {}  # a run that was never evaluated is in the first panel only
+    for ax in axes:
+        found |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    if len(found) > 1 and not chart.panels[0].rows:
+        columns = max(1, min(len(found), _LETTERS // (6 + max(map(len, found)))))
+        made.legend(found.values(), found, loc="outside lower left", ncols=columns)
+        made.set_figheight(made.get_figheight() + 0.18 * -(-len(found) // columns))
     return made
 
 
@@ -103,19 +110,27 @@ def _line(ax: Any, line: Line, axis: str) -> None:
 
 
 def _scale(ax: Any, panel: Panel) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
     ax.set_title(panel.title)
     if panel.rows:
         ax.set_yticks(range(len(panel.rows)), panel.rows)
         ax.set_ylim(len(panel.rows) - 0.5, -0.5)
     elif panel.log:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=6))
-        ax.yaxis.set_minor_locator(NullLocator())
-        ax.yaxis.set_major_formatter("{x:g}")
+        _plain_log(ax.yaxis)
     elif panel.zero:
         ax.set_ylim(bottom=0)
+
+
+def _plain_log(axis: Any) -> None:
+    """Ticks that are plain numbers, some of them at any range."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low) if low > 0 else 1.0
+    subs = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
 
 
 def _map(found: HeatMap) -> Any:
@@ -134,7 +149,9 @@ def _map(found: HeatMap) -> Any:
     ax.set(ylim=(count - 0.5, -0.5), xlabel=found.label)
     ax.set_yticks(range(count), found.names, fontsize=6.5)
     ax.grid(visible=False)
-    made.colorbar(image, ax=ax, pad=0.01, fraction=0.03).outline.set_visible(False)
+    bar = made.colorbar(image, cax=ax.inset_axes((1.02, 0, 0.025, 1)))
+    bar.outline.set_visible(False)
+    _plain_log(bar.ax.yaxis)
     return made
 
 

@@ -81,8 +81,13 @@ def test_runs_are_named_by_what_differs(tmp_path):
         "run.seed=2 (1)",
         "run.seed=2 (2)",
     ]
+    assert named({"seed": 1}, {"seed": 2, "model__width": 8}) == [
+        "width=4, seed=1",
+        "width=8, seed=2",
+    ]
     many = {"seed": 1, "model__width": 8, "model__name": "x", "batch__workers": 2}
     assert named({}, many) == ["0", "1"]
+    assert named({"data__source": "a" * 60}, {"data__source": "b"}) == ["0", "1"]
 
 
 def test_values_are_short():
