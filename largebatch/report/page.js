@@ -418,6 +418,7 @@
       plots.forEach(function (some) { some.forEach(function (u) { u.smooth(); }); });
     }
     slider.addEventListener("input", smooth);
+    smoothing = +slider.value;  // a reload keeps it
     document.querySelectorAll(".sortable button").forEach(function (button) {
       button.addEventListener("click", function () { sort(button); });
     });
@@ -432,7 +433,6 @@
       if (host.clientWidth) { draw(host); }
       watch.observe(host);
     });
-    smoothing = +slider.value;
     label();
   });
 })();
