@@ -4,10 +4,10 @@
     python scripts/report.py runs/seed0 runs/seed1 runs/seed2 --out=compared
     python scripts/report.py --trace=runs/digits
 
-Finished runs, running ones and the remains of broken ones will do. Without --out the page goes to
+A run may be finished, running or broken off. Without --out the page goes to
 RUN/report/report.html, that of several runs to report/ in the folder that holds them all. A profile
 (--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints what the
-device's time went into. docs/report.md says how to read it all.
+device's time went into. docs/report.md explains every figure.
 """
 
 import sys
@@ -18,6 +18,7 @@ from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.guard import exit_code
 from largebatch.report import facts, trace, write
+from largebatch.report.runs import is_run
 
 
 def parser() -> Parser:
@@ -39,11 +40,26 @@ def table(profile: trace.Profile) -> list[str]:
     return [*lines, "", f"{'collective, hidden':<24}{hidden:>8.1%}  within the above"]
 
 
+def selected(paths: Sequence[Path]) -> list[Path]:
+    """Return the runs among paths, such as of `runs/*`, and warn of what else is there.
+
+    What does not exist is kept, and so is everything where no path is a run: that is an error.
+    """
+    found = [path for path in paths if is_run(path) or not path.exists()]
+    if not any(map(is_run, found)):
+        return list(paths)
+    others = [str(path) for path in paths if path not in found]
+    if others:
+        names = ", ".join(others[:3]) + ", …" * (len(others) > 3)
+        print(f"warning: skipped {len(others)} without a run: {names}", file=sys.stderr)
+    return found
+
+
 def run(arguments: Sequence[str]) -> None:
     """Read and write.
 
     Raises:
-      UserError: anything that the user can mend.
+      UserError: a mistake that the user can fix.
     """
     flags = parser().parse_args(arguments)
     if not flags.runs and flags.trace is None:
@@ -52,7 +68,7 @@ def run(arguments: Sequence[str]) -> None:
     if profile is not None:
         print("\n".join(table(profile)))
     if flags.runs:
-        page, runs = write.report(flags.runs, flags.out, profile)
+        page, runs = write.report(selected(flags.runs), flags.out, profile)
         for each in runs:
             top1 = facts.percent(facts.validation(each, "top1"))
             print(f"{each.name}: {each.status}, step {each.step:,}, top-1 {top1}")

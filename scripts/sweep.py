@@ -19,7 +19,7 @@ from largebatch.cli import Overrides, Parser
 from largebatch.config.recipe_file import find
 from largebatch.errors import ConfigError, UserError
 from largebatch.guard import exit_code
-from largebatch.sweep.description import Search
+from largebatch.sweep.description import Search, progress
 from largebatch.sweep.outcome import Objective
 from largebatch.sweep.session import Request, best_command, sweep
 from largebatch.sweep.slurm import Cluster, Resources
@@ -116,6 +116,13 @@ def run(arguments: Sequence[str]) -> None:
         raise UserError("--best needs the --workdir of a sweep")
     else:
         print(best_command(asked.place))
+        ended, total = progress(asked.place)
+        if ended < total:
+            print(
+                f"warning: the sweep is unfinished ({ended} of {total} trials have ended); a "
+                "later trial can be better",
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

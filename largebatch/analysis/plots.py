@@ -14,6 +14,7 @@ MOST_CLASSES = 50
 """Of which the whole matrix is drawn."""
 _COUNTED = 20  # classes up to which the cells hold numbers
 _PAIRS = 30
+_MOST = 1.02  # of axes of shares: a line at 100 % stays off the frame
 _LETTERS = 24  # of a name
 _OTHER = "other"
 
@@ -58,7 +59,7 @@ def reliability_png(report: Report, path: Path) -> None:
         label="at mean confidence, 95 %",
     )
     left.plot([0, 1], [0, 1], "--", color=orange, linewidth=1.2, label="calibrated")
-    left.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
+    left.set(xlim=(0, _MOST), ylim=(0, _MOST), xlabel="confidence", ylabel="accuracy")
     left.set_title(
         f"calibration error {found.expected_error:.2%} "
         f"({report.reliability_by_mass.expected_error:.2%} in bins of equally many)",
@@ -72,7 +73,7 @@ def reliability_png(report: Report, path: Path) -> None:
     )
     for name, value, colour, style in means:
         right.axvline(value, color=colour, linestyle=style, label=f"{name} {value:.2%}")
-    right.set(xlim=(0, 1), xlabel="confidence", ylabel="share of images")
+    right.set(xlim=(0, _MOST), xlabel="confidence", ylabel="share of images")
     right.set_title(f"{len(report.outcomes):,} images", fontsize=9)
     right.legend(loc="best", framealpha=0.85, edgecolor="none", fontsize=8)
     save(made, path)

@@ -1,17 +1,17 @@
-"""What is said of a run in words and numbers."""
+"""Figures of a run in words and numbers."""
 
 import datetime
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from largebatch.report.differences import NONE
 from largebatch.report.runs import Run
 from largebatch.report.seeds import complete, interval
 from largebatch.report.series import against
 from largebatch.report.shapes import is_number
-from largebatch.report.turns import turns_of
+from largebatch.report.turns import FAILED, marks, turns_of
 from largebatch.tracking.progress import images_per_s_text
-
-NONE = "–"
 
 
 class Fact(NamedTuple):
@@ -22,8 +22,46 @@ class Fact(NamedTuple):
     more: str = ""
 
 
+class Cell(NamedTuple):
+    """A cell of a table that can be sorted.
+
+    Attributes:
+        text: what is shown.
+        value: what is sorted by; None sorts last.
+        best: whether it is the best of its column.
+    """
+
+    text: str
+    value: float | str | None = None
+    best: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def failure(run: Run) -> str | None:
+    """Return why a run failed; None for a run that did not."""
+    if run.status != "failed":
+        return None
+    reasons = [mark.text for mark in marks(run.events) if mark.kind == FAILED and mark.text]
+    unknown = "events.jsonl has no reason; see the last lines that the training printed"
+    return reasons[-1] if reasons else unknown
+
+
+def best(runs: Sequence[Run]) -> int | None:
+    """Return the index of the run with the highest validation top-1, then the lowest loss."""
+    scores = [(validation(run, "top1"), validation(run, "loss")) for run in runs]
+    known = [i for i, (top1, _) in enumerate(scores) if is_number(top1)]
+    if len(known) < 2:
+        return None
+    return max(
+        known,
+        key=lambda i: (scores[i][0], -(scores[i][1] if is_number(scores[i][1]) else math.inf)),
+    )
+
+
 def seconds_of(run: Run) -> float | None:
-    """Wall time of all turns, in seconds; of a run that goes on, until its last row."""
+    """Wall time of all attempts, in seconds; of an unfinished run, until its last row."""
     found = [run.summary.get("wall_s")] if run.status != "unfinished" else []
     times = against(run.metrics, "time")
     found += [float(times[-1])] if len(times) else []
@@ -37,7 +75,7 @@ def validation(run: Run, name: str) -> float | None:
 
 
 def target(run: Run) -> tuple[float, int | None, float | None] | None:
-    """The accuracy that was to be reached, and the step and the seconds of when it was."""
+    """The target accuracy, and the step and the seconds at which it was reached."""
     wanted = run.summary.get("target_top1") or run.options.get("run.target")
     if not is_number(wanted) or wanted <= 0:
         return None
@@ -50,7 +88,7 @@ def target(run: Run) -> tuple[float, int | None, float | None] | None:
 
 
 def headline(run: Run) -> list[Fact]:
-    """The figures that are asked for first."""
+    """The figures at the head of the page."""
     rate, last = run.summary.get("images_per_s"), run.metrics[-1] if run.metrics else {}
     if rate is None or run.status == "unfinished":
         rate = last.get("images_per_s", rate)
@@ -59,9 +97,9 @@ def headline(run: Run) -> list[Fact]:
     samples = last.get("samples") or run.summary.get("samples")
     found = [
         Fact("top-1", percent(validation(run, "top1")), f"top-5 {percent(top5)}"),
-        Fact("validation loss", number(validation(run, "loss"), ".4f"), "nats an image"),
-        Fact("time", duration_text(seconds_of(run)), "with compiling"),
-        Fact("throughput", number(rate, ",.0f"), "images a second"),
+        Fact("validation loss", number(validation(run, "loss"), ".4g"), ""),
+        Fact("time", duration_text(seconds_of(run)), "with compilation"),
+        Fact("throughput", number(rate, ",.0f"), "images/s"),
         Fact(
             "samples",
             number(samples, ",.0f"),
@@ -78,7 +116,7 @@ def headline(run: Run) -> list[Fact]:
 
 
 def details(run: Run) -> list[Fact]:
-    """What it ran on and with."""
+    """Hardware, software and recipe of a run."""
     environment, turns = run.config.get("environment", {}), turns_of(run.events)
     facts = turns[-1].facts if turns else {}
     versions = dict(environment.get("versions", {}))
@@ -90,14 +128,14 @@ def details(run: Run) -> list[Fact]:
     began = turns[0].began if turns else 0.0
     rows = (
         ("directory", str(run.path)),
-        ("began", moment(began) if began else ""),
-        ("turns", str(len(turns)) if turns else ""),
+        ("started", moment(began) if began else ""),
+        ("run attempts", str(len(turns)) if turns else ""),
         ("devices", f"{devices} × {kind}" if devices else ""),
         ("processes", str(facts.get("processes") or environment.get("processes") or "")),
         ("host", str(facts.get("host") or "")),
         ("batch", f"{plan['samples_per_step']:,} images" if "samples_per_step" in plan else ""),
         ("model", f"{options.get('model.name')}, width {options.get('model.width')}"),
-        ("optimizer", " ".join(str(options.get(f"optimizer.{k}")) for k in ("name", "flavour"))),
+        ("optimizer", _optimizer(options)),
         ("data", str(options.get("data.source") or "")),
         ("seed", str(options.get("run.seed", ""))),
         ("Python", str(python or "")),
@@ -110,30 +148,50 @@ def details(run: Run) -> list[Fact]:
 _COUNTS = ("skips", "rollbacks", "unreadable")
 
 
-def results(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of several runs."""
+def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list[list[Cell]]]:
+    """Return head and rows of the table of several runs, the best of each column marked."""
     aims = [target(run) for run in runs]
-    head = ["run", "seed", "status", "top-1", "top-5", "validation loss", "time", "throughput"]
-    head += ["time to target"] if any(aims) else []
-    rows = []
-    for run, aim in zip(runs, aims, strict=True):
-        rate = run.summary.get("images_per_s")
-        row = [
-            run.name,
-            str(run.options.get("run.seed", NONE)),
-            run.status,
-            percent(validation(run, "top1")),
-            percent(validation(run, "top5")),
-            number(validation(run, "loss"), ".4f"),
-            duration_text(seconds_of(run)),
-            images_per_s_text(rate) if rate is not None else NONE,
-        ]
-        rows.append(row + ([duration_text(aim[2]) if aim else NONE] if any(aims) else []))
-    return head, rows
+    rates = [run.summary.get("images_per_s") for run in runs]
+    columns = [
+        ("run", list(labels), str, None),
+        ("status", [run.status for run in runs], str, None),
+        ("top-1", [validation(run, "top1") for run in runs], percent, max),
+        ("top-5", [validation(run, "top5") for run in runs], percent, max),
+        ("validation loss", [validation(run, "loss") for run in runs], _loss_text, min),
+        ("time", [seconds_of(run) for run in runs], duration_text, None),
+        ("throughput", rates, lambda r: NONE if r is None else images_per_s_text(r), None),
+    ]
+    if any(aims):
+        late = [aim[2] if aim else None for aim in aims]
+        columns.append(("time to target", late, duration_text, min))
+    if not all(label.startswith(run.name) for label, run in zip(labels, runs, strict=True)):
+        columns.append(("directory", [run.name for run in runs], str, None))
+    made = [_column(values, shown, better) for _, values, shown, better in columns]
+    return [name for name, *_ in columns], [list(row) for row in zip(*made, strict=True)]
+
+
+def _column(
+    values: Sequence[Any], shown: Callable[[Any], str], better: Callable[[Any], Any] | None
+) -> list[Cell]:
+    known = [value for value in values if is_number(value)]
+    top = better(known) if better and len(set(known)) > 1 else None
+    return [
+        Cell(shown(value), value, is_number(value) and top is not None and value == top)
+        for value in values
+    ]
+
+
+def _loss_text(value: float | None) -> str:
+    return number(value, ".4g")
+
+
+def _optimizer(options: Mapping[str, Any]) -> str:
+    name = options.get("optimizer.name")
+    return f"{name}, flavour {options.get('optimizer.flavour')}" if name == "lars" else str(name)
 
 
 def over_seeds(groups: Sequence[Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of recipes, with mean and 95 % interval over their seeds.
+    """Return head and rows of the table of recipes, with mean and 95 % interval over their seeds.
 
     Runs that are not complete count in the number of seeds only.
     """

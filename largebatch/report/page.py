@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from importlib.resources import files
+from typing import Any
 
 from largebatch.report import facts, palette
-from largebatch.report.canvas import Drawing
-from largebatch.report.html import figure, listing, section, table, text, tiles
+from largebatch.report.charts import Bars, Chart, Figure, HeatMap
+from largebatch.report.differences import Difference, differing, value_text
+from largebatch.report.html import bars, figure, listing, section, table, text, tiles
+from largebatch.report.maps import LEAST_ROWS
 from largebatch.report.runs import Run
-from largebatch.report.seeds import differing, groups
+from largebatch.report.seeds import groups
 from largebatch.report.series import AXES
 from largebatch.report.trace import Profile
 from largebatch.report.turns import marks
@@ -16,19 +19,36 @@ from largebatch.report.turns import marks
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
 _KERNELS = 12
-_ORDER = ("loss", "top1", "seeds", "schedule", "throughput", "gradient")
-"""Of the curves where they stand in one column."""
-Pictures = Mapping[str, Sequence[tuple[str, str]]]
-"""Key of a drawing → (axis, SVG) of each; the axis is empty where there is one only."""
+Parts = Mapping[str, Sequence[Figure]]
+"""Part of the page (curves, layers, norms, time, events, trace) → its figures."""
+_HELP = (
+    "Move the pointer over a curve to read values, drag to zoom, double-click to reset; click a "
+    "name to hide its curve."
+)
 
 
-def page(title: str, body: str) -> str:
-    """The whole file."""
+def page(title: str, body: str, figures: Sequence[Figure] = ()) -> str:
+    """The whole file.
+
+    Args:
+        title: of the window.
+        body: HTML, in which `data-figure` names figures by their keys.
+        figures: charts and heat maps that the script draws.
+    """
     colours = "".join(f"--{c.name}:light-dark({c.light},{c.dark});" for c in palette.ALL)
-    here = Path(__file__).parent
-    style = f":root{{{colours}}}\n" + (here / "page.css").read_text()
+    here = files(__package__)
+    style = (here / "uplot" / "uPlot.min.css").read_text() + f"\n:root{{{colours}}}\n"
+    style += (here / "page.css").read_text()
+    names = ("uplot/LICENSE", "uplot/uPlot.iife.min.js", "page.js")
+    licence, library, script = ((here / name).read_text() for name in names)
+    drawn = {f.key: f.as_json() for f in figures if not isinstance(f, Bars)}
+    data: dict[str, Any] = {"figures": drawn}
+    if any(isinstance(found, HeatMap) for found in figures):
+        data["heat"] = _heat()
+    # Within a script nothing is escaped, so nothing in it may look like its end.
+    written = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     choices = "".join(
-        f'<label><input type="radio" name="axis" id="axis-{axis}"{" checked" * (not number)}>'
+        f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not number)}>'
         f"<span>{axis}</span></label>"
         for number, axis in enumerate(AXES)
     )
@@ -36,36 +56,39 @@ def page(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(title)}</title>\n<style>\n{style}</style>\n"
-        f"<script>\n{(here / 'page.js').read_text()}</script>\n</head>\n<body>\n"
+        f"<script>\n/*\n{licence}*/\n{library}</script>\n"
+        f'<script type="application/json" id="data">{written}</script>\n'
+        f"<script>\n{script}</script>\n</head>\n<body>\n"
         '<header class="bar"><div class="brand">largebatch <span>report</span></div>'
+        '<label class="slider">Smoothing <input type="range" id="smoothing" min="0" max="0.98" '
+        'step="0.01" value="0"></label>'
         f"<fieldset><legend>Curves against</legend>{choices}</fieldset>"
         '<button type="button" id="theme" title="Light or dark">Dark</button></header>\n'
+        "<noscript><p>Curves and maps need JavaScript; the PNG files beside this page show them "
+        "too.</p></noscript>\n"
         f"<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
-def single(
-    run: Run, drawings: Mapping[str, Sequence[Drawing]], drawn: Pictures, profile: Profile | None
-) -> str:
+def single(run: Run, parts: Parts, profile: Profile | None) -> str:
     """Everything about one run.
 
     Args:
         run: the run.
-        drawings: by part: curves, layers, norms, time, events, trace.
-        drawn: their pictures.
+        parts: its figures.
         profile: of its device, where there is one.
     """
     head = (
         f'<div class="title"><h1>{text(run.name)}</h1>'
-        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>'
+        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>' + _failure(run)
     )
     return (
         head
         + tiles(facts.headline(run))
         + _remarks(run)
         + listing(facts.details(run))
-        + section("training", "Training", _curves(drawings["curves"], drawn))
-        + inner(run, drawings, drawn, profile)
+        + section("training", "Training", _curves(parts["curves"]))
+        + inner(run, parts, profile)
         + section("options", "Configuration", _options(run))
         + _footer([run])
     )
@@ -73,37 +96,39 @@ def single(
 
 def several(
     runs: Sequence[Run],
-    curves: Sequence[Drawing],
-    each: Mapping[str, Mapping[str, Sequence[Drawing]]],
-    drawn: Pictures,
+    labels: Sequence[str],
+    curves: Sequence[Chart],
+    each: Mapping[str, Parts],
     profiles: Mapping[str, Profile],
 ) -> str:
     """Runs side by side.
 
     Args:
         runs: two or more.
-        curves: figures that show all of them.
-        each: by name of the run and part, its own figures.
-        drawn: pictures of all.
+        labels: a name of each, see `differences.labels`.
+        curves: charts that show all of them.
+        each: by name of the run, its own figures.
         profiles: by name of the run.
     """
     found = groups(runs)
-    together = [group for group in found if len(group) > 1]
     body = f'<div class="title"><h1>{len(runs)} runs compared</h1></div>'
-    body += table(*facts.results(runs), "Results")
-    if together:
-        body += (
-            '<h2>Over seeds</h2><p class="lead">Runs that differ in run.seed only: mean ± half the '
-            "width of the 95 % interval of Student's t, over those that are complete; behind a "
-            "value, of how many where some lack it.</p>"
+    for run, label in zip(runs, labels, strict=True):
+        body += _failure(run, f"{label}: ")
+    body += table(*facts.results(runs, labels), "Results")
+    body += section("training", "Training", _curves(curves))
+    if any(len(group) > 1 for group in found):
+        lead = (
+            '<p class="lead">Runs that differ in run.seed only: mean ± half the width of the 95 % '
+            "interval of Student's t, over those that are complete; behind a value, the number of "
+            "runs that have it.</p>"
         )
-        body += table(*facts.over_seeds(found), "Over seeds")
-    body += section("differences", "Differences of configuration", _differences(runs))
-    body += section("training", "Training", _curves(curves, drawn))
-    for run in runs:
-        parts = inner(run, each[run.name], drawn, profiles.get(run.name), f"{run_key(run)}-")
+        body += section("over_seeds", "Over seeds", lead + table(*facts.over_seeds(found), "Seeds"))
+    body += section("differences", "Differences of configuration", _differences(runs, labels))
+    for run, label in zip(runs, labels, strict=True):
+        parts = inner(run, each[run.name], profiles.get(run.name), f"{run_key(run)}-")
         body += (
-            f'<details class="run"><summary>{text(run.name)}</summary>'
+            f'<details class="run"><summary>{text(label)}</summary>'
+            + _failure(run)
             + tiles(facts.headline(run))
             + _remarks(run)
             + listing(facts.details(run))
@@ -113,23 +138,23 @@ def several(
     return body + _footer(runs)
 
 
-def inner(
-    run: Run,
-    drawings: Mapping[str, Sequence[Drawing]],
-    drawn: Pictures,
-    profile: Profile | None,
-    prefix: str = "",
-) -> str:
+def inner(run: Run, parts: Parts, profile: Profile | None, prefix: str = "") -> str:
     """The parts that belong to one run: layers, statistics, time, events, trace."""
+    few = ""
+    if 0 < len(run.layers) < LEAST_ROWS:
+        few = (
+            f'<p class="lead">Maps of layers over time need {LEAST_ROWS} rows of layers.jsonl; '
+            f"this run has {len(run.layers)}. Log more with a shorter run.layers_every.</p>"
+        )
     return (
-        section(f"{prefix}layers", "Layers", _grid(drawings["layers"], drawn))
-        + section(f"{prefix}norms", "BatchNorm statistics", _grid(drawings["norms"], drawn))
+        section(f"{prefix}layers", "Layers", _grid(parts["layers"]) + few)
+        + section(f"{prefix}norms", "BatchNorm statistics", _grid(parts["norms"]))
         + section(
             f"{prefix}time",
             "Time and events",
-            _grid([*drawings["time"], *drawings["events"]], drawn) + _events(run),
+            _grid([*parts["time"], *parts["events"]]) + _events(run),
         )
-        + section(f"{prefix}trace", "Device", _trace(profile, drawings["trace"], drawn))
+        + section(f"{prefix}trace", "Device", _trace(profile, parts["trace"]))
     )
 
 
@@ -138,22 +163,36 @@ def run_key(run: Run) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
 
 
-def _figure(drawing: Drawing, drawn: Pictures, order: int = 0) -> str:
-    return figure(drawing.title, drawing.caption, drawn[drawing.key], order)
+def _figure(found: Figure) -> str:
+    if isinstance(found, Bars):
+        return figure(found.title, found.caption, bars(found))
+    kind = "chart" if isinstance(found, Chart) else "map"
+    host = f'<div class="{kind}" data-figure="{text(found.key)}"></div>'
+    return figure(found.title, found.caption, host)
 
 
-def _grid(drawings: Sequence[Drawing], drawn: Pictures) -> str:
-    made = "".join(_figure(drawing, drawn) for drawing in drawings)
+def _grid(figures: Sequence[Figure]) -> str:
+    made = "".join(map(_figure, figures))
     return f'<div class="figures">{made}</div>' if made else ""
 
 
-def _curves(drawings: Sequence[Drawing], drawn: Pictures) -> str:
-    """Two columns, of which each is filled by itself: the figures differ in height."""
-    left = [d for d in drawings if d.key in ("loss", "schedule", "seeds")]
-    columns = (left, [d for d in drawings if d not in left])
-    made = ("".join(_figure(d, drawn, _ORDER.index(d.key)) for d in column) for column in columns)
-    stacks = "".join(f'<div class="stack">{column}</div>' for column in made if column)
-    return f'<div class="figures">{stacks}</div>' if stacks else ""
+def _curves(charts: Sequence[Chart]) -> str:
+    return f'<p class="lead">{_HELP}</p>{_grid(charts)}' if charts else ""
+
+
+def _heat() -> list[str]:
+    """The colours of heat maps, from the least to the greatest value."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps[palette.HEAT](share / 255)) for share in range(256)]
+
+
+def _failure(run: Run, label: str = "") -> str:
+    reason = facts.failure(run)
+    if reason is None:
+        return ""
+    return f'<p class="failure" role="alert"><b>{text(label)}Failed.</b> {text(reason)}</p>'
 
 
 def _remarks(run: Run) -> str:
@@ -175,7 +214,7 @@ def _events(run: Run) -> str:
     return f'<details class="events" open><summary>{text(title)}</summary>{made}</details>'
 
 
-def _trace(profile: Profile | None, drawings: Sequence[Drawing], drawn: Pictures) -> str:
+def _trace(profile: Profile | None, figures: Sequence[Figure]) -> str:
     if profile is None:
         return ""
     longest = [
@@ -196,26 +235,33 @@ def _trace(profile: Profile | None, drawings: Sequence[Drawing], drawn: Pictures
     )
     head = ("kernel", "class", "ms", "runs", "from")
     made = table(head, longest, "The longest kernels")
-    return f'<p class="lead">{text(lead)}</p>' + _grid(drawings, drawn) + made
+    return f'<p class="lead">{text(lead)}</p>' + _grid(figures) + made
 
 
-def _differences(runs: Sequence[Run]) -> str:
+def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
     found = differing(runs)
     if not found:
         return '<p class="lead">None: all options are alike.</p>'
-    known = {True: "changes", False: "same", None: facts.NONE}
-    rows = [
-        [each.key, *(_value(v) for v in each.values), known[each.mathematics]] for each in found
-    ]
-    return table(["option", *(run.name for run in runs), "mathematics"], rows, "Differences")
+
+    def made(some: Sequence[Difference], caption: str) -> str:
+        rows = [[each.key, *map(value_text, each.values)] for each in some]
+        return table(["option", *labels], rows, caption)
+
+    changing = [each for each in found if each.mathematics is not False]
+    rest = [each for each in found if each.mathematics is False]
+    body = made(changing, "Differences") if changing else ""
+    if rest:
+        title = f"{len(rest)} different options that do not change the mathematics"
+        body += f"<details><summary>{title}</summary>{made(rest, title)}</details>"
+    return body
 
 
 def _options(run: Run) -> str:
     from largebatch.config.options import options
     from largebatch.config.schema import Config
 
-    default = {key: _value(_plain(field.default)) for key, _, field in options(Config())}
-    chosen = [(key, _value(value)) for key, value in run.options.items()]
+    default = {key: value_text(_plain(field.default)) for key, _, field in options(Config())}
+    chosen = [(key, value_text(value)) for key, value in run.options.items()]
     if not chosen:
         return ""
     changed = [(k, v, default.get(k, facts.NONE)) for k, v in chosen if default.get(k) != v]
@@ -232,14 +278,8 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _value(value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    return facts.NONE if value is None else json.dumps(value, ensure_ascii=False)
-
-
 def _footer(runs: Sequence[Run]) -> str:
     last = max((m.time for run in runs for m in marks(run.events)), default=0.0)
     rows = max((len(run.metrics) for run in runs), default=0)
-    told = f"The last event is of {facts.moment(last)}. " if last else ""
-    return f"<footer>{text(told)}Up to {rows:,} rows of a log were read.</footer>"
+    newest = f"Last event: {facts.moment(last)}. " if last else ""
+    return f"<footer>{text(newest)}Up to {rows:,} rows of a log were read.</footer>"

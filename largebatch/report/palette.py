@@ -34,7 +34,7 @@ SERIES = (
 
 ALL = (INK, MUTED, GRID, SURFACE, PAGE, GOOD, BAD, WAIT, *SERIES)
 HEAT = "viridis"
-"""Of maps: dark to bright in equal steps, both ends apart from either background."""
+"""Of heat maps: dark to bright in equal steps, both ends distinct from either background."""
 
 
 def series(index: int) -> str:

@@ -109,13 +109,18 @@ def load(paths: Sequence[Path]) -> tuple[Run, ...]:
     )
 
 
+def is_run(path: Path) -> bool:
+    """Whether a directory has any of the files that a training writes."""
+    return any((path / file).is_file() for file in _EVIDENCE)
+
+
 def load_one(path: Path, name: str) -> Run:
     """Reads one run; a file that is absent or damaged becomes a remark.
 
     Raises:
         DataError: it is no directory of a run.
     """
-    if not any((path / file).is_file() for file in _EVIDENCE):
+    if not is_run(path):
         what = "holds" if path.is_dir() else "is no directory:"
         raise DataError(
             f"{path} {what} none of {', '.join(_EVIDENCE)}; name the --workdir of a training"

@@ -1,11 +1,9 @@
-"""What seeds say together: mean and interval, and which runs differ in nothing else."""
+"""Runs that differ in their seed only, and mean and interval over them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from largebatch.config.options import options
-from largebatch.config.schema import Config
 from largebatch.report.runs import Run
 
 SEED = "run.seed"
@@ -17,14 +15,6 @@ class Interval(NamedTuple):
     mean: float
     half: float | None
     count: int
-
-
-class Differing(NamedTuple):
-    """An option that runs set differently; mathematics None where the option is not known here."""
-
-    key: str
-    values: tuple[Any, ...]
-    mathematics: bool | None
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -40,27 +30,6 @@ def interval(values: Sequence[float]) -> Interval:
 
     half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
     return Interval(mean, half, count)
-
-
-def differing(runs: Sequence[Run]) -> tuple[Differing, ...]:
-    """The options that not all runs have alike, in the order of the schema.
-
-    Plain dictionaries are compared, so that runs of other versions can be: an option that a version
-    did not have is at its default here, or None where it is not known here. So is every option of
-    a run without a configuration, which makes no difference.
-    """
-    known = {key: field for key, _, field in options(Config())}
-    every = [run.options for run in runs]
-    keys = [*known, *dict.fromkeys(key for found in every for key in found if key not in known)]
-    rows = []
-    for key in keys:
-        default = known[key].default if key in known else None
-        default = list(default) if isinstance(default, tuple) else default
-        values = tuple(found.get(key, default) if found else None for found in every)
-        if len({repr(value) for value, found in zip(values, every, strict=True) if found}) > 1:
-            mathematics = known[key].metadata["mathematics"] if key in known else None
-            rows.append(Differing(key, values, mathematics))
-    return tuple(rows)
 
 
 def groups(runs: Sequence[Run]) -> list[list[Run]]:

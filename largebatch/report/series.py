@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,13 +10,15 @@ from largebatch.report.runs import Rows
 
 AXES = ("epochs", "samples", "time")
 """What a curve can be drawn against; time in seconds."""
+_LEAST_S = 0.5
+_MOST_INTERVALS = 300
 
 
 def against(rows: Rows, axis: str) -> np.ndarray:
     """Where the rows stand on an axis: float64 `[rows]`, NaN where that is not known.
 
-    Time is that of the whole run, in seconds, pauses between its turns left out. A log without the
-    column `seconds` gives what its steps took at the throughput that it states.
+    Time is that of the whole run, in seconds, pauses between run attempts left out. Of a log
+    without the column `seconds` it is what the steps took at the logged throughput.
     """
     if axis == "epochs":
         return rows.column("epoch")
@@ -29,37 +32,40 @@ def against(rows: Rows, axis: str) -> np.ndarray:
     return np.cumsum(np.where(np.isfinite(spent), spent, 0.0))
 
 
-def curve(rows: Rows, name: str, axis: str, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """A column against an axis, thinned; rows that do not have the column are left out.
+def positions(rows: Rows) -> dict[str, np.ndarray]:
+    """Positions of the rows on every axis."""
+    return {axis: against(rows, axis) for axis in AXES}
+
+
+def curve(rows: Rows, name: str, points: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return a column against every axis, thinned; rows without the column are left out.
 
     Args:
         rows: of the log, in order.
         name: column.
-        axis: one of AXES.
-        points: at most about so many.
+        points: upper bound, see `thinned`.
 
     Returns:
-        x and y, float64 `[points]`; y is NaN where a value was not finite, x never.
+        x of each axis and y, float64 `[points]`; y is NaN where a value was not finite.
     """
-    x = against(rows, axis)
-    shown = rows.having(name) & np.isfinite(x)
-    return thinned(x[shown], rows.column(name)[shown], points)
+    chosen = np.flatnonzero(rows.having(name))
+    chosen = chosen[thinned(rows.column(name)[chosen], points)]
+    return {a: x[chosen] for a, x in positions(rows).items()}, rows.column(name)[chosen]
 
 
-def thinned(x: np.ndarray, y: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Some of the points of a curve, with every peak, dip and gap that can be seen.
+def thinned(y: np.ndarray, points: int) -> np.ndarray:
+    """Return the indices of the points that show every peak, dip and gap of a curve.
 
-    The points are cut into equal runs; of each its least and greatest y stay, and one NaN if there
-    is any. The first and the last point of all stay too.
+    The points are divided into equal intervals; of each, the least and greatest y remain, and one
+    NaN if there is any. The first and the last point remain too.
 
     Args:
-        x: `[n]`.
         y: `[n]`.
-        points: n is at most 3 / 2 of this afterwards, and 2; at least 2.
+        points: at most 3 / 2 of this many remain, and 2; at least 2.
     """
-    count = len(x)
+    count = len(y)
     if count <= points:
-        return x, y
+        return np.arange(count)
     kept = {0, count - 1}
     edges = np.linspace(0, count, max(1, points // 2) + 1).astype(int)
     for begin, end in itertools.pairwise(edges):
@@ -69,8 +75,40 @@ def thinned(x: np.ndarray, y: np.ndarray, points: int) -> tuple[np.ndarray, np.n
             kept.add(begin + int(np.argmax(missing)))
         if not missing.all():
             kept |= {begin + int(np.nanargmin(part)), begin + int(np.nanargmax(part))}
-    chosen = np.array(sorted(kept))
-    return x[chosen], y[chosen]
+    return np.array(sorted(kept))
+
+
+class Pooled(NamedTuple):
+    """A column over intervals of time.
+
+    Attributes:
+        x: of each axis, the end of each interval, `[intervals]`.
+        median: of the rows in each interval, `[intervals]`.
+        low: their 10 % quantile.
+        high: their 90 % quantile.
+    """
+
+    x: dict[str, np.ndarray]
+    median: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def pooled(rows: Rows, name: str) -> Pooled:
+    """Return a column in intervals of at least 0.5 s: rows of a few steps are timer noise."""
+    found = positions(rows)
+    time, values = found["time"], rows.column(name)
+    known = np.flatnonzero(np.isfinite(time) & np.isfinite(values))
+    if not known.size:
+        return Pooled({axis: np.empty(0) for axis in AXES}, *(np.empty(0) for _ in range(3)))
+    passed = time[known] - time[known].min()
+    width = max(_LEAST_S, float(passed.max()) / _MOST_INTERVALS)
+    order = np.argsort(passed // width, kind="stable")
+    known, interval = known[order], (passed // width)[order]
+    parts = np.split(known, np.flatnonzero(np.diff(interval)) + 1)
+    quantiles = np.array([np.quantile(values[part], (0.5, 0.1, 0.9)) for part in parts])
+    last = [part[-1] for part in parts]
+    return Pooled({axis: x[last] for axis, x in found.items()}, *quantiles.T)
 
 
 def place(rows: Rows, samples: Sequence[float], axis: str) -> np.ndarray:

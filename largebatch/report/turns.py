@@ -1,4 +1,7 @@
-"""The turns at a run, what their time was spent on, and what happened meanwhile."""
+"""The run attempts, what their time was spent on, and the events of a run.
+
+Each start of the program on a run directory begins an attempt; events.jsonl calls it a turn.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,11 +12,26 @@ from largebatch.report.shapes import is_number
 
 PARTS = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
 """What time is spent on."""
+RESTART, FAILED = "restart", "failed"
+TROUBLE = ("skipped", "rollback", FAILED)
+KINDS = {
+    "start": 7,
+    RESTART: 7,
+    "evaluation": 1,
+    "checkpoint": 2,
+    "preempted": 4,
+    "slow host": 4,
+    "skipped": 6,
+    "rollback": 6,
+    "replay": 5,
+    FAILED: 6,
+}
+"""Kinds of events that are drawn, and the colour of each, an index among `palette.SERIES`."""
 
 
 @dataclasses.dataclass
 class Turn:
-    """From a start of the program to its end.
+    """A run attempt: from a start of the program to its end.
 
     Attributes:
         began: Unix seconds.
@@ -34,7 +52,7 @@ class Mark(NamedTuple):
     """Something that happened."""
 
     kind: str
-    """checkpoint, evaluation, turn, preempted, skipped, rollback, slow host, unhealthy, replay."""
+    """One of KINDS, or hosts."""
     time: float
     step: int
     samples: float
@@ -43,7 +61,7 @@ class Mark(NamedTuple):
 
 
 def turns_of(events: Sequence[Row]) -> list[Turn]:
-    """The turns in order; a `turn` event begins one or, in older logs, a `train_start`."""
+    """Return the run attempts in order; `turn` begins one, in older logs `train_start`."""
     found: list[Turn] = []
     starts = set(_starts(events))
     for index, event in enumerate(events):
@@ -73,20 +91,20 @@ def split(times: Row) -> dict[str, float]:
 
 
 def splits(run: Run) -> list[tuple[str, dict[str, float]]]:
-    """What each turn spent its time on: its title, and seconds by PARTS.
+    """Return what each run attempt spent its time on: its title, and seconds by PARTS.
 
-    Without any `times` event, what the summary says of the last turn; what is left of the wall
-    time is known only where that was the only one.
+    Without any `times` event, what the summary says of the last attempt; the rest of the wall time
+    is known only where that was the only one.
     """
     turns = turns_of(run.events)
-    told = [(f"turn {i}", split(t.times)) for i, t in enumerate(turns, 1) if t.times]
-    if told or not run.summary:
-        return told
+    known = [(f"attempt {i}", split(t.times)) for i, t in enumerate(turns, 1) if t.times]
+    if known or not run.summary:
+        return known
     last = split(run.summary)
     if len(turns) < 2:
         spent = sum(last.values())
         last["other"] = max(0.0, _seconds(run.summary, "wall_s") - spent)
-    title = "whole run" if len(turns) < 2 else f"turn {len(turns)}"
+    title = "whole run" if len(turns) < 2 else f"attempt {len(turns)}"
     return [(title, last)] if sum(last.values()) else []
 
 
@@ -98,14 +116,16 @@ def marks(events: Sequence[Row]) -> list[Mark]:
         name, text = event["event"], ""
         if index in starts:
             count += 1
-            name, text = "turn", _turn_text(count, event)
+            name, text = "start" if count == 1 else RESTART, _attempt_text(count, event)
         elif name == "eval_stop":
             name = "evaluation"
             text = f"top-1 {100 * event['top1']:.2f} %" if is_number(event.get("top1")) else ""
         elif name == "hosts":
             name = "slow host" if event.get("slow") else "hosts"
             text = _host_text(event)
-        elif name not in ("checkpoint", "preempted", "skipped", "rollback", "unhealthy", "replay"):
+        elif name == "unhealthy":
+            name, text = FAILED, str(event.get("why") or "")
+        elif name not in ("checkpoint", "preempted", "skipped", "rollback", "replay"):
             continue
         else:
             text = _rest(event)
@@ -117,7 +137,7 @@ def marks(events: Sequence[Row]) -> list[Mark]:
 
 
 def _starts(events: Sequence[Row]) -> list[int]:
-    """Indices of the events that begin turns."""
+    """Indices of the events that begin run attempts."""
     found, trained = [], True
     for index, event in enumerate(events):
         if event["event"] == "turn" or (event["event"] == "train_start" and trained):
@@ -128,8 +148,8 @@ def _starts(events: Sequence[Row]) -> list[int]:
     return found
 
 
-def _turn_text(number: int, event: Row) -> str:
-    what = "start" if number == 1 else f"turn {number}: resumed after step {event.get('step') or 0}"
+def _attempt_text(number: int, event: Row) -> str:
+    what = f"attempt {number}" + (f", resumed after step {event.get('step') or 0}" * (number > 1))
     device = event.get("device_kind")
     return f"{what}, {event.get('devices')} × {device}" if device else what
 

@@ -1,14 +1,14 @@
-"""From directories of runs to a page and pictures on disk."""
+"""From directories of runs to a page and PNG files on disk."""
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
-from largebatch.report import canvas, curves, maps, page, seeds, trace
-from largebatch.report.canvas import Drawing
+from largebatch.report import curves, differences, facts, maps, page, png, seeds, trace
+from largebatch.report.charts import Figure
 from largebatch.report.runs import Run, load
 from largebatch.report.trace import Profile
 
@@ -43,55 +43,51 @@ def report(
     each = {run.name: _of_run(run, profiles.get(run.name)) for run in runs}
     if len(runs) == 1:
         (run,) = runs
-        parts = {"curves": curves.figures(runs)} | each[run.name]
-        drawn = _drawn([d for part in parts.values() for d in part], out)
-        body, title = page.single(run, parts, drawn, profiles.get(run.name)), run.name
+        parts = {"curves": curves.figures(runs, [run.name])} | each[run.name]
+        figures = [figure for part in parts.values() for figure in part]
+        body, title = page.single(run, parts, profiles.get(run.name)), run.name
     else:
-        together = curves.figures(runs)
+        labels = _marked(differences.labels(runs), facts.best(runs))
+        together = curves.figures(runs, labels)
         spread = curves.over_seeds(seeds.groups(runs))
         together += [spread] if spread else []
         own = {
             run.name: {
-                part: [d._replace(key=f"{page.run_key(run)}-{d.key}") for d in drawings]
-                for part, drawings in each[run.name].items()
+                part: [
+                    dataclasses.replace(figure, key=f"{page.run_key(run)}-{figure.key}")
+                    for figure in figures
+                ]
+                for part, figures in each[run.name].items()
             }
             for run in runs
         }
-        every = [d for parts in own.values() for part in parts.values() for d in part]
-        drawn = _drawn([*together, *every], out)
-        body = page.several(runs, together, own, drawn, profiles)
+        every = [f for parts in own.values() for part in parts.values() for f in part]
+        figures = [*together, *every]
+        body = page.several(runs, labels, together, own, profiles)
         title = f"{len(runs)} runs compared"
+    for figure in figures:
+        png.write(figure, out / f"{figure.key}.png")
     with replacing(out / PAGE) as stream:
-        stream.write(page.page(title, body).encode())
+        stream.write(page.page(title, body, figures).encode())
     return out / PAGE, runs
 
 
-def _of_run(run: Run, profile: Profile | None) -> dict[str, list[Drawing]]:
+def _marked(labels: Sequence[str], best: int | None) -> list[str]:
+    """Labels, of which that of the best run has a star."""
+    return [f"{label} ★" if index == best else label for index, label in enumerate(labels)]
+
+
+def _of_run(run: Run, profile: Profile | None) -> dict[str, list[Figure]]:
     """Its own figures by part of the page."""
     found = maps.of_layers(run)
-    time, events = maps.of_time(run), maps.of_events(run)
+    time, events = maps.of_time(run), curves.of_events(run)
     return {
-        "layers": [drawing for drawing in found if not drawing.key.startswith("bn_")],
-        "norms": [drawing for drawing in found if drawing.key.startswith("bn_")],
+        "layers": [figure for figure in found if not figure.key.startswith("bn_")],
+        "norms": [figure for figure in found if figure.key.startswith("bn_")],
         "time": [time] if time else [],
         "events": [events] if events else [],
         "trace": [maps.of_trace(profile.split)] if profile else [],
     }
-
-
-def _drawn(drawings: Sequence[Drawing], out: Path) -> Mapping[str, list[tuple[str, str]]]:
-    """Each figure as SVG against each of its axes, and as PNG against the first of them."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for drawing in drawings:
-        for axis in drawing.axes or ("",):
-            with canvas.styled():
-                made = drawing.draw(axis)
-            key = f"{drawing.key}-{axis}".strip("-").replace(".", "-")
-            picture = canvas.svg(made, key, f"{drawing.title}: {drawing.caption}")
-            if drawing.key not in found:
-                canvas.png(made, drawing.title, out / f"{drawing.key}.png")
-            found.setdefault(drawing.key, []).append((axis, picture))
-    return found
 
 
 def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:

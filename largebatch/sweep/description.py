@@ -8,7 +8,7 @@ from typing import Any, Literal
 from largebatch.config import Config, changed
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import plain, read_json, write_json
-from largebatch.sweep.outcome import Objective, Trial, best
+from largebatch.sweep.outcome import ENDED, Objective, Trial, best
 from largebatch.sweep.space import Axis
 
 Search = Literal["grid", "quasi", "tpe"]
@@ -125,9 +125,21 @@ def _axis_values(axis: dict[str, Any]) -> str:
     return f"{axis['range']['shape']}:{axis['range']['low']:g}:{axis['range']['high']:g}"
 
 
-def keep_results(workdir: Path, trials: Sequence[Trial]) -> None:
-    """Write ``results.json``: every trial as it stands."""
-    write_json(workdir / RESULTS, {"trials": [dataclasses.asdict(trial) for trial in trials]})
+def keep_results(workdir: Path, trials: Sequence[Trial], total: int) -> None:
+    """Write ``results.json``: every trial as it stands, and the number of trials planned."""
+    rows = [dataclasses.asdict(trial) for trial in trials]
+    write_json(workdir / RESULTS, {"trials": rows, "total": total})
+
+
+def progress(workdir: Path) -> tuple[int, int]:
+    """Return the number of trials of a sweep that have ended, and of all.
+
+    Raises:
+      DataError: there is no sweep.
+    """
+    results = _read(workdir / RESULTS)
+    rows = results.get("trials", ())
+    return sum(row.get("state") in ENDED for row in rows), results.get("total", len(rows))
 
 
 def winner(workdir: Path) -> tuple[dict[str, Any], Trial]:

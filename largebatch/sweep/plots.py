@@ -15,13 +15,15 @@ from largebatch.sweep.view import short_names
 _BELOW = -0.1
 """Height of what has no objective."""
 _ASIDE = 0.03
+_RANKS = ("#d9dde3", "#8fb4d9", "#0b5cad")
+"""Colours from the worst rank to the best."""
 _TITLES = {"top1": "top-1, %", "loss": "validation loss", "target_s": "s to target"}
 
 
 def parallel(
     axes: Sequence[Axis], trials: Sequence[Trial], objective: Objective, path: Path
 ) -> bool:
-    """Draw every trial as a curve through its values to its objective, coloured by its rank.
+    """Draw every trial as a line through its values to its objective, coloured by its rank.
 
     Trials that diverged or never reached the target are dashed and end below it; so are pruned
     ones, which end where they had come to.
@@ -29,7 +31,7 @@ def parallel(
     Returns:
       Whether there was one to draw.
     """
-    from matplotlib import colormaps
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.ticker import MaxNLocator
 
     scored = [trial for trial in trials if _score(trial, objective) is not None]
@@ -46,7 +48,7 @@ def parallel(
     panel.spines[["left", "bottom"]].set_visible(False)
     panel.tick_params(bottom=False)
     columns = len(axes)
-    colours = colormaps["viridis"]
+    colours = LinearSegmentedColormap.from_list("ranks", _RANKS)
 
     def height(trial: Trial) -> float:
         score = _score(trial, objective)
@@ -57,15 +59,13 @@ def parallel(
     for index, trial in enumerate(sorted(drawn, key=lambda t: _order(t, objective))):
         score = _score(trial, objective)
         aside = _ASIDE * (_spread(index, len(drawn)) - 0.5)  # or those that share a value hide
-        x, y = _smooth([*(place(axis, trial) + aside for axis in axes), height(trial)])
+        first = score is not None and score == ranks[-1]
         panel.plot(
-            x,
-            y,
-            color="0.6"
-            if score is None
-            else colours(0.95 * _spread(ranks.index(score), len(ranks))),
+            range(columns + 1),
+            [*(place(axis, trial) + aside for axis in axes), height(trial)],
+            color="0.75" if score is None else colours(_spread(ranks.index(score), len(ranks))),
             linestyle="--" if trial.state != "complete" or score is None else "-",
-            linewidth=1.6,
+            linewidth=2.6 if first else 1.4,
             alpha=0.9,
         )
     for column, axis in enumerate(axes):
@@ -75,15 +75,18 @@ def parallel(
     ends = [(n - low) / (high - low) for n in rounds]
     labels = [(at, f"{scale * n:g}") for at, n in zip(ends, rounds, strict=True) if 0 <= at <= 1]
     lost = sorted({t.state for t in drawn if _score(t, objective) is None} - {"complete"})
-    if any(_score(trial, objective) is None for trial in drawn):
+    lost_any = any(_score(trial, objective) is None for trial in drawn)
+    if lost_any:
         labels.append((_BELOW, ", ".join(lost) or "never"))
     _upright(panel, columns, labels, right=True)
     names = short_names([axis.keys[0] for axis in axes])
-    panel.set_xticks(range(columns + 1), [*names, _TITLES[objective]])
+    panel.set_xticks([])
+    for column, name in enumerate([*names, _TITLES[objective]]):
+        panel.text(column, 1.04, name, ha="center", va="bottom", fontsize=9, fontweight="bold")
     panel.set_yticks([])
-    panel.set_title(f"{len(drawn)} trials, the best in yellow, the worst in violet", fontsize=9)
+    panel.set_title(f"{len(drawn)} trials, the best in blue", fontsize=9)
     panel.set_xlim(-0.3, columns + 0.3)
-    panel.set_ylim(_BELOW - 0.06, 1.06)
+    panel.set_ylim(_BELOW - 0.06 if lost_any else -0.04, 1.12)
     save(made, path)
     return True
 
@@ -150,17 +153,6 @@ def _upright(
             zorder=5,
             bbox=white,
         )
-
-
-def _smooth(heights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """A curve that is level where it meets an axis, so that crossing lines can be followed."""
-    x, y = [], []
-    share = np.linspace(0, 1, 24)
-    ease = share * share * (3 - 2 * share)
-    for column in range(len(heights) - 1):
-        x.append(column + share)
-        y.append(heights[column] + ease * (heights[column + 1] - heights[column]))
-    return np.concatenate(x), np.concatenate(y)
 
 
 def _order(trial: Trial, objective: Objective) -> tuple[bool, float]:

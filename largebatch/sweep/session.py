@@ -133,7 +133,7 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
         if resumed:
             say(f"resuming: {view.summary_line(driver.trials, total)}")
         complete = _run(driver, request, axes, total, stopping)
-    keep_results(workdir, driver.trials)
+    keep_results(workdir, driver.trials, total)
     if not complete:
         raise Interrupted(f"{stopping.reason}: {view.summary_line(driver.trials, total)}")
     _conclude(request, axes, driver.trials, say)
@@ -232,7 +232,7 @@ def _run(
         def watch(trials: Sequence[Trial]) -> None:
             now = {trial.number: trial.state for trial in trials}
             if now != states:  # readable at any time, also after a kill
-                keep_results(request.place, trials)
+                keep_results(request.place, trials, total)
                 states.clear()
                 states.update(now)
             show(trials)

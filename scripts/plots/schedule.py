@@ -1,4 +1,4 @@
-"""A picture of a plan: learning rate, momentum, batch and image size over the training."""
+"""A plot of a plan: learning rate, and what else varies over the training."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _POINTS = 1_000
 
 
 def schedule(plan: Plan, title: str, path: Path) -> None:
-    """Draw it as a PNG."""
+    """Draw a panel for each varying quantity; constants are in the title of the figure."""
     steps = sorted({1 + (plan.steps - 1) * i // (_POINTS - 1) for i in range(_POINTS)})
     epochs = [plan.position(step - 1) / plan.epoch_samples for step in steps]
     rates = [plan.rates(step) for step in steps]
@@ -20,8 +20,14 @@ def schedule(plan: Plan, title: str, path: Path) -> None:
         ("global batch, images", [s.samples_per_step for s in stages]),
         ("image size, pixels", [s.facts.image_shape[0] for s in stages]),
     )
-    made, axes = figure(len(panels), width=3.6, height=3.2)
-    for ax, (name, values), colour in zip(axes, panels, colours(5)[1:], strict=True):
+    varying = [panel for panel in panels if panel is panels[0] or len(set(panel[1])) > 1]
+    constant = [
+        f"{name.partition(',')[0]} {values[0]:,g}"
+        for name, values in panels[1:]
+        if len(set(values)) == 1
+    ]
+    made, axes = figure(len(varying), width=7.2 / min(2, len(varying)), height=3.2)
+    for ax, (name, values), colour in zip(axes, varying, colours(5)[1:], strict=False):
         ax.plot(epochs, values, color=colour, drawstyle="steps-post")
         ax.set_title(name, fontsize=10)
         ax.set_xlabel("epoch")
@@ -31,5 +37,5 @@ def schedule(plan: Plan, title: str, path: Path) -> None:
         elif low >= 0:
             ax.set_ylim(0 if high > 2 * low else None, None)
         ax.yaxis.set_major_formatter("{x:,g}" if high >= 1_000 else "{x:g}")
-    made.suptitle(title, fontsize=11)
+    made.suptitle("\n".join([title, ", ".join(constant)]).strip(), fontsize=10)
     save(made, path)

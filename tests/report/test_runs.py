@@ -119,7 +119,7 @@ def test_json_of_another_shape_is_a_remark(tmp_path, file, content, named):
     (run,) = load([folder])
     assert run.remarks == (f"{file}: {named} is not what it should be and was left out.",)
     said = facts.headline(run) + facts.details(run)
-    facts.results([run])
+    facts.results([run], ["one"])
     facts.target(run)
     turns.splits(run)
     turns.marks(run.events)

@@ -1,10 +1,11 @@
-"""Intervals over seeds, differences of options, runs that belong together."""
+"""Intervals over seeds, and runs that differ in nothing else."""
 
+import numpy as np
 import pytest
 
-from largebatch.report import canvas, curves, facts
+from largebatch.report import curves, facts
 from largebatch.report.runs import load
-from largebatch.report.seeds import differing, groups, interval
+from largebatch.report.seeds import groups, interval
 from tests.report import made_up
 
 
@@ -19,43 +20,6 @@ def test_the_interval_by_hand():
 
 def test_one_value_has_no_interval():
     assert interval([0.7]) == (0.7, None, 1)
-
-
-def test_only_what_differs_in_the_order_of_the_schema(tmp_path):
-    runs = load(
-        [
-            made_up.write(tmp_path / "a"),
-            made_up.write(tmp_path / "b", seed=1, model__width=8, data__made_up="x"),
-            made_up.write(tmp_path / "c", batch__workers=16),
-        ]
-    )
-    assert differing(runs) == (
-        ("model.width", (4, 8, 4), True),
-        ("batch.workers", (8, 8, 16), True),
-        ("run.seed", (0, 1, 0), True),
-        ("data.made_up", (None, "x", None), None),
-    )
-    assert differing(runs[:1]) == ()
-
-
-def test_an_option_that_a_version_lacked_is_at_its_default(tmp_path):
-    runs = load(
-        [
-            made_up.write(tmp_path / "a", run__log_every="10 steps"),
-            made_up.write(tmp_path / "b", batch__stages=[]),
-            made_up.write(tmp_path / "c", run__log_every="5 steps"),
-        ]
-    )
-    assert differing(runs) == (("run.log_every", ("10 steps", "10 steps", "5 steps"), False),)
-    assert differing(runs[:2]) == ()
-
-
-def test_a_run_without_a_configuration_differs_in_nothing(tmp_path):
-    folders = [made_up.write(tmp_path / name) for name in "ab"]
-    (folders[1] / "config.json").unlink()
-    runs = load(folders)
-    assert differing(runs) == ()
-    assert groups(runs) == [[runs[0]], [runs[1]]]
 
 
 def test_groups_differ_in_the_seed_only_and_count_each_once(tmp_path):
@@ -94,10 +58,10 @@ def test_only_complete_runs_enter_the_mean(tmp_path):
     assert time == "25.0 ± 0.0 s"
     # The curve has the evaluations of the complete ones that logged any.
     drawn = curves.over_seeds(groups(load([tmp_path / f"s{seed}" for seed in (0, 1, 4, 5)])))
-    with canvas.styled():
-        (ax,) = drawn.draw("samples").axes
-    assert [line.get_label() for line in ax.lines] == ["s0 and 1 more, 2 of 4 seeds"]
-    assert len(ax.lines[0].get_xdata()) == 4
+    (line,) = drawn.panels[0].lines
+    assert line.label == "s0 and 1 more, 2 of 4 seeds"
+    np.testing.assert_array_equal(line.x["samples"], [1000, 2000, 3000, 4000])
+    assert (line.band[0] <= line.y).all()
     assert curves.over_seeds(groups(load([tmp_path / f"s{seed}" for seed in (0, 4, 5)]))) is None
 
 

@@ -1,4 +1,4 @@
-"""Turns, their times, and what happened."""
+"""Run attempts, their times, and events."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_two_turns_and_the_last_times_of_each():
     assert (first.seconds, second.seconds) == (13, 11)
     assert splits(run(EVENTS)) == [
         (
-            "turn 1",
+            "attempt 1",
             {
                 "compile": 3.0,
                 "data wait": 2.0,
@@ -30,7 +30,7 @@ def test_two_turns_and_the_last_times_of_each():
             },
         ),
         (
-            "turn 2",
+            "attempt 2",
             {
                 "compile": 1.0,
                 "data wait": 0.5,
@@ -64,7 +64,7 @@ def test_without_times_the_summary_tells():
     assert list(found.values()) == [3, 4, 6, 0, 0, 7]  # in the order of PARTS
     # After a resume the wall time is that of all turns: what else it went into is not known.
     ((title, found),) = splits(run([event("train_start", 0), event("train_start", 9, 5)], summary))
-    assert (title, found["other"]) == ("turn 2", 0)
+    assert (title, found["other"]) == ("attempt 2", 0)
     assert splits(run()) == []
     assert splits(run(summary={"status": "preempted", "wall_s": None})) == []
 
@@ -77,17 +77,19 @@ def test_rounding_makes_no_negative_time():
 def test_what_happened():
     found = [(mark.kind, mark.step, mark.text) for mark in marks(EVENTS)]
     assert found == [
-        ("turn", 0, "start, 2 × H200"),
+        ("start", 0, "attempt 1, 2 × H200"),
         ("evaluation", 10, "top-1 40.00 %"),
         ("checkpoint", 10, ""),
         ("slow host", 12, "process 1 on b takes 1.50 × the median, input"),
         ("preempted", 13, ""),
-        ("turn", 13, "turn 2: resumed after step 13, 1 × H200"),
+        ("restart", 13, "attempt 2, resumed after step 13, 1 × H200"),
         ("skipped", 15, ""),
         ("rollback", 16, "reason loss"),
     ]
 
 
 def test_events_of_any_shape_are_taken():
+    why = "the loss of step 26 is nan"
+    assert marks([event("unhealthy", 1, 26, why=why)])[0][::4] == ("failed", why)
     odd = [{"event": "hosts"}, {"event": "eval_stop", "top1": None}, {"event": "unheard of"}]
     assert [mark.kind for mark in marks(odd)] == ["hosts", "evaluation"]

@@ -4,6 +4,7 @@ import gzip
 import html.parser
 import json
 import re
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 
 from largebatch.errors import DataError, UserError
 from largebatch.report import page, palette
+from largebatch.report.charts import Chart, Line, Panel
 from largebatch.report.write import report
 from tests.report import made_up
 
@@ -53,6 +55,11 @@ class Page(html.parser.HTMLParser):
         self.words.append(data)
 
 
+def data(path):
+    """The figures of the page as its script gets them."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text())[1])["figures"]
+
+
 def checked(path):
     """The page, after what holds of any."""
     text = path.read_text()
@@ -61,13 +68,16 @@ def checked(path):
     for link in found.links:
         assert link.startswith(("#", "data:image/png;base64,"))
         assert not link.startswith("#") or link[1:] in found.ids
-    assert "://" not in text
+    library = resources.files("largebatch.report") / "uplot"
+    assert (library / "LICENSE").read_text() in text
+    own = text.replace((library / "uPlot.iife.min.js").read_text(), "")
+    assert len(own) < len(text)
+    assert "://" not in own
     assert "@import" not in text
-    assert found.scripts == 1
-    # Every colour is a variable, so that the same picture serves light and dark.
-    body = text.partition("<body>")[2]
-    assert not re.search(r"#[0-9a-f]{6}\b", re.sub(r"base64,[^\"]*", "", body))
-    assert "var(--muted)" in body or "<svg" not in body
+    assert found.scripts == 3
+    # Every colour is a variable, so that the same page serves light and dark.
+    assert not re.search(r"#[0-9a-f]{6}\b", text.partition("<body>")[2])
+    assert {*re.findall(r'data-figure="(.*?)"', text)} == {*data(path)}
     return found
 
 
@@ -82,7 +92,7 @@ def test_one_run_with_all_that_there_can_be(whole):
     words = " ".join(found.words)
     for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200", "conv.1"):
         assert expected in words
-    titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and waits", "Gradient norm")
+    titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
     titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
     titles += ("BatchNorm variances: drift", "Where the time went", "Events")
     titles += ("Where a step's time goes", "Configuration")
@@ -124,6 +134,76 @@ def test_several_runs(tmp_path, profile):
     assert (path.parent / "s0-trust_ratio.png").is_file()
     with pytest.raises(DataError, match="goes with one run"):
         report(folders, profile=profile)
+
+
+def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
+    why = "the loss of step 26 is nan; lower schedule.peak=1000"
+    events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
+    metrics = made_up.rows(25)
+    metrics[-1]["loss"] = 1e15
+    failed = made_up.SUMMARY | {"status": "failed", "steps": 25}
+    folder = made_up.write(tmp_path / "one", events=events, metrics=metrics, summary=failed)
+    path, _ = report([folder])
+    text = path.read_text()
+    (box,) = re.findall(r'<p class="failure".*?</p>', text)
+    assert why in box
+    assert text.index("<h1>") < text.index(box) < text.index('class="tiles"')
+    loss = data(path)["loss"]
+    assert loss["panels"][0]["log"]
+    assert [(m["x"]["samples"], m["bad"], m["text"]) for m in loss["marks"]] == [
+        (2600, True, "failed, step 26")
+    ]
+    # Of a failure that left no reason, the page says so.
+    bare = made_up.write(tmp_path / "two", events=[], summary=failed, metrics=metrics)
+    (box,) = re.findall(r'<p class="failure".*?</p>', report([bare])[0].read_text())
+    assert "events.jsonl has no reason" in box
+
+
+def test_a_loss_of_any_magnitude_has_ticks(tmp_path):
+    from largebatch.report import png
+
+    labels = []
+
+    def kept(made, path, **_):
+        labels[:] = [text.get_text() for text in made.axes[0].get_yticklabels()]
+
+    for top in (3.0, 30.0, 1e4, 1e15, 1e30):
+        x = {"epochs": np.array([1.0, 2.0])}
+        line = Line("a", 0, x, np.array([1.0, top]))
+        chart = Chart("k", "t", "c", (Panel("loss", (line,), log=True),), {"epochs": "epochs"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("matplotlib.figure.Figure.savefig", kept)
+            png.write(chart, tmp_path / "x.png")
+        assert len([label for label in labels if label]) >= 2, top
+
+
+def test_constants_are_a_sentence_and_few_rows_are_no_map(tmp_path):
+    folder = made_up.write(tmp_path / "one")
+    made_up.jsonl(folder / "layers.jsonl", made_up.layers()[:7])
+    path, _ = report([folder])
+    assert [panel["title"] for panel in data(path)["schedule"]["panels"]] == ["learning rate"]
+    assert "Constant: momentum 0.9, batch 100 images, image size 8 px." in path.read_text()
+    assert "trust_ratio" not in data(path)
+    assert not (path.parent / "trust_ratio.png").exists()
+    assert "need 8 rows of layers.jsonl; this run has 7" in path.read_text()
+
+
+def test_a_comparison_names_runs_marks_the_best_and_hides_what_has_no_effect(tmp_path):
+    folders = []
+    for number, workers in enumerate((4, 8)):
+        metrics = made_up.rows()
+        metrics[-1] |= {"validation/top1": 0.5 + 0.1 * number, "validation/loss": 1 / 3}
+        changes = {"batch__workers": workers, "optimizer__rmsprop_rate": 0.1 / (3 + number)}
+        folders.append(made_up.write(tmp_path / f"000{number}", metrics=metrics, **changes))
+    path, _ = report(folders)
+    text = path.read_text()
+    assert "rmsprop_rate" not in text.partition('<details class="run">')[0]
+    places = [text.index(f'<section id="{key}">') for key in ("training", "differences")]
+    assert places == sorted(places)
+    for panel in data(path)["top1"]["panels"]:
+        labels = [line["label"] for line in panel["lines"]]
+        assert labels == ["batch.workers=4", "batch.workers=8 ★"]
+    assert re.findall(r'class="best"[^>]*>(.*?)<', text) == ["60.00\u00a0%"]  # losses are equal
 
 
 def test_everything_of_a_run_is_escaped(tmp_path):
@@ -203,8 +283,10 @@ def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     (folder / "layers.jsonl").unlink()
     path, _ = report([folder])
     assert path.stat().st_size < 3e6
-    # The spike is there: the loss is drawn on a logarithmic axis up to it.
-    assert re.search(r">\s*1000\s*</text>", path.read_text())
+    # The spike is there, on a logarithmic axis.
+    (panel,) = data(path)["loss"]["panels"]
+    assert panel["log"]
+    assert max(panel["lines"][0]["y"]) == 5e3
 
 
 def test_places_that_cannot_be_written(tmp_path):

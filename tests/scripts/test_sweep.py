@@ -16,6 +16,8 @@ import sweep
 
 import train
 from largebatch.guard import PREEMPTED
+from largebatch.sweep.description import keep, keep_results
+from tests.sweep.test_view import TRIALS, about
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
@@ -82,6 +84,20 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
     assert sweep.main([DIGITS, *arguments]) == 0
     assert "and 12 that depend on what these come to" in capsys.readouterr().out
     assert not any(tmp_path.iterdir())
+
+
+def test_the_best_of_an_unfinished_sweep_has_a_warning(capsys, tmp_path):
+    keep(tmp_path, about())
+    keep_results(tmp_path, TRIALS, 6)
+    assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("python train.py ")
+    assert said.out.count("\n") == 1
+    assert said.err.startswith("warning: ")
+    assert "4 of 6" in said.err
+    keep_results(tmp_path, TRIALS[:4], 4)
+    assert sweep.main([f"--workdir={tmp_path}", "--best"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_help_fits_a_screen(capsys):

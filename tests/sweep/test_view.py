@@ -11,8 +11,9 @@ from rich.console import Console
 
 from largebatch.config import command_line, load
 from largebatch.errors import ConfigError, DataError
+from largebatch.files import write_json
 from largebatch.sweep import command, plots, view
-from largebatch.sweep.description import describe, keep, keep_results, winner
+from largebatch.sweep.description import describe, keep, keep_results, progress, winner
 from largebatch.sweep.outcome import Trial, ranked
 from largebatch.sweep.session import best_command
 from largebatch.sweep.space import from_text
@@ -42,7 +43,7 @@ def about(**changes):
 def test_the_command_of_the_winner_reads_back(tmp_path):
     """A shell splits it into what train.py reads, quotes, blanks and all."""
     keep(tmp_path, about())
-    keep_results(tmp_path, TRIALS)
+    keep_results(tmp_path, TRIALS, 6)
     words = shlex.split(best_command(tmp_path))
     assert words[:2] == ["python", "train.py"]
     assert words[2:4] == [f"--config={ROOT}/configs/digits.py", f"--workdir={tmp_path}/best"]
@@ -83,11 +84,18 @@ def test_another_sweep_is_told_from_this_one(tmp_path):
         keep(tmp_path, about())
 
 
+def test_progress_counts_the_trials_that_have_ended(tmp_path):
+    keep_results(tmp_path, TRIALS, 6)
+    assert progress(tmp_path) == (4, 6)
+    write_json(tmp_path / "results.json", {"trials": []})  # of an older version
+    assert progress(tmp_path) == (0, 0)
+
+
 def test_no_winner_yet(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         winner(tmp_path)
     keep(tmp_path, about())
-    keep_results(tmp_path, TRIALS[2:])
+    keep_results(tmp_path, TRIALS[2:], 6)
     with pytest.raises(DataError, match="none of the 3 trials"):
         winner(tmp_path)
 

@@ -1,0 +1,79 @@
+"""Screenshots of a report for the documentation: light, dark and on a phone.
+
+    python train.py --workdir=runs/digits --config.run.layers_every='10 steps' \
+        --config.run.evaluate_every='2 epochs' --config.run.target=0.98
+    python scripts/plots/report_images.py runs/digits
+
+It needs Chromium on PATH and writes report_light.png, report_dark.png and report_phone.png to
+docs/images.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from largebatch.errors import UserError
+from largebatch.guard import exit_code
+from largebatch.report import write
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+_SHOTS = (("light", 1, 1200, 1500), ("dark", 0, 1200, 2350), ("phone", 1, 390, 1700))
+"""Name, Chromium's number of the colour scheme, width and height in CSS pixels."""
+_FRAME = (
+    "<!doctype html><style>body{{margin:0}}iframe{{border:0;width:{0}px;height:{1}px}}</style>"
+    '<iframe src="report.html"></iframe>'
+)
+"""Chromium has no window as narrow as a phone, but a frame can be."""
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-sync", "--disable-background-networking", "--disable-component-update"),
+    *("--hide-scrollbars", "--allow-file-access-from-files", "--virtual-time-budget=3000"),
+)
+
+
+def shoot(run: Path, images: Path) -> None:
+    """Draw the report of a run and photograph it.
+
+    Raises:
+      UserError: no run, or no Chromium.
+    """
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        raise UserError("chromium: expected on PATH, not found; use apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        write.report([run], Path(folder))
+        for name, scheme, width, height in _SHOTS:
+            frame = Path(folder) / f"{name}.html"
+            frame.write_text(_FRAME.format(width, height))
+            path = images / f"report_{name}.png"
+            command = [
+                *(browser, *_FLAGS, f"--blink-settings=preferredColorScheme={scheme}"),
+                *(f"--user-data-dir={folder}/{name}", f"--window-size={max(width, 500)},{height}"),
+                *(f"--screenshot={path}", frame.as_uri()),
+            ]
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+            _crop(path, width, height)
+            print(path)
+
+
+def _crop(path: Path, width: int, height: int) -> None:
+    from PIL import Image
+
+    with Image.open(path) as whole:
+        cropped = whole.crop((0, 0, width, height)).convert("RGB")
+    cropped.quantize(256).save(path, optimize=True)  # a quarter of the size, and flat colours stay
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    return exit_code(lambda: shoot(Path(arguments[0]), IMAGES))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
