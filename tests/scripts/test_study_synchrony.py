@@ -79,9 +79,7 @@ def test_arrivals_drawn_are_near_those_of_the_closed_form():
 )
 def test_mistakes_are_told_in_one_line(flags, message, capsys, tmp_path):
     flags = [flag.replace("IMAGES", str(tmp_path)) for flag in flags]
-    with pytest.raises(SystemExit) as stopped:
-        study_synchrony.main(flags)
-    assert stopped.value.code == 2
+    assert study_synchrony.main(flags) == 2
     error = capsys.readouterr().err
     assert error.startswith(message)
     assert error.count("\n") == 1

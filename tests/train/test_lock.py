@@ -272,7 +272,7 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "run" / lock.NAME).mkdir(parents=True)
     for directory in (tmp_path / "file" / "run", tmp_path / "run"):
-        with pytest.raises(UserError, match=r"cannot be written to .*; choose another directory"):
+        with pytest.raises(UserError, match=r"cannot be written to .*; use another --workdir"):
             taken(directory)
 
 
