@@ -63,7 +63,10 @@ class Stem(nnx.Module):
         self.bn = norm(features)
 
     def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
-        """Images (batch, height, width, channels) to features at a quarter of the resolution."""
+        """Return features of images (batch, height, width, channels).
+
+        At a quarter of the height and width; at all of them with the stem ``small``.
+        """
         x = self.conv.on_blocks(x) if self.kind == "space_to_depth" else self.conv(x)
         x = self.bn(x, mode, relu=True)
         return x if self.kind == "small" else max_pool(x)
