@@ -13,6 +13,7 @@ from largebatch.recipes import Published, load_recipe
 from largebatch.recipes.forecast import forecast
 from largebatch.recipes.text import facts_of
 from largebatch.train.figures import SeedResult, estimate, olympic_mean
+from largebatch.train.making import model_of
 
 
 def record(
@@ -74,7 +75,7 @@ def prediction(recipe: Path, published: Published) -> Prediction | None:
     if not published.cluster or not devices or facts is None:
         return None
     plan = resolve(full.config, facts)
-    return forecast(plan, devices, published.cluster, published.round)
+    return forecast(plan, model_of(plan), devices, published.cluster, published.round)
 
 
 class Row(NamedTuple):
