@@ -40,6 +40,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scale", choices=get_args(Scale), default="full", help="size (full)")
     parser.add_argument("--out", type=Path, default=Path("records"), help="directory (records)")
     parser.add_argument(
+        "--cluster",
+        default="",
+        help="machines that it runs on, such as dgx-h100, for a prediction beside the time (none)",
+    )
+    parser.add_argument(
         "--workdir", type=Path, default=Path("runs"), help="where the runs themselves go (runs)"
     )
     flags, others = parser.parse_known_args(arguments)
@@ -58,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             scale=flags.scale,
             overrides=tuple(overrides),
             command=shlex.join(["python", "scripts/reproduce.py", *arguments]),
+            cluster=flags.cluster,
         )
         reproduce(request, measure.environment(), published, hosts=hosts)
     except UserError as error:
