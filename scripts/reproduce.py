@@ -20,16 +20,17 @@ from typing import get_args
 from benchmarks import measure
 
 from largebatch.config import command_line
-from largebatch.errors import UserError
+from largebatch.guard import Guard, exit_code, leave
 from largebatch.parallel import processes
+from largebatch.parallel.peers import peers_of
 from largebatch.recipes import load_recipe
 from largebatch.train.reproduction import Request, Scale, reproduce
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run all seeds; the result is the process's exit code."""
+def run(arguments: Sequence[str]) -> None:
+    """Run all seeds and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,29 +49,31 @@ def main(arguments: Sequence[str]) -> int:
         "--workdir", type=Path, default=Path("runs"), help="where the runs themselves go (runs)"
     )
     flags, others = parser.parse_known_args(arguments)
-    try:
-        overrides = command_line.overrides(others)
-        recipe = Path(flags.recipe)
-        if recipe.suffix != ".py":
-            recipe = CONFIGS / f"{flags.recipe}.py"
-        published = load_recipe(recipe).published
+    overrides = command_line.overrides(others)
+    recipe = Path(flags.recipe)
+    if recipe.suffix != ".py":
+        recipe = CONFIGS / f"{flags.recipe}.py"
+    loaded = load_recipe(recipe, overrides)
+    request = Request(
+        recipe=recipe,
+        out=flags.out,
+        runs_in=flags.workdir,
+        runs=flags.runs,
+        scale=flags.scale,
+        overrides=tuple(overrides),
+        command=shlex.join(["python", "scripts/reproduce.py", *arguments]),
+        cluster=flags.cluster,
+    )
+    with Guard(loaded.config.health).watching() as guard:
         hosts = processes.initialise()
-        request = Request(
-            recipe=recipe,
-            out=flags.out,
-            runs_in=flags.workdir,
-            runs=flags.runs,
-            scale=flags.scale,
-            overrides=tuple(overrides),
-            command=shlex.join(["python", "scripts/reproduce.py", *arguments]),
-            cluster=flags.cluster,
-        )
-        reproduce(request, measure.environment(), published, hosts=hosts)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        guard.join(peers_of(loaded.config.health.peer_timeout_s))
+        reproduce(request, measure.environment(), loaded.published, hosts=hosts, guard=guard)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    return exit_code(lambda: run(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from largebatch.cluster.prediction import Prediction, known_clusters
 from largebatch.config import load
 from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.files import replacing, write_json
+from largebatch.guard import IDLE, Guard
 from largebatch.parallel import compiler, processes
 from largebatch.recipes import Published, load_recipe
 from largebatch.tracking.compliance import check_log
@@ -61,6 +62,7 @@ def reproduce(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
+    guard: Guard = IDLE,
 ) -> Path:
     """Run all seeds and write the record.
 
@@ -70,12 +72,14 @@ def reproduce(
         published: the row that is repeated; None for a recipe of our own.
         hosts: how the processes found each other, for people.
         devices: None for all devices of all processes.
+        guard: of each run; a run that is stopped ends the reproduction.
 
     Returns:
         The record's folder.
 
     Raises:
-        UserError: anything that the user can mend.
+        UserError: a mistake that the user can correct.
+        Interrupted: it was asked to stop; a clocked run cannot be resumed.
     """
     if request.runs < 1:
         raise UserError(f"--runs={request.runs} is no run; give 1 or more")
@@ -108,7 +112,7 @@ def reproduce(
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     with _compiling_once():
-        results = [_run(request, overrides, seed, folder, hosts, devices) for seed in seeds]
+        results = [_run(request, overrides, seed, folder, hosts, devices, guard) for seed in seeds]
     if jax.process_index() == 0:
         about = {
             "recipe": request.recipe.stem,
@@ -209,13 +213,15 @@ def _run(
     folder: Path,
     hosts: str,
     devices: Sequence[jax.Device],
+    guard: Guard,
 ) -> SeedResult | None:
     """One seed, in a working directory of its own; None on processes other than 0."""
     workdir = request.runs_in / folder.name / f"seed_{seed}"
     chosen = (*overrides, ("run.seed", str(seed)))
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
-    summary = session.run(load(request.recipe, chosen), asked, hosts=hosts, devices=devices)
-    target = load(request.recipe, chosen).run.target
+    config = load(request.recipe, chosen)
+    summary = session.run(config, asked, hosts=hosts, devices=devices, guard=guard)
+    target = config.run.target
     return processes.first_process_does(
         lambda: _kept(workdir, folder, seed, summary, has_target=bool(target))
     )
