@@ -4,8 +4,8 @@
 
 Start it as the job will be started, with its launcher and its options: the whole argument list of
 train.py or scripts/reproduce.py is accepted. Nothing is trained and nothing is left behind. The
-exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake on the command line, 70 where
-another process did not answer.
+exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake on the command line, 70
+where another process did not answer.
 """
 
 import argparse
