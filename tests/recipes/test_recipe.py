@@ -197,3 +197,46 @@ def test_doubts(sections, said):
 def test_no_doubts_where_all_is_usual():
     config, made = plan(batch={"workers": 64, "images_per_worker": 64}, data={"epoch_end": "drop"})
     assert forecast.doubts(config, made) == []
+
+
+def rates(name):
+    """Learning rates of all steps of a recipe."""
+    recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.py")
+    made = resolve(recipe.config, text.facts_of(recipe))
+    return [made.rates(step).learning_rate for step in range(1, made.steps + 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "peak", "warmup", "steps"),
+    [
+        ("mlperf06_nvidia_33k", 31.2, 25 * 39, 77 * 39),
+        ("mlperf06_nvidia_54k", 38.0, 25 * 24, 90 * 24),
+        ("mlperf06_nvidia_60k", 40.7, 33 * 22, 90 * 22),
+    ],
+)
+def test_rates_of_nvidias_v06_program(name, peak, warmup, steps):
+    """PolySchedule of common/fit.py, which counts updates from 1."""
+
+    def program(update):
+        if update <= warmup:
+            return peak * update / warmup
+        return 1e-4 + (peak - 1e-4) * (1 - (update - warmup) / (steps - warmup)) ** 2
+
+    assert rates(name) == pytest.approx([program(i) for i in range(1, steps + 1)], rel=1e-9)
+
+
+def test_rates_of_googles_v06_program_at_32k():
+    """poly_rate_schedule of lars_util.py with run_and_time.sh's 2,983 steps, from step 0."""
+    peak, steps, batch, images = 31.2, 2983, 32_768, 1_281_167
+    warmup = 25 * images // batch
+
+    def program(step):
+        if step * batch / images <= 25:
+            return peak * step * batch / images / 25
+        done = max(1, step - warmup) / (steps - warmup + 1)
+        return 1e-4 + (peak - 1e-4) * (1 - done) ** 2
+
+    found = rates("mlperf06_google_32k")
+    assert len(found) == steps
+    # Whole steps of the program against samples of ours.
+    assert found == pytest.approx([program(i) for i in range(steps)], abs=5e-4 * peak)
