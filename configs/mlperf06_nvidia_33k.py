@@ -25,21 +25,17 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} {families.STATISTICS} data.crop_area",
+    S=f"{families.MXNET_V06} {families.STATISTICS}",
     U="data.flip comm.wire",
 )
 
 
 def get_config() -> ConfigDict:
     """512 workers of 65 images."""
-    return families.mlperf(
+    return families.nvidia_v06(
         workers=512,
         images_per_worker=65,
-        dtype="float16",
-        flavour="nvidia",
-        length="77 epochs",
+        epochs=77,
         peak=31.2,
-        warmup="25 epochs",
-        momentum=0.9,
-        weight_decay=2e-4,
+        warmup_epochs=25,
     )

@@ -25,7 +25,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} data.crop_area",
+    S=families.MXNET_V06,
     C=families.STATISTICS,
     U="data.flip comm.wire",
 )
@@ -33,14 +33,10 @@ SOURCES = sources(
 
 def get_config() -> ConfigDict:
     """1,040 workers of 52 images."""
-    return families.mlperf(
+    return families.nvidia_v06(
         workers=1040,
         images_per_worker=52,
-        dtype="float16",
-        flavour="nvidia",
-        length="90 epochs",
+        epochs=90,
         peak=38.0,
-        warmup="25 epochs",
-        momentum=0.9,
-        weight_decay=2e-4,
+        warmup_epochs=25,
     )

@@ -25,7 +25,7 @@ PUBLISHED = Published(
 )
 
 SOURCES = sources(
-    S=f"{families.MLPERF} data.crop_area",
+    S=families.MXNET_V06,
     C=families.STATISTICS,
     U="data.flip comm.wire",
 )
@@ -33,14 +33,10 @@ SOURCES = sources(
 
 def get_config() -> ConfigDict:
     """1,536 workers of 39 images."""
-    return families.mlperf(
+    return families.nvidia_v06(
         workers=1536,
         images_per_worker=39,
-        dtype="float16",
-        flavour="nvidia",
-        length="90 epochs",
+        epochs=90,
         peak=40.7,
-        warmup="33 epochs",
-        momentum=0.9,
-        weight_decay=2e-4,
+        warmup_epochs=33,
     )

@@ -6,6 +6,12 @@ ImageNet Training in Minutes (arXiv 1709.05011) with LARS (arXiv 1708.03888): 75
 The peak rate is published nowhere that could be read; 32 is the MLPerf reference's for this batch.
 Warm-up, weight decay and the form of LARS are from memory. The paper augments heavily; which way is
 not known.
+
+Decay: (1 - t/T)^2 counts here from the end of the warm-up, as in the MLPerf reference, which the
+peak is from. Algorithm 1 of the paper reads as counting t from the start of training, and NVIDIA's
+Caffe, a solver of that time, does so (`poly` in sgd_solver.cpp). After the warm-up the two curves
+differ by one factor, (85/90)^2 = 0.892, of a peak that no source gives; what this recipe leaves out
+is the jump from the peak to 0.892 of it where the warm-up ends.
 """
 
 from ml_collections import ConfigDict

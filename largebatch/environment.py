@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_RUN = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
+_RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
@@ -50,8 +50,24 @@ def cpu_model() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this checkout, marked if files differ from it; None outside a checkout."""
+    """The commit of largebatch's own checkout, marked if files differ from it.
+
+    An installed package may lie in an environment inside somebody else's repository, whose commit
+    says nothing of this code: only a repository that has its top level beside the package and
+    tracks it counts. None otherwise; the installed version is in ``versions`` then.
+    """
+    top = said("git", "rev-parse", "--show-toplevel")
+    if not top or Path(top).resolve() != ROOT:
+        return None
+    if not said("git", "ls-files", f"{Path(__file__).parent.name}/__init__.py"):
+        return None
     return said("git", "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def code() -> str:
+    """The commit of the checkout, or the version of the installed package, for people."""
+    installed = versions(["largebatch"]).get("largebatch", "of unknown version")
+    return commit() or f"largebatch {installed}, installed"
 
 
 def gpu_driver() -> str | None:

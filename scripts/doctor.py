@@ -2,21 +2,24 @@
 
     python scripts/doctor.py --config=configs/imagenette_resnet50.py --workdir=runs/a --devices=8
 
-Start it as the job will be started, with its launcher and its options. Nothing is trained and
-nothing is left behind. The exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake
-on the command line, 70 where another process did not answer.
+Start it as the job will be started, with its launcher and its options: the whole argument list of
+train.py or scripts/reproduce.py is accepted. Nothing is trained and nothing is left behind. The
+exit code is 0 if all is well, 1 if there is a problem, 2 for a mistake on the command line, 70
+where another process did not answer.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import jax
 from rich.console import Console
 
 from largebatch.cli import Overrides, Parser
 from largebatch.config import load
+from largebatch.config.scaling import Scale
 from largebatch.doctor import Line, Request, as_json, as_text, examine
 from largebatch.doctor.examination import before_devices, is_fatal
 from largebatch.doctor.patience import LIMIT_S, Patience
@@ -42,7 +45,16 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     add("--coordinator", help="HOST:PORT of process 0, with several processes")
     add("--processes", type=int, help="how many processes there are")
     add("--process", type=int, help="which of them this is, from 0")
-    return parser.parse_run(arguments)
+    # The same argument list serves the job and the doctor; what says how to run is left unused.
+    add("--scale", choices=get_args(Scale), default="full", help=argparse.SUPPRESS)
+    for name in ("--init_from", "--resume", "--runs", "--out", "--cluster"):
+        add(name, help=argparse.SUPPRESS)
+    for unused in ("--dry_run", "--eval_only"):
+        add(unused, action="store_true", help=argparse.SUPPRESS)
+    flags, overrides = parser.parse_run(arguments)
+    ours = [("run.scale_to", flags.scale)] if flags.scale != "full" else []
+    theirs = [("model.init_from", flags.init_from)] if flags.init_from else []
+    return flags, [*ours, *overrides, *theirs]
 
 
 def run(arguments: Sequence[str]) -> list[Line]:

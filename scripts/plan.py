@@ -22,6 +22,7 @@ from rich.console import Console as RichConsole
 
 from largebatch.cli import Parser
 from largebatch.cluster import compile as compiling
+from largebatch.cluster.hardware import machine
 from largebatch.cluster.prediction import known_clusters
 from largebatch.cluster.study import VARIANTS, parse_variants
 from largebatch.cluster.topologies import open_topology
@@ -29,13 +30,13 @@ from largebatch.config import resolve
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.files import check_parent
 from largebatch.guard import exit_code
-from largebatch.recipes import Recipe, load_recipe
-from largebatch.recipes.forecast import doubts, flops_of, forecast
+from largebatch.recipes import Recipe, forecast, load_recipe
 from largebatch.tracking import Console
 from largebatch.train.making import model_of
 from largebatch.train.opening import facts_of
 
 _TABLE_CELLS = 120
+_APART = ("data", "run", "health")  # sections whose options leave the published time comparable
 
 
 def parser() -> Parser:
@@ -87,7 +88,7 @@ def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
             f"--cluster={flags.cluster} is unknown; {did_you_mean(flags.cluster, known_clusters())}"
         )
     if recipe.config.run.scale_to != "full":
-        return flags.devices or 1, "", ""  # it knows ResNet-50 on photographs
+        row = None  # another task than the published one: its devices say nothing
     cluster = flags.cluster or (row.cluster if row else "")
     if flags.devices and not cluster:
         raise ConfigError(
@@ -119,22 +120,32 @@ def _plan(arguments: Sequence[str]) -> None:
     topology = open_topology(flags.topology) if flags.topology else None
     names = parse_variants(flags.variants)
     plan = resolve(config, facts_of(*compiled.sources(config), 1, 1))
-    flops = flops_of(plan, model_of(plan))
+    model = model_of(plan)
+    flops = forecast.flops_of(plan, model)
     devices, cluster, software = machines(recipe, flags)
-    found = forecast(plan, devices, cluster, software) if cluster else None
+    why = forecast.why_no_forecast(plan)
+    if not cluster:
+        why = why or f"--cluster is not given; use one of {', '.join(known_clusters())}"
     rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
-    warnings = doubts(config, plan)
-    if found:
-        rows += overview.forecast_rows(found, devices, cluster, software)
-        remark = (
-            overview.unlike_published(recipe, found) if not (flags.devices or flags.cluster) else ""
-        )
-        warnings += [remark] if remark else []
+    warnings = forecast.doubts(config, plan)
+    found, need = None, None
+    if why:
+        rows.append(("predicted", f"no time: {why}"))
     else:
-        rows.append(
-            ("predicted", "no time: it needs ResNet-50 at full scale and a --cluster that is known")
+        found = forecast.forecast(plan, model, devices, cluster, software)
+        need = forecast.input_need(
+            plan.samples_per_step / found.step_s, forecast.hosts_of(devices, cluster)
         )
-    kept = {"plan": overview.as_json(plan, flops, found, devices, warnings)}
+        rows += overview.forecast_rows(found, need, devices, cluster, software)
+        warnings += forecast.assumptions(plan, model, devices, machine(cluster).hardware)
+        own = (
+            flags.devices
+            or flags.cluster
+            or any(k.split(".")[0] not in _APART for k, _ in overrides)
+        )
+        remark = "" if own else overview.unlike_published(recipe, found)
+        warnings += [remark] if remark else []
+    kept = {"plan": overview.as_json(plan, flops, found, need, devices, warnings)}
     title, studies = recipe.name, []
     if topology:
         limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}

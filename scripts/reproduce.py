@@ -19,8 +19,9 @@ from typing import get_args
 from benchmarks import measure
 
 from largebatch.cli import Parser
-from largebatch.guard import exit_code
+from largebatch.guard import Guard, exit_code, leave
 from largebatch.parallel import processes
+from largebatch.parallel.peers import peers_of
 from largebatch.recipes import load_recipe
 from largebatch.train.reproduction import Request, Scale, reproduce
 
@@ -42,12 +43,15 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--scale", choices=get_args(Scale), default="full", help="size (full)")
     parser.add_argument("--out", type=Path, default=Path("records"), help="directory (records)")
     parser.add_argument(
+        "--cluster",
+        default="",
+        help="machines that it runs on, such as dgx-h100, for a prediction beside the time (none)",
+    )
+    parser.add_argument(
         "--workdir", type=Path, default=Path("runs"), help="where the runs themselves go (runs)"
     )
     flags, overrides = parser.parse_run(arguments)
-    published = load_recipe(flags.config).published
-    hosts = processes.initialise()
-    processes.check_devices()
+    loaded = load_recipe(flags.config, overrides)
     request = Request(
         recipe=flags.config,
         out=flags.out,
@@ -56,9 +60,14 @@ def run(arguments: Sequence[str]) -> None:
         scale=flags.scale,
         overrides=tuple(overrides),
         command=shlex.join(["python", "scripts/reproduce.py", *arguments]),
+        cluster=flags.cluster,
     )
-    reproduce(request, measure.environment(), published, hosts=hosts)
+    with Guard(loaded.config.health).watching() as guard:
+        hosts = processes.initialise()
+        processes.check_devices()
+        guard.join(peers_of(loaded.config.health.peer_timeout_s))
+        reproduce(request, measure.environment(), loaded.published, hosts=hosts, guard=guard)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

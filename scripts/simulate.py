@@ -1,11 +1,13 @@
 """Fit the cost model to published runs, and show what it says without any hardware.
 
     python scripts/simulate.py
+    python scripts/simulate.py --out=.
 
 Fits its parameters, holds out every published run once, predicts the record, and studies buckets,
-algorithms of the all-reduce, scaling and stragglers. Writes the record, the pictures, the page
-docs/cost-model.md and the parameters that largebatch.cluster.prediction reads. With --from only the
-pictures and the page, from a record.
+algorithms of the all-reduce, scaling and stragglers. Without --out nothing is written. With it the
+record, the pictures, the page docs/cost-model.md and the parameters that
+largebatch.cluster.prediction reads are written under that folder and listed; --out=. replaces those
+of this checkout. With --from only the pictures and the page are written, from a record.
 """
 
 import datetime
@@ -27,7 +29,6 @@ from rich.table import Table
 
 from largebatch.cli import Parser
 from largebatch.cluster import prediction, simulation
-from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
 from largebatch.files import check_parent
 from largebatch.guard import exit_code
@@ -44,8 +45,7 @@ def parser() -> Parser:
     made.add_argument(
         "--out",
         type=Path,
-        default=ROOT,
-        help="folder for records/, docs/ and largebatch/cluster/fitted.toml (this checkout)",
+        help="folder for records/, docs/ and largebatch/cluster/fitted.toml (nothing is written)",
     )
     made.add_argument(
         "--from", dest="record", type=Path, help="a record, to draw and write up without fitting"
@@ -134,21 +134,30 @@ def simulate(given: Sequence[str]) -> None:
     """Fit or read, then draw and write."""
     options = parser().parse_args(given)
     console = Console()
-    check_pictures()
-    for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
-        check_parent(options.out / path)
+    written: list[Path] = []
+    if options.out:
+        check_pictures()
+        for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
+            check_parent(options.out / path)
     if options.record:
         kept = read(options.record)
     else:
         kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *given]))
-        write(options.out / RECORD, kept)
-        (options.out / FITTED).parent.mkdir(parents=True, exist_ok=True)
-        (options.out / FITTED).write_text(fitted)
+        if options.out:
+            write(options.out / RECORD, kept)
+            (options.out / FITTED).parent.mkdir(parents=True, exist_ok=True)
+            (options.out / FITTED).write_text(fitted)
+            written += [options.out / RECORD, options.out / FITTED]
     show(kept["studies"], console)
-    draw(kept["studies"], options.out / PICTURES)
-    (options.out / PAGE).parent.mkdir(parents=True, exist_ok=True)
-    (options.out / PAGE).write_text(page(kept), encoding="utf-8")
-    console.print(f"wrote {PAGE} and pictures under {options.out}")
+    if options.out:
+        written += draw(kept["studies"], options.out / PICTURES)
+        (options.out / PAGE).parent.mkdir(parents=True, exist_ok=True)
+        (options.out / PAGE).write_text(page(kept), encoding="utf-8")
+        written.append(options.out / PAGE)
+    for path in written:
+        print(f"wrote {path}")
+    if not written:
+        print("nothing is written; --out=DIR writes the record, the pictures and the page")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
 """What figures depend on, asked for once."""
 
+import os
+import re
+import shutil
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 
@@ -21,6 +26,45 @@ def test_a_command_that_is_absent_fails_or_hangs_says_nothing():
     sleeps = (sys.executable, "-c", "import time; time.sleep(60)")
     assert environment.said(*sleeps, limit_s=0.5) is None
     assert time.monotonic() - began < 30
+
+
+def git(folder, *words):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+def installed(folder):
+    """A copy of the package as an installer leaves it, asked for its commit."""
+    package = folder / "largebatch"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "environment.py"):
+        shutil.copy(Path(environment.__file__).with_name(name), package / name)
+    code = "from largebatch import environment; print(environment.commit())"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def test_the_commit_of_a_surrounding_repository_is_not_ours(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    git(project, "init")
+    (project / "a.txt").write_text("a")
+    git(project, "add", "a.txt")
+    git(project, "commit", "-m", "a")
+    assert installed(project / ".venv" / "site-packages") == "None"
+    # At the top of that repository, but not tracked by it.
+    assert installed(project) == "None"
+    git(project, "add", "largebatch")
+    git(project, "commit", "-m", "b")
+    shutil.rmtree(project / "largebatch")
+    assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", installed(project))
 
 
 def test_the_environment_of_a_run():

@@ -16,12 +16,12 @@ from pathlib import Path
 import jax
 
 from largebatch.cluster.hardware import Hardware
+from largebatch.config.sections.batch import FORMAT_BYTES
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.models import Model
 from largebatch.trees import flatten_paths
 
-_ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FIRST = re.compile(r"(?P<block>stage(?P<stage>\d+)/block(?P<number>\d+))/conv1/kernel")
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
@@ -135,7 +135,7 @@ def estimate(
       dtype: of convolutions and activations.
     """
     layers = _resnet_backward(parameters, image_shape)
-    itemsize = _ITEMSIZE[dtype]
+    itemsize = FORMAT_BYTES[dtype]
 
     def seconds(path: str, shape: tuple[int, ...]) -> float:
         layer = layers[path]

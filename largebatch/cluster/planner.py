@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from largebatch import parallel
@@ -207,7 +206,7 @@ def gradient_buckets(
         all processes.
     """
     elements = [(path, math.prod(shape)) for path, shape in parameters]
-    itemsize = jnp.dtype(comm.wire).itemsize
+    itemsize = comm.wire_bytes
     automatic = comm.bucket_mib == "auto" and comm.allreduce == "bucket"
     cluster = cluster_of(devices) if automatic else None
     if cluster is not None and cluster.hardware.name == "cpu":

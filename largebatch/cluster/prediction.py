@@ -16,9 +16,9 @@ from largebatch.cluster import step_time
 from largebatch.cluster.calibration import OffClock, table
 from largebatch.cluster.clusters import Cluster, cluster_in
 from largebatch.cluster.collectives import broadcast_s
-from largebatch.cluster.hardware import MACHINES, machine
+from largebatch.cluster.hardware import MACHINES, Hardware, machine
 from largebatch.cluster.network import Algorithm
-from largebatch.cluster.step_time import PARAMETERS, Parameters, Step
+from largebatch.cluster.step_time import PARAMETERS, Network, Parameters, Step
 from largebatch.errors import ConfigError, did_you_mean
 
 Initialisation = Literal["same_seed", "broadcast"]
@@ -36,6 +36,8 @@ class Segment:
     devices: int
     """As JAX counts them: of TPU v3 the cores."""
     image_size: int = 224
+    passes: int = 1
+    """Microbatches into which a device divides its images."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +48,15 @@ class Workload:
     evaluations: int
     evaluation_images: int
     evaluation_size: int = 224
-    parameters: int = PARAMETERS
+    network: Network | None = None
+    """None: ResNet-50 in the arithmetic of the fitted runs."""
     wire_bytes: int = 2
     """Of one gradient on the wire."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameter elements of the network."""
+        return self.network.elements if self.network else PARAMETERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +90,8 @@ class Prediction:
     low_s: float
     high_s: float
     """Of ``clock_s``: nine of ten published runs lay within, as predicted without them; without
-    any on their hardware, where none was published for this one."""
+    any on their hardware, where none was published for this one, or where the network or its
+    arithmetic is not that of the published runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +151,8 @@ def predict(
             images=segment.images_per_device,
             year=year,
             size=segment.image_size,
-            elements=workload.parameters,
+            network=workload.network,
+            passes=segment.passes,
             wire_bytes=workload.wire_bytes,
             algorithm=algorithm,
             input_images_per_s=input_images_per_s,
@@ -158,6 +168,7 @@ def predict(
         images=workload.evaluation_images,
         year=year,
         size=workload.evaluation_size,
+        network=workload.network,
     )
     before = start_up_s(largest, workload.parameters, initialisation)
     built = construction_s(largest, workload.parameters, initialisation)
@@ -165,7 +176,7 @@ def predict(
     total = train + evaluation + before
     images = sum(s.steps * s.images_per_device * s.devices for s in workload.segments)
     first: Step = steps[0]
-    known = step_time.family_of(machine_.hardware) is not None
+    known = is_calibrated(workload.network, machine_.hardware)
     error = fitted.error if known else fitted.unseen_error
     return Prediction(
         step_s=first.total_s,
@@ -184,6 +195,21 @@ def predict(
         low_s=clock * math.exp(-error),
         high_s=clock * math.exp(error),
     )
+
+
+def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
+    """Whether published runs of such a network on such hardware were fitted.
+
+    The number of classes may differ: the head is a small part of the time.
+    """
+    if step_time.family_of(hardware) is None:
+        return False
+    if network is None:
+        return True
+    shapes = [shape for path, shape in network.shapes if not path.startswith("head")]
+    fitted = [shape for path, shape in step_time.resnet50() if not path.startswith("head")]
+    fast = hardware.flops[network.dtype] == max(hardware.flops.values())
+    return shapes == fitted and network.dtype != "float32" and fast
 
 
 def construction_s(cluster: Cluster, elements: int, initialisation: Initialisation) -> float:
@@ -268,6 +294,6 @@ def _check(workload: Workload) -> None:
     for name in ("evaluations", "evaluation_images"):
         if getattr(workload, name) < 0:
             raise ConfigError(f"{name}={getattr(workload, name)}; give at least 0")
-    for name in ("evaluation_size", "parameters", "wire_bytes"):
+    for name in ("evaluation_size", "wire_bytes"):
         if getattr(workload, name) < 1:
             raise ConfigError(f"{name}={getattr(workload, name)}; give at least 1")

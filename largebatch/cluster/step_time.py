@@ -1,8 +1,9 @@
 """A step and a run of ResNet-50 in 16-bit arithmetic on a cluster, from few physical parameters.
 
-step = images · time of an image + overhead ⊕ all-reduces under backward ⊕ update + waiting for the
-slowest. The parameters are fitted in ``calibration``; the network is ``network``, the overlap
-``timeline``.
+step = images · time of an image + passes · overhead ⊕ all-reduces under backward ⊕ update + waiting
+for the slowest. The parameters are fitted in ``calibration``; the network is ``network``, the
+overlap ``timeline``. Other ResNets and other arithmetic are scaled from ResNet-50 by a roofline;
+no published run of theirs was in the fit.
 """
 
 import dataclasses
@@ -60,6 +61,21 @@ class Parameters:
 
 
 @dataclasses.dataclass(frozen=True)
+class Network:
+    """A ResNet and the number format of its convolutions."""
+
+    shapes: Shapes
+    """(path, shape) of its parameters, in the order of the forward pass."""
+    dtype: str
+    """float32, float16 or bfloat16."""
+
+    @property
+    def elements(self) -> int:
+        """Gradients: one for each parameter element."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Step:
     """One step's parts, which add up; seconds."""
 
@@ -103,11 +119,52 @@ def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int =
     return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
 
 
-def overhead_s(parameters: Parameters, hardware: Hardware, year: float) -> float:
-    """What every step costs besides its images."""
+def fitted_format(hardware: Hardware) -> str:
+    """The number format in which the fitted runs computed on such hardware."""
+    return "bfloat16" if hardware.torus else "float16"
+
+
+def fitted_network(hardware: Hardware) -> Network:
+    """ResNet-50 in the arithmetic of the fitted runs."""
+    return Network(resnet50(), fitted_format(hardware))
+
+
+@functools.cache
+def relative_time(network: Network, name: str, images: int, size: int = SIZE) -> float:
+    """Time of an image in a network over that in the fitted one, by the roofline of each layer.
+
+    A layer takes the larger of its FLOPs at the peak of the number format and its bytes at the
+    memory's bandwidth (``backward.estimate``), so deeper and wider networks and float32 count with
+    their own FLOPs and traffic. 1 for ResNet-50 in the fitted format.
+
+    Args:
+      network: what computes.
+      name: of the hardware, in ``HARDWARE``.
+      images: that a device computes at a time.
+      size: side of an image.
+    """
+    hardware = HARDWARE[name]
+    fitted = fitted_network(hardware)
+    if network == fitted:
+        return 1.0
+
+    def seconds(of: Network) -> float:
+        shape = (size, size, 3)
+        return estimate(
+            of.shapes, hardware, images=images, image_shape=shape, dtype=of.dtype
+        ).total_s
+
+    return seconds(network) / seconds(fitted)
+
+
+def overhead_s(
+    parameters: Parameters, hardware: Hardware, year: float, network: Network | None = None
+) -> float:
+    """What every pass over a device's images costs besides them: it goes with the layers."""
+    layers = len(network.shapes) / len(resnet50()) if network else 1.0
     if hardware.torus:
-        return parameters.tpu_half_batch * image_s(parameters, hardware, year)
-    return parameters.gpu_overhead_s * gain(parameters, year)
+        return layers * parameters.tpu_half_batch * image_s(parameters, hardware, year)
+    return layers * parameters.gpu_overhead_s * gain(parameters, year)
 
 
 def gain(parameters: Parameters, year: float) -> float:
@@ -127,7 +184,8 @@ def step_of(
     images: float,
     year: float,
     size: int = SIZE,
-    elements: int = PARAMETERS,
+    network: Network | None = None,
+    passes: int = 1,
     wire_bytes: int = 2,
     algorithm: Algorithm = "auto",
     input_images_per_s: float = math.inf,
@@ -143,27 +201,32 @@ def step_of(
       images: of a device.
       year: of the software.
       size: side of an image.
-      elements: of all gradients; other than ResNet-50's they lie in the network as those do.
+      network: what is trained; None: ResNet-50 in the arithmetic of the fitted runs.
+      passes: microbatches into which a device divides its images.
       wire_bytes: of a gradient on the wire.
       algorithm: of the all-reduce.
       input_images_per_s: what a device is fed at.
     """
+    network = network or fitted_network(cluster.hardware)
+    at_once = max(1, round(images / passes))
     computing = images * image_s(parameters, cluster.hardware, year, size)
+    computing *= relative_time(network, cluster.hardware.name, at_once, size)
     timeline = replay(
         operations(
             cluster_at(cluster, parameters.network_efficiency),
             computing=computing,
-            images=images,
+            images=at_once,
             size=size,
-            elements=elements,
+            network=network,
             wire_bytes=wire_bytes,
             algorithm=algorithm,
+            earlier=1 - 1 / passes,
         )
     )
     under = timeline.network_s - timeline.exposed_s
     exposed = timeline.exposed_s + parameters.hidden_cost * max(0.0, under)
-    update = UPDATE_BYTES * elements / PARAMETERS / cluster.hardware.bandwidth
-    overhead = overhead_s(parameters, cluster.hardware, year)
+    update = UPDATE_BYTES * network.elements / PARAMETERS / cluster.hardware.bandwidth
+    overhead = passes * overhead_s(parameters, cluster.hardware, year, network)
     busy = computing + overhead
     step = busy + exposed + update
     waited = max(0.0, images / input_images_per_s - step)
@@ -177,19 +240,34 @@ def operations(
     computing: float,
     images: float,
     size: int = SIZE,
-    elements: int = PARAMETERS,
+    network: Network | None = None,
     wire_bytes: int = 2,
     algorithm: Algorithm = "auto",
+    earlier: float = 0.0,
 ) -> list[Compute | Start | Done]:
-    """Forward, backward and the all-reduces, for ``replay``; arguments as of ``step_of``."""
+    """Forward, backward and the all-reduces, for ``replay``.
+
+    Args:
+      cluster: as of ``step_of``, as are those without a line here.
+      computing: seconds of all images.
+      images: that a device computes at a time.
+      size: side of an image.
+      network: None: ResNet-50 in the arithmetic of the fitted runs.
+      wire_bytes: of a gradient on the wire.
+      algorithm: of the all-reduce.
+      earlier: share of the computing in microbatches before the last, which alone reduces.
+    """
     hardware = cluster.hardware
-    sizes, shares = _groups(hardware.name, max(1, round(images)), size)
-    program: list[Compute | Start | Done] = [Compute("forward", _FORWARD * computing)]
-    backward = (1 - _FORWARD) * computing
+    network = network or fitted_network(hardware)
+    sizes, shares = _groups(network, hardware.name, max(1, round(images)), size)
+    before = earlier * computing
+    last = computing - before
+    program: list[Compute | Start | Done] = [Compute("forward", before + _FORWARD * last)]
+    backward = (1 - _FORWARD) * last
     if hardware.torus:
         sizes, shares = (sum(sizes),), (1.0,)
     for i, (group, share) in enumerate(zip(sizes, shares, strict=True)):
-        nbytes = group * elements / PARAMETERS * wire_bytes
+        nbytes = group * wire_bytes
         program.append(Compute(f"backward {i}", share * backward))
         program.append(Start(f"group {i}", nbytes, all_reduce_s(cluster, nbytes, algorithm)))
     return [*program, *(Done(f"group {i}") for i in range(len(sizes)))]
@@ -209,12 +287,21 @@ def cluster_at(cluster: Cluster, efficiency: float) -> Cluster:
 
 
 def evaluation_s(
-    parameters: Parameters, cluster: Cluster, *, images: int, year: float, size: int = SIZE
+    parameters: Parameters,
+    cluster: Cluster,
+    *,
+    images: int,
+    year: float,
+    size: int = SIZE,
+    network: Network | None = None,
 ) -> float:
     """One evaluation: forward passes of a share of the images, and its overhead."""
+    network = network or fitted_network(cluster.hardware)
     share = math.ceil(images / cluster.devices)
     each = _FORWARD * image_s(parameters, cluster.hardware, year, size)
-    return share * each + _EVALUATION_STEPS * overhead_s(parameters, cluster.hardware, year)
+    each *= relative_time(network, cluster.hardware.name, max(1, share), size)
+    overhead = overhead_s(parameters, cluster.hardware, year, network)
+    return share * each + _EVALUATION_STEPS * overhead
 
 
 @functools.cache
@@ -224,16 +311,18 @@ def resnet50() -> Shapes:
 
 
 @functools.cache
-def _groups(name: str, images: int, size: int) -> tuple[Sequence[int], Sequence[float]]:
+def _groups(
+    network: Network, name: str, images: int, size: int
+) -> tuple[Sequence[int], Sequence[float]]:
     """Elements of the record's groups and their shares of backward, by the roofline."""
     profile = estimate(
-        resnet50(),
+        network.shapes,
         HARDWARE[name],
         images=images,
         image_shape=(size, size, 3),
-        dtype="bfloat16" if HARDWARE[name].torus else "float16",
+        dtype=network.dtype,
     )
-    counted = [(path, math.prod(shape)) for path, shape in resnet50()]
+    counted = [(path, math.prod(shape)) for path, shape in network.shapes]
     groups = buckets_at(counted, cubic_cuts(len(counted)))
     seconds = [sum(profile.seconds[path] for path in group.paths) for group in groups]
     return (

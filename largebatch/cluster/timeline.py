@@ -66,13 +66,6 @@ class Timeline:
         """Share of the seconds of all transfers that lies under computation; 1 without any."""
         return self.hidden_s / self.network_s if self.network_s > 0 else 1.0
 
-    @property
-    def hidden_bytes_share(self) -> float:
-        """Each transfer's hidden share, weighted by its bytes; 1 without any."""
-        total = sum(transfer.nbytes for transfer in self.transfers)
-        hidden = sum(transfer.nbytes * transfer.hidden_share for transfer in self.transfers)
-        return hidden / total if total > 0 else 1.0
-
 
 def replay(operations: Sequence[Compute | Start | Done]) -> Timeline:
     """Run a program on one compute and one network stream, each strictly in program order.

@@ -6,8 +6,6 @@ from typing import Protocol
 
 import numpy as np
 
-from largebatch.errors import ConfigError
-
 Array = np.ndarray
 
 
@@ -47,37 +45,6 @@ class LogNormal:
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Independent times."""
         return np.exp(self.mu + self.sigma * generator.standard_normal(shape))
-
-
-@dataclasses.dataclass(frozen=True)
-class Empirical:
-    """Measured times, each as likely as the others; between two of them as a straight line.
-
-    Raises:
-      ConfigError: fewer than two, or one that is not positive and finite.
-    """
-
-    seconds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.seconds) < 2 or not all(0 < s < math.inf for s in self.seconds):
-            raise ConfigError(
-                f"{len(self.seconds)} worker times give no distribution; give at least two, "
-                "positive and finite"
-            )
-        object.__setattr__(self, "seconds", tuple(sorted(self.seconds)))
-
-    def cdf(self, seconds: Array) -> Array:
-        """P(X ≤ t)."""
-        return np.interp(seconds, self.seconds, np.linspace(0, 1, len(self.seconds)))
-
-    def quantile(self, share: Array) -> Array:
-        """The inverse of ``cdf``."""
-        return np.interp(share, np.linspace(0, 1, len(self.seconds)), self.seconds)
-
-    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Independent times."""
-        return self.quantile(generator.random(shape))
 
 
 @dataclasses.dataclass(frozen=True)

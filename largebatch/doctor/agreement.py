@@ -13,7 +13,7 @@ from typing import Any
 
 from largebatch.config import Config, Facts
 from largebatch.doctor.lines import Line, gathered, judged, skip
-from largebatch.environment import commit, versions
+from largebatch.environment import code, versions
 from largebatch.files import plain
 from largebatch.parallel import processes
 
@@ -34,7 +34,7 @@ def mine(config: Config, facts: Facts | None) -> dict[str, Any]:
         "data and devices": digest(about.get("facts", {})),
         "versions": ", ".join(f"{k} {v}" for k, v in versions(_VERSIONS).items()),
         "Python": platform.python_version(),
-        "commit": commit() or "unknown",
+        "commit": code(),
         "environment": " ".join(f"{k}={os.environ[k]}" for k in _SET if k in os.environ),
     }
 

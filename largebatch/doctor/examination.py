@@ -202,10 +202,11 @@ def _input(
         return []
 
     lines = attempted(speed.STEP, pace)
+    hosts = len(set(gathered(socket.gethostname())))
     known = paces[0] if paces else "the step could not be measured"
     stage(f"decoding for {request.seconds:g} s")
     train = splits[0][0]
     return lines + attempted(
         speed.DECODING,
-        lambda: speed.check(config, train, plan, known, seconds=request.seconds),
+        lambda: speed.check(config, train, plan, known, hosts=hosts, seconds=request.seconds),
     )

@@ -33,8 +33,7 @@ def bucket_bytes(plan: Plan) -> list[int]:
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
     )
-    itemsize = 4 if plan.config.comm.wire == "float32" else 2
-    return [bucket.size * itemsize for bucket in buckets]
+    return [bucket.size * plan.config.comm.wire_bytes for bucket in buckets]
 
 
 def check(plan: Plan) -> list[Line]:

@@ -11,16 +11,16 @@ import jax
 import numpy as np
 
 from largebatch import data
-from largebatch.cluster import step_time
-from largebatch.cluster.calibration import table
 from largebatch.cluster.clusters import Cluster, cluster_of
-from largebatch.cluster.prediction import load_fitted
+from largebatch.cluster.prediction import is_calibrated
 from largebatch.config import Config, Plan
 from largebatch.doctor.lines import Line, ok, problem, skip
 from largebatch.doctor.need import Need, advice, need_of_devices
 from largebatch.parallel import compile_cache, processes
+from largebatch.recipes import forecast
 from largebatch.tracking import Console
 from largebatch.train.build import build, reading_of
+from largebatch.train.making import model_of
 from largebatch.train.stepping import run_step
 
 DECODING = "decoding"
@@ -92,20 +92,15 @@ def decode_rate(
 
 def predicted(plan: Plan, cluster: Cluster | None) -> Pace | str:
     """The step that the cost model expects of these devices, or why it knows none."""
-    model, size = plan.config.model, plan.facts.image_shape[0]
     if cluster is None or cluster.hardware.name == "cpu":
         return "the cost model has no figures of these devices"
-    if (model.name, model.width) != ("resnet50", 64) or size < 96:
-        return "the cost model knows ResNet-50 on photographs"
-    step = step_time.step_of(
-        load_fitted().parameters,
-        cluster,
-        images=plan.samples_per_step / cluster.devices,
-        year=max(table().rounds.values()),
-        size=size,
-        wire_bytes=4 if plan.config.comm.wire == "float32" else 2,
-    )
-    return Pace(step.total_s, f"predicted for {cluster.devices} × {cluster.hardware.name}")
+    if why := forecast.why_no_forecast(plan):
+        return why
+    model = model_of(plan)
+    source = f"predicted for {cluster.devices} × {cluster.hardware.name}"
+    if not is_calibrated(forecast.network_of(plan, model), cluster.hardware):
+        source += f", scaled from ResNet-50 to {model.name} in {model.dtype}, not calibrated"
+    return Pace(forecast.step_on(plan, model, cluster).total_s, source)
 
 
 def measured(config: Config, console: Console) -> Pace:
@@ -144,14 +139,17 @@ def check(
     plan: Plan,
     pace: Pace | str,
     *,
+    hosts: int = 1,
     seconds: float = SECONDS,
 ) -> list[Line]:
     """The lines of decoding and of what is needed; each process measures its own share at once."""
     images, spent = decode_rate(config, train, plan, seconds=seconds)
-    return judge(images, spent, data.cores(), plan, pace)
+    return judge(images, spent, data.cores(), plan, pace, hosts=hosts)
 
 
-def judge(images: int, spent: float, cores: int, plan: Plan, pace: Pace | str) -> list[Line]:
+def judge(
+    images: int, spent: float, cores: int, plan: Plan, pace: Pace | str, *, hosts: int = 1
+) -> list[Line]:
     """The lines.
 
     Args:
@@ -160,6 +158,7 @@ def judge(images: int, spent: float, cores: int, plan: Plan, pace: Pace | str) -
         cores: That it may use.
         plan: What is to run.
         pace: Of the devices, or why it is not known.
+        hosts: That share the input.
     """
     rate = images / spent
     words = f"{rate:,.0f} images/s of this process ({images:,} in {spent:.1f} s, {cores} cores)"
@@ -168,13 +167,11 @@ def judge(images: int, spent: float, cores: int, plan: Plan, pace: Pace | str) -
         reason = f"{pace}; --measure_step measures two steps"
         return [*lines, skip(STEP, reason), skip(INPUT, "needs the time of a step")]
     need = need_of(plan, pace)
-    lines.append(
-        ok(
-            STEP,
-            f"{1e3 * pace.step_s:,.1f} ms, {plan.samples_per_step / pace.step_s:,.0f} images/s "
-            f"in all ({pace.source})",
-        )
-    )
+    total = plan.samples_per_step / pace.step_s
+    words = f"{1e3 * pace.step_s:,.1f} ms, {total:,.0f} images/s in all ({pace.source})"
+    if not forecast.why_no_forecast(plan):  # digits are not decoded
+        words += f"; {forecast.input_need(total, hosts).text}"
+    lines.append(ok(STEP, words))
     factor = rate / need.images_per_s
     found = f"{factor:.2f} times the {need.images_per_s:,.0f} images/s that a process needs"
     if factor >= _MARGIN:

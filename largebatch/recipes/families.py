@@ -2,7 +2,10 @@
 
 from ml_collections import ConfigDict
 
+from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.recipes.bases import imagenet, polynomial
+
+IMAGENET_EXAMPLES = KNOWN_SETS["tfds:imagenet2012"].train
 
 MLPERF = """
     batch.workers batch.images_per_worker data.image_size norm.span model.dtype optimizer.name
@@ -53,6 +56,46 @@ def mlperf(
     polynomial(config, length=length, peak=peak, warmup=warmup)
     config.loss.label_smoothing = 0.1
     config.run.evaluate_every = "4 epochs"
+    return config
+
+
+MXNET_V06 = f"{MLPERF} data.crop_area data.epoch_end schedule.warmup_start schedule.decay_end"
+"""What NVIDIA's configuration files and program of MLPerf v0.6 give."""
+
+
+def nvidia_v06(
+    *, workers: int, images_per_worker: int, epochs: int, peak: float, warmup_epochs: int
+) -> ConfigDict:
+    """NVIDIA's MXNet submissions to MLPerf v0.6, with the step numbers of their program.
+
+    Each worker passes over its share of the set in whole steps, so an epoch repeats a few images.
+    The rate of update i, from 1, is peak · i/w up to the w-th, then the polynomial of i − w over
+    the rest: one step ahead of a schedule that counts from 0 (``PolySchedule`` of common/fit.py).
+
+    Args:
+      workers: W.
+      images_per_worker: n.
+      epochs: of the schedule.
+      peak: learning rate.
+      warmup_epochs: until it is reached.
+    """
+    config = mlperf(
+        workers=workers,
+        images_per_worker=images_per_worker,
+        dtype="float16",
+        flavour="nvidia",
+        length=f"{epochs} epochs",
+        peak=peak,
+        warmup="1 steps",
+        momentum=0.9,
+        weight_decay=2e-4,
+    )
+    steps = -(-(IMAGENET_EXAMPLES // workers) // images_per_worker)  # of an epoch
+    config.data.epoch_end = "repeat"
+    config.schedule.length = f"{epochs * steps} steps"
+    config.schedule.warmup = f"{warmup_epochs * steps - 1} steps"
+    config.schedule.warmup_start = peak / (warmup_epochs * steps)
+    config.schedule.decay_end = f"{epochs * steps - 1} steps"
     return config
 
 

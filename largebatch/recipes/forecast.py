@@ -6,48 +6,194 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from largebatch.cluster.prediction import Prediction, Segment, Workload, predict
+from largebatch.cluster import step_time
+from largebatch.cluster.backward import shapes_of
+from largebatch.cluster.calibration import table
+from largebatch.cluster.clusters import Cluster
+from largebatch.cluster.hardware import Hardware, machine
+from largebatch.cluster.prediction import (
+    Prediction,
+    Segment,
+    Workload,
+    is_calibrated,
+    load_fitted,
+    predict,
+)
 from largebatch.config import Config, Plan
-from largebatch.config.geometry import check_workers
+from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
 from largebatch.config.rates import lars_of
+from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.recipes import ladder
 
+LEAST_SIZE = 96
+"""Side of the smallest images for which a time is predicted; the fitted runs had 128 and more."""
 
-def workload_of(plan: Plan, devices: int) -> Workload:
+
+def why_no_forecast(plan: Plan) -> str:
+    """Why no time can be predicted for a plan on any hardware; empty if one can."""
+    size = min(stage.facts.image_shape[0] for stage in plan.stages)
+    if size < LEAST_SIZE:
+        return (
+            f"the cost model is fitted to photographs of 128 to 256 pixels, and these images have "
+            f"{size}; a measured step gives the time (scripts/doctor.py --measure_step)"
+        )
+    return ""
+
+
+def network_of(plan: Plan, model: Model) -> step_time.Network:
+    """The network of a plan, as the cost model sees it."""
+    # The space-to-depth stem computes the same function of the same parameters.
+    return step_time.Network(tuple(shapes_of(model)), plan.config.model.dtype)
+
+
+def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
     """The work of a plan on so many devices.
 
     Raises:
-      ConfigError: a stage's workers cannot be shared evenly by them.
+      ConfigError: no time can be predicted for it, a stage's workers cannot be shared evenly by the
+        devices, or ``batch.microbatch`` does not divide them.
     """
+    if why := why_no_forecast(plan):
+        raise ConfigError(f"data.image_size: {why}")
     config = plan.config
-    for stage in plan.stages:
-        check_workers(stage.workers, devices)
     return Workload(
         tuple(
-            Segment(s.stage_steps, s.samples_per_step // devices, devices, s.facts.image_shape[0])
+            Segment(
+                s.stage_steps,
+                s.samples_per_step // devices,
+                devices,
+                s.facts.image_shape[0],
+                passes_of(s, devices),
+            )
             for s in plan.stages
         ),
         plan.evaluations,
         plan.facts.validation_examples,
         evaluation_size=config.data.evaluation_size or plan.stages[-1].facts.image_shape[0],
-        wire_bytes=4 if config.comm.wire == "float32" else 2,
+        network=network_of(plan, model),
+        wire_bytes=config.comm.wire_bytes,
     )
 
 
-def forecast(plan: Plan, devices: int, cluster: str, round: str = "") -> Prediction:
+def passes_of(stage: Plan, devices: int) -> int:
+    """Microbatches of a stage on each of so many devices; one where they are chosen later.
+
+    Raises:
+      ConfigError: the devices cannot share the workers, or ``batch.microbatch`` does not fit.
+    """
+    check_workers(stage.workers, devices)
+    microbatch = stage.config.batch.microbatch
+    if microbatch == "auto":
+        return 1
+    fitting = microbatch_choices(stage.workers, devices, stage.span)
+    check_microbatch(microbatch, stage.workers, devices, stage.span, fitting)
+    return stage.workers // devices // microbatch
+
+
+def forecast(plan: Plan, model: Model, devices: int, cluster: str, round: str = "") -> Prediction:
     """The time of a plan on so many devices of a cluster of `known_clusters`.
 
     Args:
       plan: what is trained.
+      model: its network.
       devices: as JAX counts them.
       cluster: of which machines.
       round: MLPerf round whose software is meant; empty: the latest that is known there.
 
     Raises:
-      ConfigError: the workers, the devices and the cluster do not fit each other.
+      ConfigError: as of `workload_of`, or the cluster does not have such devices.
     """
-    return predict(workload_of(plan, devices), cluster, round=round)
+    return predict(workload_of(plan, model, devices), cluster, round=round)
+
+
+def step_on(plan: Plan, model: Model, cluster: Cluster) -> step_time.Step:
+    """A step of a plan's first stage on devices that are here, with the latest software.
+
+    Raises:
+      ConfigError: as of `workload_of`.
+    """
+    work = workload_of(plan, model, cluster.devices)
+    first = work.segments[0]
+    return step_time.step_of(
+        load_fitted().parameters,
+        cluster,
+        images=first.images_per_device,
+        year=max(table().rounds.values()),
+        size=first.image_size,
+        network=work.network,
+        passes=first.passes,
+        wire_bytes=work.wire_bytes,
+    )
+
+
+def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> list[str]:
+    """What a reader must know of a predicted time: what is scaled and what is left out."""
+    found, chosen = [], plan.config.model
+    if not is_calibrated(network_of(plan, model), hardware):
+        found.append(
+            f"the time is not calibrated for model.name={chosen.name}, model.width={chosen.width}, "
+            f"model.dtype={chosen.dtype} on {hardware.name}: it is scaled by FLOPs, bytes and "
+            "gradient bytes from published runs of ResNet-50 in 16 bits"
+        )
+    for name, value, usual in (
+        ("model.remat", chosen.remat, "none"),
+        ("model.blur_pool", chosen.blur_pool, False),
+    ):
+        if value != usual:
+            found.append(f"the time leaves out the work that {name}={value} adds")
+    images = plan.samples_per_step // devices
+    if plan.config.batch.microbatch == "auto" and plan.workers > devices:
+        year, network = max(table().rounds.values()), network_of(plan, model)
+        each = step_time.overhead_s(load_fitted().parameters, hardware, year, network)
+        found.append(
+            f"the time is for one microbatch of {images:,} images on each device, since "
+            f"batch.microbatch=auto is chosen at the start; each further one adds about "
+            f"{1e3 * each:.1f} ms to a step"
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class InputNeed:
+    """What the input has to deliver so that devices never wait."""
+
+    images_per_s: float
+    """Decoded images of each host."""
+    hosts: int
+    cores: dict[str, float]
+    """Cores of each host, by the form in which images are stored."""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        cores = ", ".join(f"{round(count) or 1:,} for {form}" for form, count in self.cores.items())
+        return (
+            f"{self.images_per_s:,.0f} images/s on each of {self.hosts:,} host(s); CPU cores of "
+            f"each: {cores}"
+        )
+
+
+IMAGES_PER_CPU_S = {
+    "full-size JPEGs": 862.0,
+    "JPEGs of 256 pixels": 2054.0,
+    "a decoded store": 21128.0,
+}
+"""Training images that one core prepares in a second: records/2026-11-21_input_full_cpu.json,
+…_side256_cpu.json and …_decoded_cpu.json, medians on one core of an AMD EPYC."""
+
+
+def input_need(images_per_s: float, hosts: int) -> InputNeed:
+    """The need of a training that consumes so many images a second on so many hosts."""
+    each = images_per_s / hosts
+    cores = {form: each / rate for form, rate in IMAGES_PER_CPU_S.items()}
+    return InputNeed(each, hosts, cores)
+
+
+def hosts_of(devices: int, cluster: str) -> int:
+    """Hosts that so many devices of a named cluster have, each with its own input."""
+    of = machine(cluster)
+    return -(-devices // (of.devices_per_node or of.hardware.devices_per_node))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,6 @@ from largebatch.config import Plan
 from largebatch.errors import UserError
 from largebatch.tracking.mlperf import RULESET, Division, MlperfTracker
 
-POINT_81920 = Path(__file__).parent / "rcps_81920.json"
-"""Our convergence point for batch 81,920, derived, since MLCommons has none above 67,840."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -51,26 +48,6 @@ def check_log(log: Path) -> Verdict:
     if not log.is_file():
         raise UserError(f"{log}: no such file; name a log, result_N.txt")
     return _ask("compliance_checker", "--usage=training", f"--ruleset={RULESET}", "--werror", log)
-
-
-def check_convergence(directory: Path, points: Path | None = None) -> Verdict:
-    """Asks the checker of reference convergence points about a set of runs.
-
-    It wants the mean of the epochs that they took, best and worst left out, not to be significantly
-    below that of the reference.
-
-    Args:
-        directory: with `result_*.txt`, five for this benchmark.
-        points: file of reference points; None: those of MLCommons.
-
-    Raises:
-        UserError: fewer than three logs, of which none would be left.
-    """
-    found = len(list(directory.glob("result_*.txt")))
-    if found < 3:
-        raise UserError(f"{directory} holds {found} result_*.txt; the checker needs 3 or more")
-    custom = () if points is None else (f"--custom_rcps={points}",)
-    return _ask("rcp_checker", f"--rcp_version={RULESET}", *custom, directory)
 
 
 def rehearse(

@@ -13,7 +13,8 @@ class SeedResult:
     Attributes:
         seed: its seed.
         status: how training ended.
-        reached: whether the log's clock stopped at its target, or at the end where there is none.
+        reached: whether the log's clock stopped at its target; None where there is no target and
+            the clock stopped at the end of training.
         top1: validation accuracy at the end of training, a fraction.
         top5: the same within the first five guesses.
         loss: validation loss, nats per image.
@@ -31,7 +32,7 @@ class SeedResult:
 
     seed: int
     status: str
-    reached: bool
+    reached: bool | None
     top1: float | None
     top5: float | None
     loss: float | None
@@ -45,6 +46,12 @@ class SeedResult:
     checkpoint_s: float
     images_per_s: float | None
     accepted: bool
+
+    @property
+    def scored_s(self) -> float | None:
+        """Seconds that count; None of a run that broke off or did not reach its target."""
+        counts = self.status == "complete" if self.reached is None else self.reached
+        return self.clock_s if counts else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,12 +39,6 @@ class HostTimes:
     compute_s: float = 0.0
     """Computing until the all-reduce could begin."""
 
-    def add_step(self, step_s: float, wait_s: float) -> None:
-        """Count a step."""
-        self.steps += 1
-        self.step_s += step_s
-        self.wait_s += wait_s
-
     def add_compute(self, compute_s: float) -> None:
         """Count a step's computing, measured in its own microbatches or by ``probe``."""
         self.measured += 1

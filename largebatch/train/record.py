@@ -5,14 +5,19 @@ import datetime
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
+
+from largebatch.cluster.hardware import hardware_of, machine
 from largebatch.cluster.prediction import Prediction
-from largebatch.config import Plan, resolve
-from largebatch.recipes import Published, load_recipe
+from largebatch.config import Config, Plan, resolve
+from largebatch.errors import ConfigError
+from largebatch.recipes import Published, Recipe, load_recipe
 from largebatch.recipes.forecast import forecast
 from largebatch.recipes.text import facts_of
 from largebatch.train.figures import SeedResult, estimate, olympic_mean
+from largebatch.train.making import model_of
 
 
 def record(
@@ -21,6 +26,8 @@ def record(
     results: Sequence[SeedResult],
     published: Published | None = None,
     expected: Prediction | None = None,
+    here: Prediction | None = None,
+    unlike: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that `record.json` holds.
 
@@ -30,10 +37,12 @@ def record(
         results: one for each seed.
         published: the row that is repeated; None for a recipe of our own.
         expected: prediction of its time on the published hardware.
+        here: prediction of the time on the devices that it ran on.
+        unlike: what makes it another task than the published one; empty: the same task.
     """
     top1 = [result.top1 for result in results if result.top1 is not None]
     epochs = [r.epochs for r in results if r.reached and r.epochs is not None]
-    times = [result.clock_s if result.reached else None for result in results]
+    times = [result.scored_s for result in results]
     target = plan.config.run.target
     return {
         "date": datetime.date.today().isoformat(),
@@ -47,11 +56,15 @@ def record(
         "clock_s": {
             "mean": olympic_mean(times),
             "without_extremes": len(times) >= 5,
-            "not_reached": times.count(None),
+            "not_reached": times.count(None) if target else None,
+            "not_finished": None if target else times.count(None),
         },
-        "epochs_to_target": epochs and dataclasses.asdict(estimate(epochs)),
+        "epochs_to_target": dataclasses.asdict(estimate(epochs)) if epochs else None,
         "published": published and dataclasses.asdict(published),
+        "comparable": None if published is None else not unlike,
+        "unlike_published": list(unlike),
         "prediction": expected and dataclasses.asdict(expected),
+        "prediction_here": here and dataclasses.asdict(here),
         "seeds": [dataclasses.asdict(result) for result in results],
     }
 
@@ -74,66 +87,138 @@ def prediction(recipe: Path, published: Published) -> Prediction | None:
     if not published.cluster or not devices or facts is None:
         return None
     plan = resolve(full.config, facts)
-    return forecast(plan, devices, published.cluster, published.round)
+    return forecast(plan, model_of(plan), devices, published.cluster, published.round)
 
 
-class Row(NamedTuple):
-    """One quantity, in words."""
-
-    name: str
-    measured: str
-    published: str
-    predicted: str
+OTHER_TASK = "another task than the published run, whose figures do not compare"
 
 
-def rows(kept: Mapping[str, Any]) -> list[Row]:
-    """The comparison, of a record as `record` makes it."""
-    published, expected = kept["published"] or {}, kept["prediction"] or {}
-    count, clock = len(kept["seeds"]), kept["clock_s"]
-    how = "without best and worst" if clock["without_extremes"] else f"mean of {count}"
-    return [
-        Row("devices", kept["devices"], published.get("devices") or "–", _cluster(published)),
-        Row(
-            "top-1 at the end",
+def other_task(config: Config, plan: Plan, recipe: Recipe) -> list[str]:
+    """What makes a run another task than the one that its recipe was published for.
+
+    The task is the data set, the network and the target. Hyperparameters, number formats and
+    hardware may differ: that they do is what a comparison shows.
+
+    Args:
+        config: of the run.
+        plan: of the run.
+        recipe: as published.
+    """
+    found = []
+    for key in ("run.scale_to", "run.scale_length", "model.name", "model.width", "model.stem"):
+        section, name = key.split(".")
+        own, usual = (getattr(getattr(each, section), name) for each in (config, recipe.config))
+        if own != usual and {own, usual} != {"conv7", "space_to_depth"}:  # the same function
+            found.append(f"{key}={own}, published {usual}")
+    known = facts_of(recipe)
+    for name in ("train_examples", "validation_examples", "classes"):
+        own, usual = getattr(plan.facts, name), known and getattr(known, name)
+        if known and own != usual:
+            found.append(f"{own:,} {name.replace('_', ' ')}, published {usual:,}")
+    target = recipe.published.target_percent if recipe.published else None
+    if target and abs(100 * config.run.target - target) > 1e-6 and not found:
+        found.append(f"run.target={config.run.target:g}, published {target / 100:g}")
+    return found
+
+
+def prediction_here(plan: Plan, devices: Sequence[jax.Device], cluster: str) -> Prediction | None:
+    """The time of the run on the devices that it runs on.
+
+    Args:
+        plan: of the run.
+        devices: all of them.
+        cluster: name of the machines; empty: no prediction is wanted.
+
+    Raises:
+        ConfigError: these are not devices of that cluster, or no time can be predicted.
+    """
+    if not cluster:
+        return None
+    wanted, kind = machine(cluster).hardware, devices[0].device_kind
+    own = hardware_of(kind)
+    if own is None or own.name != wanted.name:
+        raise ConfigError(f"--cluster={cluster} has {wanted.name}, and these devices are {kind!r}")
+    return forecast(plan, model_of(plan), len(devices), cluster)
+
+
+def table_of(kept: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The comparison, of a record as `record` makes it.
+
+    Returns:
+        Headings and rows. The published run is there only if it was the same task.
+    """
+    clock, has_target = kept["clock_s"], bool(kept["target_top1"])
+    how = "without best and worst" if clock["without_extremes"] else f"mean of {len(kept['seeds'])}"
+    lost = clock["not_reached"] or clock["not_finished"]
+    if lost:
+        how += f", {lost} " + ("did not reach the target" if has_target else "did not finish")
+    epochs = (kept["epochs_to_target"] or {}).get("mean")
+    columns = {
+        "measured": [
+            kept["devices"],
             _share(kept["top1"]),
-            _given(published.get("top1_percent"), "{:.2f} %"),
+            f"{_given(clock['mean'], '{:,.1f} s')} ({how})",
+            _given(epochs, "{:.2f}") if has_target else "no target",
+        ]
+    }
+    if here := kept["prediction_here"]:
+        columns[f"predicted here ({kept['cluster']})"] = [
+            kept["devices"],
             "–",
-        ),
-        Row(
-            "time on the clock",
-            f"{_given(clock['mean'], '{:,.1f} s')} ({how}"
-            + (
-                f", {clock['not_reached']} without reaching the target)"
-                if clock["not_reached"]
-                else ")"
-            ),
-            _given(published.get("seconds"), "{:,.1f} s") + _rules(published),
-            _given(expected.get("clock_s"), "{:,.1f} s") + _range(expected),
-        ),
-        Row(
-            "epochs on the clock",
-            _given((kept["epochs_to_target"] or {}).get("mean"), "{:.2f}"),
-            _given(published.get("epochs"), "{:g}"),
+            _predicted(here),
             "–",
-        ),
+        ]
+    if kept["comparable"]:
+        published = kept["published"]
+        columns["published"] = [
+            published["devices"] or "–",
+            _given(published["top1_percent"], "{:.2f} %"),
+            _given(published["seconds"], "{:,.1f} s") + _rules(published),
+            _given(published["epochs"], "{:g}"),
+        ]
+        if expected := kept["prediction"]:
+            cluster = published["cluster"]
+            columns[f"predicted for {cluster}"] = [cluster, "–", _predicted(expected), "–"]
+    names = ("devices", "top-1 at the end", "time on the clock", "epochs to the target")
+    rows = [list(cells) for cells in zip(names, *columns.values(), strict=True)]
+    return ["", *columns], rows
+
+
+def remark(kept: Mapping[str, Any]) -> str:
+    """What a reader must know before comparing; empty: nothing."""
+    if kept["published"] is None or kept["comparable"]:
+        return ""
+    return f"This is {OTHER_TASK}: {'; '.join(kept['unlike_published'])}."
+
+
+def closing_rows(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The comparison for the console, as (label, value)."""
+    (_, *heads), rows = table_of(kept)
+    found = [
+        (name, "; ".join([first, *(f"{h} {c}" for h, c in zip(heads[1:], rest, strict=True))]))
+        for name, first, *rest in rows
     ]
+    return [*found, ("comparison", remark(kept))] if remark(kept) else found
 
 
 def page(kept: Mapping[str, Any]) -> str:
     """The record for people, as Markdown."""
     environment = kept["environment"]
+    versions = environment["versions"]
+    installed = f"largebatch {versions.get('largebatch', 'of unknown version')}, installed"
+    commit = environment.get("commit")
     lines = [
         f"# {kept['recipe']} at scale {kept['scale']}, {kept['date']}",
         "",
         f"    {kept['command']}",
         "",
-        f"Commit {environment.get('commit') or 'unknown'}, "
-        f"jax {environment['versions']['jax']}, global batch {kept['global_batch']:,}, "
+        f"{f'Commit {commit}' if commit else installed}, "
+        f"jax {versions['jax']}, global batch {kept['global_batch']:,}, "
         f"{kept['length_epochs']:.2f} epochs.",
     ]
-    if kept["scale"] != "full":
-        lines += ["", "Shrunk: figures of the published run are beside it, not to be compared."]
-    lines += ["", *_table(("", "measured", "published", "predicted"), rows(kept)), ""]
+    if remark(kept):
+        lines += ["", remark(kept)]
+    lines += ["", *_table(*table_of(kept)), ""]
     columns = (
         ("seed", "{}"),
         ("reached", "{}"),
@@ -149,7 +234,11 @@ def page(kept: Mapping[str, Any]) -> str:
         ("images_per_s", "{:,.0f}"),
         ("accepted", "{}"),
     )
-    table = [[_given(seed[name], form) for name, form in columns] for seed in kept["seeds"]]
+    seeds = [dict(seed) for seed in kept["seeds"]]
+    for seed in seeds:
+        if seed["reached"] is None:
+            seed["reached"] = "no target"
+    table = [[_given(seed[name], form) for name, form in columns] for seed in seeds]
     lines += _table([name for name, _ in columns], table)
     lines += [
         "",
@@ -181,15 +270,10 @@ def _share(found: Mapping[str, Any] | None) -> str:
     )
 
 
-def _range(expected: Mapping[str, Any]) -> str:
-    if not expected:
-        return ""
-    return f" ({expected['low_s']:,.1f} to {expected['high_s']:,.1f})"
+def _predicted(expected: Mapping[str, Any]) -> str:
+    low, high = expected["low_s"], expected["high_s"]
+    return f"{expected['clock_s']:,.1f} s ({low:,.1f} to {high:,.1f})"
 
 
 def _rules(published: Mapping[str, Any]) -> str:
     return f" ({published['mlperf']})" if published.get("mlperf") else ""
-
-
-def _cluster(published: Mapping[str, Any]) -> str:
-    return published.get("cluster") or "–"

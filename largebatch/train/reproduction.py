@@ -6,18 +6,20 @@ import datetime
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
 from largebatch import tracking
+from largebatch.cluster.prediction import Prediction, known_clusters
 from largebatch.config import load
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.files import replacing, write_json
+from largebatch.guard import IDLE, Guard
 from largebatch.parallel import compiler, processes
-from largebatch.recipes import Published
+from largebatch.recipes import Published, load_recipe
 from largebatch.tracking.compliance import check_log
 from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.train import record, session
@@ -39,6 +41,8 @@ class Request:
         scale: `run.scale_to`; `full` takes the recipe as it is.
         overrides: options over those of the recipe.
         command: what was typed, for the record.
+        cluster: name of the machines that it runs on, in `largebatch.cluster`, to set a prediction
+            for them beside the measured time; empty: none.
     """
 
     recipe: Path
@@ -48,6 +52,7 @@ class Request:
     scale: Scale = "full"
     overrides: tuple[tuple[str, str], ...] = ()
     command: str = ""
+    cluster: str = ""
 
 
 def reproduce(
@@ -57,6 +62,7 @@ def reproduce(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
+    guard: Guard = IDLE,
 ) -> Path:
     """Run all seeds and write the record.
 
@@ -66,15 +72,22 @@ def reproduce(
         published: the row that is repeated; None for a recipe of our own.
         hosts: how the processes found each other, for people.
         devices: None for all devices of all processes.
+        guard: of each run; a run that is stopped ends the reproduction.
 
     Returns:
         The record's folder.
 
     Raises:
-        UserError: anything that the user can mend.
+        UserError: a mistake that the user can correct.
+        Interrupted: it was asked to stop; a clocked run cannot be resumed.
     """
     if request.runs < 1:
         raise UserError(f"--runs={request.runs} is no run; give 1 or more")
+    if request.cluster and request.cluster not in known_clusters():
+        raise UserError(
+            f"--cluster={request.cluster} is unknown; "
+            f"{did_you_mean(request.cluster, known_clusters())}"
+        )
     devices = jax.devices() if devices is None else devices
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
@@ -88,16 +101,18 @@ def reproduce(
         console.warn,
         deterministic=config.run.deterministic,
     )
-    expected = None
+    unlike, expected = [], None
     if published is not None:
-        try:
-            expected = record.prediction(request.recipe, published)
-        except ConfigError as error:
-            console.warn(f"no prediction: {error}")
+        unlike = record.other_task(config, ready.plan, load_recipe(request.recipe))
+        if unlike:
+            console.warn(f"{record.OTHER_TASK}: {'; '.join(unlike)}")
+        else:
+            expected = _predicted(console, lambda: record.prediction(request.recipe, published))
+    here = _predicted(console, lambda: record.prediction_here(ready.plan, devices, request.cluster))
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     with _compiling_once():
-        results = [_run(request, overrides, seed, folder, hosts, devices) for seed in seeds]
+        results = [_run(request, overrides, seed, folder, hosts, devices, guard) for seed in seeds]
     if jax.process_index() == 0:
         about = {
             "recipe": request.recipe.stem,
@@ -106,18 +121,26 @@ def reproduce(
             "overrides": dict(request.overrides),
             "environment": dict(environment),
             "xla_options": options,
+            "cluster": request.cluster or None,
         }
-        kept = record.record(about, ready.plan, results, published, expected)
+        kept = record.record(about, ready.plan, results, published, expected, here, unlike)
         write_json(folder / "record.json", kept)
         with replacing(folder / "README.md") as stream:
             stream.write(record.page(kept).encode())
-        rows = [
-            (row.name, f"{row.measured}; published {row.published}; predicted {row.predicted}")
-            for row in record.rows(kept)
-        ]
-        console.closing(rows, str(folder))
+        console.closing(record.closing_rows(kept), str(folder))
     processes.wait_for_all("record written")
     return folder
+
+
+def _predicted(
+    console: tracking.Console, predict: Callable[[], Prediction | None]
+) -> Prediction | None:
+    """A prediction, or a warning that says why there is none."""
+    try:
+        return predict()
+    except ConfigError as error:
+        console.warn(f"no prediction: {error}")
+        return None
 
 
 def _overrides(request: Request, published: Published | None) -> list[tuple[str, str]]:
@@ -190,16 +213,23 @@ def _run(
     folder: Path,
     hosts: str,
     devices: Sequence[jax.Device],
+    guard: Guard,
 ) -> SeedResult | None:
     """One seed, in a working directory of its own; None on processes other than 0."""
     workdir = request.runs_in / folder.name / f"seed_{seed}"
     chosen = (*overrides, ("run.seed", str(seed)))
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
-    summary = session.run(load(request.recipe, chosen), asked, hosts=hosts, devices=devices)
-    return processes.first_process_does(lambda: _kept(workdir, folder, seed, summary))
+    config = load(request.recipe, chosen)
+    summary = session.run(config, asked, hosts=hosts, devices=devices, guard=guard)
+    target = config.run.target
+    return processes.first_process_does(
+        lambda: _kept(workdir, folder, seed, summary, has_target=bool(target))
+    )
 
 
-def _kept(workdir: Path, folder: Path, seed: int, summary: tracking.Summary) -> SeedResult:
+def _kept(
+    workdir: Path, folder: Path, seed: int, summary: tracking.Summary, *, has_target: bool
+) -> SeedResult:
     """What the run was; its logs go to the record too, its checkpoints do not."""
     log = folder / f"result_{seed}.txt"
     shutil.copyfile(workdir / log.name, log)
@@ -211,7 +241,7 @@ def _kept(workdir: Path, folder: Path, seed: int, summary: tracking.Summary) -> 
     return SeedResult(
         seed=seed,
         status=summary.status,
-        reached=stop.metadata["status"] == "success",
+        reached=stop.metadata["status"] == "success" if has_target else None,
         top1=summary.top1,
         top5=summary.top5,
         loss=summary.loss,

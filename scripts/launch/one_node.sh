@@ -3,14 +3,16 @@
 #
 #   scripts/launch/one_node.sh --config=configs/imagenette_resnet50.py --workdir=runs/a
 #   GPUS=8 PROCESSES=8 scripts/launch/one_node.sh --config=configs/imagenette_resnet50.py
+#   SCRIPT=scripts/reproduce.py GPUS=8 PROCESSES=8 scripts/launch/one_node.sh fujitsu2019_81920 --out=records
 #
 # One process is the simpler and does as well until its interpreter is what is short (some 20,000
-# images/s of input; docs/data.md). What follows the script's name goes to train.py.
+# images/s of input; docs/data.md). What follows the script's name goes to SCRIPT (train.py).
 
 python="${PYTHON:-python}"
+script="${SCRIPT:-train.py}"
 processes="${PROCESSES:-1}"
 if ((processes == 1)); then
-  exec "$python" train.py "$@"
+  exec "$python" "$script" "$@"
 fi
 gpus="${GPUS:?how many this machine has}"
 if ((gpus % processes)); then
@@ -22,7 +24,7 @@ export JAX_COORDINATOR_ADDRESS="127.0.0.1:${PORT:-62831}" JAX_NUM_PROCESSES="$pr
 pids=()
 for ((i = 0; i < processes; i++)); do
   ids="$(seq -s, $((i * each)) $((i * each + each - 1)))"
-  JAX_PROCESS_ID=$i JAX_LOCAL_DEVICE_IDS=$ids "$python" train.py "$@" &
+  JAX_PROCESS_ID=$i JAX_LOCAL_DEVICE_IDS=$ids "$python" "$script" "$@" &
   pids+=($!)
 done
 for name in TERM USR1 INT; do

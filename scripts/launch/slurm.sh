@@ -1,11 +1,15 @@
 #!/bin/bash
 # One process for each GPU under SLURM, requeued until the run is complete.
 #
-#   WORKDIR=runs/record sbatch --nodes=2 scripts/launch/slurm.sh --config=configs/fujitsu2019_81920.py
-#   WORKDIR=runs/seeds sbatch --array=0-4 scripts/launch/slurm.sh --config=configs/digits.py
+#   WORKDIR=/shared/runs/a sbatch --nodes=2 scripts/launch/slurm.sh --config=configs/fujitsu2019_81920.py --config.data.data_dir=/shared/data
+#   WORKDIR=/shared/runs/seeds sbatch --array=0-4 scripts/launch/slurm.sh --config=configs/digits.py
+#   SCRIPT=scripts/reproduce.py WORKDIR=/shared/runs sbatch --nodes=8 scripts/launch/slurm.sh fujitsu2019_81920 --out=/shared/records
 #
-# Submit from the checkout; what follows the script's name goes to train.py. DOCTOR=1 looks at the
-# hosts first and does not train if there is a problem. Options given to sbatch go before those here.
+# Submit from the checkout. What follows the script's name goes to SCRIPT (train.py). Options given to
+# sbatch replace those below: adapt partition, account, GPUs and cores to the cluster.
+# DOCTOR=1 checks the hosts first and ends the job if there is a problem. COPY=FROM:TO copies a folder
+# to the disk of each node first, such as COPY=/shared/data/imagenet2012:/local/data/imagenet2012.
+# Only train.py is requeued: it resumes, other scripts would begin again.
 #SBATCH --job-name=largebatch
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -42,12 +46,21 @@ if [[ -n "${CONTAINER:-}" ]]; then # an image, where SLURM has pyxis
   step+=("--container-workdir=$PWD")
 fi
 python="${PYTHON:-python}"
+script="${SCRIPT:-train.py}"
+
+if [[ -n "${COPY:-}" ]]; then # whole or not at all: a copy that was cut short has another name
+  # shellcheck disable=SC2016  # expanded on each node
+  copy='test -e "$2" || { rm -rf "$2.partial" && mkdir -p "$(dirname "$2")" &&
+    cp -r "$1" "$2.partial" && mv "$2.partial" "$2"; }'
+  nodes="${SLURM_JOB_NUM_NODES:-1}"
+  srun "--ntasks=$nodes" --ntasks-per-node=1 bash -c "$copy" copy "${COPY%%:*}" "${COPY#*:}" || exit
+fi
 
 if [[ -n "${DOCTOR:-}" ]]; then
   "${step[@]}" "$python" scripts/doctor.py "--devices=${SLURM_NTASKS:-0}" "${options[@]}" || exit
 fi
 
-"${step[@]}" "$python" train.py "${options[@]}" &
+"${step[@]}" "$python" "$script" "${options[@]}" &
 pid=$!
 told=0
 # bash runs a trap only between commands, so srun is in the background and waited for.
@@ -68,9 +81,10 @@ case "$code" in
   69 | 70 | 134 | 137) again=$((${SLURM_RESTART_COUNT:-0} < ${RESTARTS:-20})) ;; # a host failed
   *) again=0 ;;  # complete, a mistake, or a defect of the program
 esac
+[[ "$script" == train.py ]] || again=0
 # A job that was cancelled is no longer running, and must not come back.
 if ((again)) && [[ "$(squeue --noheader --jobs="$job" --format=%T)" == RUNNING ]]; then
-  echo "exit code $code: requeued, the run goes on where its newest checkpoint is"
+  echo "exit code $code: requeued, the run resumes from its newest checkpoint"
   scontrol requeue "$job"
 fi
 exit "$code"

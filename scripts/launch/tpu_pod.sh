@@ -8,8 +8,8 @@
 #   scripts/launch/tpu_pod.sh stop              # save and stop; run goes on
 #   scripts/launch/tpu_pod.sh delete
 #
-# doctor in place of run looks at the slice first. --workdir lies on a file system that all hosts
-# have mounted.
+# doctor in place of run checks the slice first, with the same options. --workdir lies on a file system
+# that all hosts have mounted. run starts SCRIPT (train.py), such as SCRIPT=scripts/reproduce.py.
 set -euo pipefail
 
 : "${NAME:?}" "${ZONE:?}"
@@ -39,7 +39,7 @@ case "$verb" in
       largebatch/.venv/bin/pip install -e 'largebatch[tpu]'"
     ;;
   doctor) start scripts/doctor.py "$@" ;;
-  run) start train.py "$@" ;;
+  run) start "${SCRIPT:-train.py}" "$@" ;;
   stop) everywhere "kill -TERM \$(cat $pidfile)" ;;
   delete)
     gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force

@@ -31,7 +31,8 @@ def _begin(found: Mapping[str, Any]) -> str:
     return f"""
 # Cost model
 
-How long a run would take on devices that are not here. Written by `python scripts/simulate.py`,
+How long a run would take on devices that are not here. Written by
+`python scripts/simulate.py --out=.`,
 which fits the
 model, runs every study below and keeps all numbers in
 [one record](../records/2026-11-21_cost_model.json). **None of it was measured on a GPU or TPU by
@@ -231,9 +232,16 @@ interval above."""
 
 _LIMITS = """
 ## What it does not know
-- Input: hosts are taken to keep up. Give `input_images_per_s` from `scripts/benchmark.py input` to
-  see where not.
-- BatchNorm over groups of devices, fp32 instead of bf16 arithmetic, compilation within the clock.
+- Input: hosts are taken to keep up. `scripts/plan.py` prints the images/s and CPU cores that each
+  host needs for the predicted step; with `input_images_per_s` from `scripts/benchmark.py input`
+  a step waits where a host gives less.
+- Other networks and float32: all rows are ResNet-50 in 16 bits. ResNet-152, another width or
+  float32 are scaled: an image's time by the roofline of each layer (its FLOPs and bytes), the
+  overhead by the number of layers, the all-reduce and the update by the gradients. That is not
+  calibrated; `scripts/plan.py` and the doctor print so, with the interval of unseen hardware.
+  Images
+  below 96 pixels have no prediction.
+- BatchNorm over groups of devices, recomputation (`model.remat`), compilation within the clock.
 - Memory: whether a batch fits is what [`scripts/plan.py`](../scripts/plan.py) finds out.
 - Failures, other jobs on the network, slow storage; jitter is one number for all clusters.
 - This project's own kernels: all rows are of MXNet, TensorFlow and JAX programs of their time. A

@@ -1,5 +1,6 @@
 """What a plan says without a compiler: stages, rates, FLOPs, and the time that is predicted."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from largebatch.cluster.prediction import Prediction
 from largebatch.config import Plan
 from largebatch.recipes import Recipe
-from largebatch.recipes.forecast import Flops
+from largebatch.recipes.forecast import Flops, InputNeed
 
 Rows = list[tuple[str, str]]
 
@@ -72,7 +73,9 @@ def flops_rows(flops: Flops) -> Rows:
     ]
 
 
-def forecast_rows(found: Prediction, devices: int, cluster: str, round: str) -> Rows:
+def forecast_rows(
+    found: Prediction, need: InputNeed, devices: int, cluster: str, round: str
+) -> Rows:
     """Predicted times, as (label, value)."""
     parts = {
         "computing": found.compute_s,
@@ -101,12 +104,18 @@ def forecast_rows(found: Prediction, devices: int, cluster: str, round: str) -> 
             "throughput",
             f"{found.images_per_s:,.0f} images/s, {found.images_per_s / devices:,.0f} a device",
         ),
+        ("input", need.text),
         ("cost", f"{found.device_hours:,.2f} device-hours"),
     ]
 
 
 def as_json(
-    plan: Plan, flops: Flops, found: Prediction | None, devices: int, doubts: list[str]
+    plan: Plan,
+    flops: Flops,
+    found: Prediction | None,
+    need: InputNeed | None,
+    devices: int,
+    doubts: list[str],
 ) -> Mapping[str, Any]:
     """What of it is kept."""
     return {
@@ -129,6 +138,7 @@ def as_json(
         "flops_of_image": flops.of_image,
         "flops": flops.of_training,
         "prediction": found and vars(found),
+        "input": need and dataclasses.asdict(need),
         "doubts": doubts,
         "model_dtype": plan.config.model.dtype,
         "wire": plan.config.comm.wire,

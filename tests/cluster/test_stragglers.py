@@ -18,13 +18,14 @@ from largebatch.cluster.stragglers import (
     outcome,
     simulate,
 )
-from largebatch.cluster.workers import Empirical, LogNormal, Tailed
+from largebatch.cluster.workers import LogNormal, Tailed
 from largebatch.errors import ConfigError
+from tests.cluster.drawn import Drawn
 
 SURVEY = LogNormal(3.0, 0.1)
 TAILED = Tailed(LogNormal(math.log(1.5), 0.1), 0.02, 1.5)
-UNIFORM = Empirical((1.0, 2.0))
-SKEWED = Empirical((1.0, 1.1, 1.2, 4.0))
+UNIFORM = Drawn((1.0, 2.0))
+SKEWED = Drawn((1.0, 1.1, 1.2, 4.0))
 STEPS = 4000
 
 
@@ -178,8 +179,6 @@ def test_the_98_of_100_statement():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Empirical((1.0,)), "1 worker times give no distribution"),
-        (lambda: Empirical((1.0, 0.0)), "positive and finite"),
         (lambda: Policy(ignored=-1), "ignores -1 workers"),
         (lambda: Policy(ignored=1, deadline=1.0), "a deadline or ignores workers, not both"),
         (lambda: outcome(SURVEY, 4, Policy(ignored=4)), "4 of 4 workers cannot be ignored"),

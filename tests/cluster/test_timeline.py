@@ -16,10 +16,9 @@ def test_a_transfer_under_computation_is_hidden():
 def test_a_transfer_at_the_end_is_exposed():
     found = replay([Compute("a", 1), Start("r", 8, 2), Done("r"), Compute("update", 0.5)])
     assert (found.total_s, found.exposed_s, found.hidden_s) == (3.5, 2, 0)
-    assert found.hidden_bytes_share == 0
 
 
-def test_transfers_queue_and_shares_are_of_seconds_and_of_bytes():
+def test_transfers_queue_and_shares_are_of_seconds():
     found = replay(
         [
             Compute("a", 1),
@@ -36,7 +35,6 @@ def test_transfers_queue_and_shares_are_of_seconds_and_of_bytes():
     assert begins == [("big", 1, 4, 3), ("small", 4, 6, 1)]
     assert (found.total_s, found.compute_s, found.exposed_s) == (7, 6, 1)
     assert found.hidden_share == 4 / 5
-    assert found.hidden_bytes_share == (300 * 1 + 100 * 0.5) / 400
 
 
 def test_the_end_waits_for_transfers_that_nobody_waits_for():
@@ -48,7 +46,7 @@ def test_without_transfers_nothing_is_exposed():
     for program in ([], [Compute("a", 1)], [Start("r", 0, 0), Compute("a", 1), Done("r")]):
         found = replay(program)
         assert found.exposed_s == 0
-        assert found.hidden_share == found.hidden_bytes_share == 1
+        assert found.hidden_share == 1
 
 
 def test_mistakes_in_a_program_are_told():

@@ -144,15 +144,27 @@ def test_decoding_is_measured_with_the_reader_of_a_run():
     assert again == 64  # one chunk: 32 images for each of two threads
 
 
-def test_a_step_is_predicted_for_known_devices_and_resnet50_alone():
+def test_a_step_is_predicted_for_known_devices_and_photographs():
     record = load(ROOT / "configs" / "fujitsu2019_81920.py")
     facts = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=2048, processes=512)
     found = speed.predicted(resolve(record, facts, microbatch=1), Cluster(HARDWARE["v100"], 2048))
     # scripts/plan.py says 47.5 ms with the software of 2019; later software is no slower.
     assert 0.02 < found.step_s <= 0.0480
     assert "2048 × v100" in found.source
+    deep = speed.predicted(
+        resolve(override(record, "model.name", "resnet152"), facts, microbatch=1),
+        Cluster(HARDWARE["v100"], 2048),
+    )
+    assert deep.step_s > 2 * found.step_s
+    assert "not calibrated" in deep.source
+    assert "not calibrated" not in found.source
     assert "no figures" in speed.predicted(plan(), None)
-    assert "ResNet-50" in speed.predicted(plan(), Cluster(HARDWARE["v100"], 8))
+    assert "photographs" in speed.predicted(plan(), Cluster(HARDWARE["v100"], 8))
+    # What the hosts have to decode for it.
+    made = resolve(record, facts, microbatch=1)
+    step = speed.judge(100, 1.0, 4, made, found, hosts=512)[1]
+    assert "on each of 512 host(s)" in step.found
+    assert "host(s)" not in speed.judge(100, 1.0, 4, plan(), found)[1].found  # digits are no JPEGs
 
 
 # ---- storage

@@ -35,7 +35,7 @@ def test_the_table_of_published_runs_is_covered():
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_resolved_text_is_golden(path):
-    """What a recipe comes to changes on purpose only: scripts/recipes.py --write_golden writes it."""
+    """A recipe changes on purpose only: scripts/recipes.py --write_golden writes the texts."""
     assert resolved_text(load_recipe(path)) == (GOLDEN / f"{path.stem}.txt").read_text()
 
 

@@ -1,9 +1,12 @@
 """Reading recipes, their tags, and what is said of a plan."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from largebatch.cluster.hardware import HARDWARE
 from largebatch.config import Facts, freeze, resolve
 from largebatch.errors import ConfigError
 from largebatch.recipes import forecast, load_recipe, sources, text
@@ -97,13 +100,83 @@ def test_flops_of_stages_are_summed():
 
 def test_a_forecast_is_of_the_plans_own_stages():
     _, made = plan(batch={"stages": ("5 epochs: data.image_size=112",)}, data={"image_size": 224})
-    work = forecast.workload_of(made, 2048)
+    model = model_of(made)
+    work = forecast.workload_of(made, model, 2048)
     assert [(s.images_per_device, s.image_size) for s in work.segments] == [(40, 224), (40, 112)]
     assert sum(s.steps for s in work.segments) == made.steps
-    whole = forecast.forecast(plan(data={"image_size": 224})[1], 2048, "abci")
-    assert forecast.forecast(made, 2048, "abci").clock_s < whole.clock_s
+    whole = forecast.forecast(plan(data={"image_size": 224})[1], model, 2048, "abci")
+    assert forecast.forecast(made, model, 2048, "abci").clock_s < whole.clock_s
     with pytest.raises(ConfigError, match=r"2048 cannot be shared evenly by 1000 devices"):
-        forecast.workload_of(made, 1000)
+        forecast.workload_of(made, model, 1000)
+
+
+def test_a_forecast_is_of_the_plans_own_network():
+    half = {"dtype": "float16"}
+    _, base = plan(model=half)
+    expected = forecast.forecast(base, model_of(base), 2048, "abci")
+    for changed, times in (
+        ({"name": "resnet18"}, (0.2, 0.6)),
+        ({"name": "resnet152"}, (2.0, 3.0)),
+        ({"width": 128}, (1.8, 4.1)),
+        ({"dtype": "float32"}, (2.5, 4.5)),
+    ):
+        _, made = plan(model={**half, **changed})
+        model = model_of(made)
+        found = forecast.forecast(made, model, 2048, "abci")
+        least, most = times
+        assert least < found.compute_s / expected.compute_s < most, changed
+        (remark,) = forecast.assumptions(made, model, 2048, HARDWARE["v100"])
+        ((option, value),) = changed.items()
+        assert "not calibrated" in remark
+        assert f"model.{option}={value}" in remark
+    assert forecast.assumptions(base, model_of(base), 2048, HARDWARE["v100"]) == []
+
+
+def test_microbatches_are_in_the_forecast_or_named():
+    _, auto = plan(model={"dtype": "float16"})
+    _, one = plan(model={"dtype": "float16"}, batch={"microbatch": 1})
+    model = model_of(auto)
+    assert [s.passes for s in forecast.workload_of(one, model, 64).segments] == [32]
+    found = [forecast.forecast(p, model, 64, "dgx-h100").step_s for p in (auto, one)]
+    assert found[1] > 1.1 * found[0]
+    (remark,) = forecast.assumptions(auto, model, 64, HARDWARE["h100"])
+    assert "batch.microbatch=auto" in remark
+    assert "1,280 images" in remark
+    assert forecast.assumptions(one, model, 64, HARDWARE["h100"]) == []
+    _, large = plan(batch={"microbatch": 64})
+    with pytest.raises(ConfigError, match=r"batch\.microbatch=64"):
+        forecast.workload_of(large, model, 64)
+
+
+def test_small_images_have_no_forecast():
+    _, made = plan(batch={"stages": ("5 epochs: data.image_size=64",)}, data={"image_size": 224})
+    assert "64" in forecast.why_no_forecast(made)
+    with pytest.raises(ConfigError, match=r"data\.image_size"):
+        forecast.forecast(made, model_of(made), 2048, "abci")
+
+
+def test_the_input_that_a_step_needs():
+    """Of 64 H100 in 8 hosts, as docs/data.md has it."""
+    need = forecast.input_need(445_890, forecast.hosts_of(64, "dgx-h100"))
+    assert need.hosts == 8
+    assert need.images_per_s == pytest.approx(55_736, abs=1)
+    assert "65 for full-size JPEGs" in need.text
+    assert forecast.hosts_of(2048, "abci") == 512
+    assert forecast.hosts_of(4, "dgx-h100") == 1
+    assert forecast.hosts_of(8, "tpu-v3") == 1  # four chips of two devices
+
+
+def test_rates_of_the_input_are_those_of_the_records():
+    records = Path(__file__).parents[2] / "records"
+    names = ("input_full_cpu", "input_side256_cpu", "input_decoded_cpu")
+    for name, rate in zip(names, forecast.IMAGES_PER_CPU_S.values(), strict=True):
+        (path,) = records.glob(f"*_{name}.json")
+        measured = [
+            row["ours"]["median"]
+            for row in json.loads(path.read_text())["results"]
+            if (row["name"], row["unit"]) == ("1 core", "images per CPU-second")
+        ]
+        assert rate == round(measured[0])
 
 
 @pytest.mark.parametrize(
@@ -124,3 +197,46 @@ def test_doubts(sections, said):
 def test_no_doubts_where_all_is_usual():
     config, made = plan(batch={"workers": 64, "images_per_worker": 64}, data={"epoch_end": "drop"})
     assert forecast.doubts(config, made) == []
+
+
+def rates(name):
+    """Learning rates of all steps of a recipe."""
+    recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.py")
+    made = resolve(recipe.config, text.facts_of(recipe))
+    return [made.rates(step).learning_rate for step in range(1, made.steps + 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "peak", "warmup", "steps"),
+    [
+        ("mlperf06_nvidia_33k", 31.2, 25 * 39, 77 * 39),
+        ("mlperf06_nvidia_54k", 38.0, 25 * 24, 90 * 24),
+        ("mlperf06_nvidia_60k", 40.7, 33 * 22, 90 * 22),
+    ],
+)
+def test_rates_of_nvidias_v06_program(name, peak, warmup, steps):
+    """PolySchedule of common/fit.py, which counts updates from 1."""
+
+    def program(update):
+        if update <= warmup:
+            return peak * update / warmup
+        return 1e-4 + (peak - 1e-4) * (1 - (update - warmup) / (steps - warmup)) ** 2
+
+    assert rates(name) == pytest.approx([program(i) for i in range(1, steps + 1)], rel=1e-9)
+
+
+def test_rates_of_googles_v06_program_at_32k():
+    """poly_rate_schedule of lars_util.py with run_and_time.sh's 2,983 steps, from step 0."""
+    peak, steps, batch, images = 31.2, 2983, 32_768, 1_281_167
+    warmup = 25 * images // batch
+
+    def program(step):
+        if step * batch / images <= 25:
+            return peak * step * batch / images / 25
+        done = max(1, step - warmup) / (steps - warmup + 1)
+        return 1e-4 + (peak - 1e-4) * (1 - done) ** 2
+
+    found = rates("mlperf06_google_32k")
+    assert len(found) == steps
+    # Whole steps of the program against samples of ours.
+    assert found == pytest.approx([program(i) for i in range(steps)], abs=5e-4 * peak)

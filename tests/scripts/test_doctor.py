@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import doctor
 import pytest
+import reproduce
 
 import train as entry
 
@@ -122,3 +124,35 @@ def test_two_processes_make_one_page_and_measure_a_step_together(tmp_path):
     assert "images/s that a process needs" in found["input"]["found"]
     assert done.stdout.count("not looked at") == 1  # process 0 alone prints
     assert list(tmp_path.iterdir()) == [out]
+
+
+VALUES = {
+    "--config": "configs/digits.py",
+    "--resume": "auto",
+    "--scale": "laptop",
+    "--runs": "2",
+    "--processes": "2",
+    "--process": "0",
+}
+
+
+@pytest.mark.parametrize("command", [entry.main, reproduce.main], ids=["train", "reproduce"])
+def test_the_argument_list_of_the_job_is_accepted(command, capsys):
+    """``DOCTOR=1 scripts/launch/slurm.sh`` gives the doctor what the job is given."""
+    with pytest.raises(SystemExit):
+        command(["--help"])
+    names = re.findall(r"^  (--\w+)( [A-Z{]\S*)?", capsys.readouterr().out, re.MULTILINE)
+    assert len(names) >= 5
+    given = [f"{name}={VALUES.get(name, 'x')}" if value else name for name, value in names]
+    flags, others = doctor.parse([*given, "--config.run.seed=3"])
+    assert others == ["--config.run.seed=3"]
+    assert flags.config == Path("configs/digits.py")
+
+
+def test_flags_that_are_options_count_as_such():
+    given = ["fujitsu2019_81920", "--scale=laptop", "--init_from=runs/a", "--config.run.seed=3"]
+    flags, others = doctor.parse(given)
+    assert flags.config == Path("configs/fujitsu2019_81920.py")
+    found = dict(doctor.overrides_of(flags, others))
+    assert found == {"run.scale_to": "laptop", "run.seed": "3", "model.init_from": "runs/a"}
+    assert doctor.parse(["mine/own.py"])[0].config == Path("mine/own.py")

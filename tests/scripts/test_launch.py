@@ -216,6 +216,39 @@ def test_slurm_requeues_a_task_of_an_array_alone(launch):
     assert launch.called("scontrol") == [["requeue", "4242_4"]]
 
 
+def test_slurm_starts_the_script_that_is_named_and_requeues_only_what_resumes(launch):
+    clocked = {"SCRIPT": "scripts/reproduce.py", "WORKDIR": "/runs", "DOCTOR": "1"}
+    given = ["fujitsu2019_81920", "--runs=5", "--out=/records", "--cluster=dgx-h100"]
+    done, _ = launch.run("slurm.sh", *given, **JOB, **clocked, FAKE_CODES="0,75")
+    assert done == codes.PREEMPTED
+    looked, ran = launch.called("srun")
+    assert looked[-6:] == ["--devices=2", *given, "--workdir=/runs"]
+    assert ran[-6:] == ["scripts/reproduce.py", *given, "--workdir=/runs"]
+    assert launch.called("scontrol") == []  # a clocked run cannot be resumed
+
+
+def test_slurm_copies_a_folder_to_each_node_whole_or_not_at_all(launch, tmp_path):
+    shared, local = tmp_path / "shared" / "set", tmp_path / "local disk" / "set"
+    (shared / "1.0").mkdir(parents=True)
+    (shared / "1.0" / "shard").write_text("data")
+    partial = local.with_name("set.partial")
+    partial.mkdir(parents=True)  # of a copy that was cut short
+    (partial / "old").write_text("")
+    given = {**JOB, "SLURM_NTASKS": "1", "COPY": f"{shared}:{local}", "PYTHON": "true"}
+    assert launch.run("slurm.sh", **given)[0] == 0
+    assert (local / "1.0" / "shard").read_text() == "data"
+    assert [path.name for path in local.parent.iterdir()] == ["set"]
+    assert not (local / "old").exists()
+    # What is there is kept; what cannot be copied ends the job.
+    (shared / "1.0" / "shard").write_text("new")
+    assert launch.run("slurm.sh", **given)[0] == 0
+    assert (local / "1.0" / "shard").read_text() == "data"
+    started = len(launch.called("srun"))
+    missing = {**given, "COPY": f"{tmp_path}/nowhere:{tmp_path}/other"}
+    assert launch.run("slurm.sh", **missing)[0] != 0
+    assert len(launch.called("srun")) == started + 1
+
+
 def test_slurm_does_not_train_where_the_doctor_finds_a_problem(launch):
     done, _ = launch.run("slurm.sh", **JOB, FAKE_CODES="1,0", DOCTOR="1")
     assert done == 1
@@ -305,6 +338,15 @@ def test_open_mpi_starts_again_where_a_host_failed(launch, tmp_path, given, star
     assert len(launch.called("mpirun")) == starts
 
 
+def test_open_mpi_starts_only_training_again(launch, tmp_path):
+    hosts = hostfile(tmp_path, "localhost")
+    given = {"FAKE_CODES": "69,0", "HOSTFILE": hosts, "GPUS": "1"}
+    clocked = {**given, "SCRIPT": "scripts/reproduce.py"}
+    assert launch.run("open_mpi.sh", "digits", **clocked)[0] == codes.PEER
+    ((call),) = launch.called("mpirun")
+    assert call[call.index("SCRIPT") - 1] == "-x"  # handed over to the hosts
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_open_mpi_saves_on_sigterm(launch, tmp_path):
@@ -338,6 +380,17 @@ def test_one_node_shares_its_gpus_among_processes(launch, tmp_path):
     assert launch.run("one_node.sh", GPUS="8", PROCESSES="3")[0] == codes.MISTAKE
 
 
+def test_one_node_starts_the_script_that_is_named(launch, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(FAKES / "recorder")
+    clocked = {"SCRIPT": "scripts/reproduce.py", "PYTHON": str(python)}
+    assert launch.run("one_node.sh", "digits", "--runs=1", **clocked)[0] == 0
+    assert launch.run("one_node.sh", "digits", **clocked, GPUS="2", PROCESSES="2")[0] == 0
+    calls = launch.called("python")
+    assert calls[0][:3] == ["scripts/reproduce.py", "digits", "--runs=1"]
+    assert [call[0] for call in calls[1:]] == ["scripts/reproduce.py"] * 2
+
+
 # ---- TPU pods
 
 
@@ -362,6 +415,8 @@ def test_a_tpu_slice_from_request_to_removal(launch):
     assert "exec .venv/bin/python train.py --config=configs/digits.py" in run[-1]
     assert "kill -TERM $(cat /tmp/largebatch.pid)" in stop[-1]
     assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
+    launch.run("tpu_pod.sh", "run", "digits", SCRIPT="scripts/reproduce.py", **place)
+    assert "exec .venv/bin/python scripts/reproduce.py digits" in launch.called("gcloud")[-1][-1]
 
 
 # ---- Kubernetes
@@ -398,7 +453,8 @@ def test_kubernetes_fits_the_code(name):
     assert pod["terminationGracePeriodSeconds"] > Config().health.grace_s
     # Python is process 1 and runs what the recipe has.
     python, script, *options = container["command"]
-    assert (python, script) == ("python", "train.py")
+    assert (python, script) == ("python", "$(SCRIPT)")
+    assert {"name": "SCRIPT", "value": "train.py"} in container["env"]
     flags, overrides = entry.parse(options)
     load(ROOT / flags.config, overrides)
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
@@ -411,7 +467,7 @@ def test_kubernetes_gpus_are_told_where_to_meet():
     (container,) = pod["containers"]
     told = {each["name"]: each for each in container["env"]}
     names = {processes.COORDINATOR, processes.PROCESSES, processes.PROCESS, "JAX_LOCAL_DEVICE_IDS"}
-    assert set(told) == names
+    assert set(told) == names | {"SCRIPT"}
     host, _, port = told[processes.COORDINATOR]["value"].partition(":")
     assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert container["ports"] == [{"containerPort": int(port)}]
@@ -432,7 +488,8 @@ def test_kubernetes_tpus_fill_their_slice(monkeypatch):
         chips *= int(side)
     hosts = job["spec"]["completions"]
     assert hosts * container["resources"]["limits"]["google.com/tpu"] == chips
-    assert "env" not in container  # an address would be taken before what GKE says
+    # An address would be taken before what GKE says.
+    assert {each["name"] for each in container["env"]} == {"SCRIPT"}
     names = ",".join(f"{job['metadata']['name']}-{i}" for i in range(hosts))
     assert processes.detect_cluster({"TPU_WORKER_HOSTNAMES": names}) == "TPU pod"
 

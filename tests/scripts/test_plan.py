@@ -101,9 +101,44 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     kept = json.loads(out.read_text())["plan"]
     assert kept["devices"] == 2048
     assert [stage["steps"] for stage in kept["stages"]] == [1360, 80]
+    assert kept["prediction"]["clock_s"] == pytest.approx(72.698, abs=1e-3)
+    assert "72.7 s by MLPerf's clock" in printed
+    assert kept["input"]["hosts"] == 512
+    assert kept["input"]["images_per_s"] == pytest.approx(
+        81_920 / kept["prediction"]["step_s"] / 512
+    )
+    assert min(kept["input"]["cores"].values()) > 0
     # Published: 74.7 s by rules that count construction too.
     assert kept["prediction"]["low_s"] < 74.7 < kept["prediction"]["high_s"]
     assert any("smaller than a batch" in doubt for doubt in kept["doubts"])
+
+
+@pytest.mark.parametrize(
+    ("more", "least", "most"),
+    [
+        (["--config.model.name=resnet152"], 2.0, 3.0),
+        (["--config.model.dtype=float32"], 2.5, 4.0),
+    ],
+)
+def test_the_predicted_time_is_of_the_network_asked_for(more, least, most, tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    recipe = DIGITS.parent / "fujitsu2019_81920.py"
+    given = [f"--config={recipe}", f"--json={out}", f"--config.data.data_dir={tmp_path}", *more]
+    assert plan.main(given) == 0
+    kept = json.loads(out.read_text())["plan"]
+    assert least < kept["prediction"]["step_s"] / 0.04751 < most
+    assert any("not calibrated" in doubt for doubt in kept["doubts"])
+    printed = capsys.readouterr().out
+    assert "not calibrated" in printed
+    assert "published time" not in printed  # of another network
+
+
+def test_where_no_time_can_be_predicted_the_reason_is_given(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    assert plan.main([f"--config={DIGITS}", f"--json={out}", "--cluster=dgx-h100"]) == 0
+    assert "no time" in capsys.readouterr().out
+    kept = json.loads(out.read_text())["plan"]
+    assert (kept["prediction"], kept["input"]) == (None, None)
 
 
 @pytest.mark.parametrize(

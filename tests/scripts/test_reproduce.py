@@ -1,5 +1,6 @@
 """The reproduction script: two seeds from end to end, the record, and what is refused before."""
 
+import contextlib
 import functools
 import json
 import os
@@ -37,7 +38,9 @@ def out(tmp_path_factory):
             # 23 workers are not shared evenly by the eight devices of the tests.
             one = functools.partial(reproduce.reproduce, devices=jax.devices()[:1])
             patch.setattr(reproduce, "reproduce", one)
-            assert reproduce.main(["fujitsu2019_81920", "--runs=2", "--scale=laptop", *SHORT]) == 0
+            given = ["fujitsu2019_81920", "--runs=2", "--scale=laptop", "--cluster=dgx-h100"]
+            with (directory / "said.txt").open("w") as said, contextlib.redirect_stdout(said):
+                assert reproduce.main([*given, *SHORT]) == 0
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
         os.chdir(before)
@@ -78,7 +81,7 @@ def test_the_seeds(record, kept):
         log = record / f"result_{seed['seed']}.txt"
         assert check_log(log).accepted
         assert seed["accepted"]
-        assert seed["reached"]
+        assert seed["reached"] is None  # there is no target
         assert seed["status"] == "complete"
         events = read_log(log)
         times = {event.key: event.seconds for event in events}
@@ -104,8 +107,10 @@ def test_the_figures(kept):
     assert kept["top1"]["high"] - kept["top1"]["mean"] == pytest.approx(half, rel=1e-4)
     clock = kept["clock_s"]
     assert clock["mean"] == olympic_mean([seed["clock_s"] for seed in kept["seeds"]])
-    assert (clock["without_extremes"], clock["not_reached"]) == (False, 0)
+    assert clock["without_extremes"] is False
+    assert (clock["not_reached"], clock["not_finished"]) == (None, 0)
     assert kept["target_top1"] is None
+    assert kept["epochs_to_target"] is None
     assert kept["scale"] == "laptop"
     assert kept["command"].startswith("python scripts/reproduce.py fujitsu2019_81920 --runs=2")
     assert kept["environment"]["versions"]["jax"] == jax.__version__
@@ -114,19 +119,23 @@ def test_the_figures(kept):
     assert kept["xla_options"] == {}  # CPUs have none
 
 
-def test_the_comparison(record, kept):
-    assert kept["published"]["seconds"] == 74.7
-    assert kept["published"]["top1_percent"] == 75.08
-    assert kept["published"]["device_count"] == 2048
-    forecast = kept["prediction"]
-    # At full scale, though the run was not.
-    assert forecast["low_s"] < 74.7 < forecast["high_s"]
-    page = (record / "README.md").read_text()
+def test_another_task_is_not_set_beside_the_published_run(out, record, kept):
+    assert kept["comparable"] is False
+    assert any(text.startswith("run.scale_to=laptop") for text in kept["unlike_published"])
+    assert kept["published"]["seconds"] == 74.7  # what was shrunk
+    assert kept["prediction"] is None
+    page, said = (record / "README.md").read_text(), (out / "said.txt").read_text()
+    for text in (page, said):
+        assert "another task" in text
+        assert "run.scale_to=laptop" in text
+        assert "no target" in text
+        for figure in ("74.7", "72.7", "75.08"):
+            assert figure not in text
     assert "at scale laptop" in page
-    assert "Shrunk" in page
-    assert "| 74.7 s (by the rules of v0.5) |" in page
-    assert "| 75.08 % |" in page
-    assert page.count("| True |") == 4  # reached and accepted, of two seeds
+    assert page.count("| True |") == 2  # accepted, of two seeds
+    # The cluster that was named has other devices than these.
+    assert "dgx-h100" in said
+    assert kept["prediction_here"] is None
 
 
 def fails(capsys, *arguments):
@@ -137,6 +146,7 @@ def fails(capsys, *arguments):
 def test_refused_before_anything_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "--runs=0" in fails(capsys, "digits", "--runs=0")
+    assert "did you mean 'dgx-h100'" in fails(capsys, "digits", "--cluster=h100")
     assert "did you mean" in fails(capsys, "digit")
     said = fails(capsys, "digits", "--config.run.mlperf_log=closed")
     assert "rules refuse this recipe: lars_opt_end_learning_rate=0.0" in said

@@ -96,9 +96,26 @@ def test_pictures_and_page_are_written_anew(kept, tmp_path, capsys):
     assert f"median {100 * kept['studies']['calibration']['median_error']:.1f} %" in printed
     assert "Fujitsu 81,920" in printed
     assert not (tmp_path / simulate.RECORD).exists()
+    assert listed(printed) == {path for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_run_writes_its_record(kept, tmp_path, monkeypatch):
+def listed(printed):
+    lines = printed.splitlines()
+    return {Path(line.removeprefix("wrote ")) for line in lines if line.startswith("wrote ")}
+
+
+def test_without_out_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tracked = {ROOT / name: (ROOT / name).stat().st_mtime_ns for name in (simulate.PAGE,)}
+    assert simulate.main(["--from", str(ROOT / simulate.RECORD)]) == 0
+    printed = capsys.readouterr().out
+    assert "--out=DIR" in printed
+    assert not listed(printed)
+    assert not list(tmp_path.iterdir())
+    assert tracked == {path: path.stat().st_mtime_ns for path in tracked}
+
+
+def test_a_run_writes_its_record(kept, tmp_path, monkeypatch, capsys):
     parameters = Parameters(**kept["studies"]["calibration"]["parameters"])
     monkeypatch.setattr(simulation, "all_studies", lambda: (kept["studies"], parameters))
     monkeypatch.setattr(simulate, "draw", lambda studies, folder: [])
@@ -106,6 +123,7 @@ def test_a_run_writes_its_record(kept, tmp_path, monkeypatch):
     written = json.loads((tmp_path / simulate.RECORD).read_text())
     assert written["studies"] == kept["studies"]
     assert written["command"] == f"python scripts/simulate.py --out {tmp_path}"
+    assert listed(capsys.readouterr().out) == {p for p in tmp_path.rglob("*") if p.is_file()}
     fitted = (tmp_path / simulate.FITTED).read_text()
     assert fitted == (ROOT / simulate.FITTED).read_text()
 

@@ -5,10 +5,10 @@ import pytest
 
 from largebatch.cluster import stragglers
 from largebatch.cluster.stragglers import Policy
-from largebatch.cluster.workers import Empirical
 from largebatch.errors import ConfigError
 from largebatch.studies.arrivals import asynchronous, barrier, draws
 from largebatch.studies.synchrony import MEDIAN_S, TIMES
+from tests.cluster.drawn import Drawn
 
 W, K, STEPS, SEED = 6, 4, 200, 3
 POLICIES = {
@@ -83,7 +83,7 @@ def test_staleness_is_about_the_other_workers(machines):
 
 def test_arrivals_go_on_where_one_worker_is_much_slower():
     """Rows of draws are added until the slow one is past the end."""
-    rare = Empirical((1.0, 1.000001, 400.0))
+    rare = Drawn((1.0, 1.000001, 400.0))
     few, many = (asynchronous(rare, 3, updates, seed=1) for updates in (50, 400))
     assert len(many.ends) == 400
     assert (np.diff(many.ends) >= 0).all()

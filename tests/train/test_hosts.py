@@ -68,10 +68,8 @@ def test_a_row_holds_a_value_for_each_process():
 
 
 def test_times_are_means_over_what_was_measured():
-    times = HostTimes()
-    assert times.means == (0, 0, 0)
-    for wait in (0.1, 0.3):
-        times.add_step(1.0, wait)
+    assert HostTimes().means == (0, 0, 0)
+    times = HostTimes(steps=2, step_s=2.0, wait_s=0.4)
     times.add_compute(0.5)  # a probe: once in the interval
     assert times.means == pytest.approx((1.0, 0.2, 0.5))
 
@@ -95,9 +93,8 @@ i = jax.process_index()
 name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]
 socket.gethostname = lambda: name
 names = host_names()
-times = HostTimes()
+times = HostTimes(steps=4, step_s=2.0, wait_s=4 * [0.01, 0.02][i])
 for step in range(4):
-    times.add_step(0.5, [0.01, 0.02][i])
     times.add_compute([0.1, 0.3][i])
 print(gathered(times, names, 1.2).text)
 

@@ -5,6 +5,9 @@ from typing import Literal
 
 from largebatch.config.declaration import option
 
+FORMAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one number in each number format that options name."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -88,3 +91,8 @@ class Comm:
         "not take is left out with a warning",
         mathematics=False,
     )
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of one gradient on the wire."""
+        return FORMAT_BYTES[self.wire]
