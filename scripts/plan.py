@@ -120,9 +120,12 @@ def _plan(
     config, console = recipe.config, Console()
     topology = open_topology(flags.topology) if flags.topology else None
     names = parse_variants(flags.variants)
-    plan = resolve(config, facts_of(*compiled.sources(config), 1, 1))
-    flops = flops_of(plan, model_of(plan))
     devices, cluster, software = machines(recipe, flags)
+    sharing = 1  # only a shrunk recipe depends on the devices that share its workers
+    if config.run.scale_to != "full":
+        sharing = topology.devices if topology else devices
+    plan = resolve(config, facts_of(*compiled.sources(config), sharing, 1))
+    flops = flops_of(plan, model_of(plan))
     found = forecast(plan, devices, cluster, software) if cluster else None
     rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
     warnings = doubts(config, plan)

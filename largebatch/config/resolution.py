@@ -16,6 +16,7 @@ from largebatch.config.checks import (
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan
 from largebatch.config.rates import rates_of
+from largebatch.config.scaling import divided
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
@@ -28,7 +29,7 @@ def resolve(
     """Validate everything together and return the plan.
 
     Args:
-      config: the configuration.
+      config: the configuration; with ``run.scale_to`` its workers are rounded to the devices.
       facts: what is known of data and devices.
       microbatch: the choice made for ``batch.microbatch='auto'``, of the first stage or of each;
         None takes the largest possible.
@@ -36,9 +37,12 @@ def resolve(
     Raises:
       ConfigError: an impossible value or combination, with the numbers and the nearest that work.
     """
+    asked_workers = config.batch.workers
+    for stage in stages_of(config):
+        check_ranges(stage.config)
+    config = divided(config, facts.devices)
     stages = stages_of(config)
     for stage in stages:
-        check_ranges(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)
     check_stages(stages)
@@ -69,7 +73,13 @@ def resolve(
         for stage, place, chosen in zip(stages, places, choices, strict=True)
     )
     steps = places[-1].first_step + places[-1].steps
-    whole = dataclasses.replace(first, steps=steps, stop_after_step=steps, later=tuple(later))
+    whole = dataclasses.replace(
+        first,
+        steps=steps,
+        stop_after_step=steps,
+        later=tuple(later),
+        asked_workers=asked_workers,
+    )
     return _stopping(whole, length=length, **per)
 
 

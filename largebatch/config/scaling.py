@@ -2,7 +2,11 @@
 
 The ratio of the batch to the data set is kept, so that an epoch has as many steps and the schedule
 its shape; so are workers' spans, stages and every option of the update rule but the height of the
-learning rate. What that shows is that a recipe runs and how it behaves, not its published accuracy.
+learning rate. Rules without trust ratios follow the linear scaling rule (Goyal et al. 2017, arXiv
+1706.02677, section 2.1) to the smaller batch: their steps grow with the gradients, and the rate of
+8,192 images makes a batch of 16 diverge. Where the number of devices is known, workers are rounded
+to a multiple of it. What a shrunk recipe shows is that it runs and how it behaves, not its
+published accuracy.
 """
 
 import dataclasses
@@ -16,7 +20,7 @@ from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
-from largebatch.config.stages import KEY, split_stage
+from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
 from largebatch.optim.schedules import peak_rate
 
@@ -36,7 +40,7 @@ class _Target:
     side: float
     """Factor of image sizes."""
     rate: float
-    """Factor of learning rates."""
+    """Factor of learning rates of rules with trust ratios, and of RMSprop."""
     least_batch: int
     """Fewer images leave BatchNorm nothing to average."""
     changes: dict[str, object]
@@ -72,6 +76,8 @@ _TARGETS = {
         changes={},
     ),
 }
+_TRUST_RATIOS = ("lars", "lamb")
+"""Optimizers whose steps do not grow with the gradients' norms."""
 _SIZES = ("data.image_size", "data.evaluation_size")
 _LEAST_SIDE = 4
 _DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
@@ -123,6 +129,33 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
     return replaced(config, shrunk | durations)
 
 
+def divided(config: Config, devices: int) -> Config:
+    """Return a shrunk configuration whose workers the devices share evenly.
+
+    The number of workers is rounded to the nearest multiple of ``devices`` (and of the span), half
+    way upwards, and is at least one multiple; other options stay. A configuration with
+    ``run.scale_to=full`` is returned as it is.
+    """
+    if config.run.scale_to == "full":
+        return config
+
+    def rounded(workers: int, span: int | str) -> int:
+        unit = devices if span == "all" else math.lcm(devices, span)
+        return max(1, math.floor(workers / unit + 0.5)) * unit
+
+    first = before = rounded(config.batch.workers, config.norm.span)
+    texts = []
+    for text, stage in zip(config.batch.stages, stages_of(config)[1:], strict=True):
+        begin, changes = split_stage(text)
+        changes = [change for change in changes if not change.startswith("batch.workers=")]
+        workers = rounded(stage.config.batch.workers, stage.config.norm.span)
+        if workers != before or not changes:
+            changes.insert(0, f"batch.workers={workers}")
+        before = workers
+        texts.append(f"{begin}: {' '.join(changes)}")
+    return replaced(config, {"batch.workers": first, KEY: tuple(texts)})
+
+
 def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
     """What changes but durations."""
     if config.data.source == target.source:
@@ -159,9 +192,12 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         batch=config.batch.images,
         scaling=schedule.scaling,
     )
-    changes |= {"schedule.peak": peak * target.rate, "schedule.per_256": 0.0}
+    rate = target.rate
+    if config.optimizer.name not in _TRUST_RATIOS:
+        rate = min(rate, workers * images / config.batch.images)
+    changes |= {"schedule.peak": peak * rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
-        changes[f"schedule.{key}"] = getattr(schedule, key) * target.rate
+        changes[f"schedule.{key}"] = getattr(schedule, key) * rate
     changes["optimizer.rmsprop_rate"] = config.optimizer.rmsprop_rate * target.rate
     return changes
 

@@ -40,6 +40,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             f"{plan.samples_per_step:,} = {plan.workers:,} workers "
             f"× {plan.images_per_worker} images",
         ),
+        *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "each device",
             f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
@@ -132,6 +133,7 @@ def resolved(run: Run) -> dict[str, Any]:
         "facts": dataclasses.asdict(plan.facts),
         "plan": {
             "samples_per_step": plan.samples_per_step,
+            "rounding": plan.rounding,
             "steps": plan.steps,
             "samples": plan.samples,
             "epochs": plan.epochs,

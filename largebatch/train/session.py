@@ -81,7 +81,7 @@ def run(
         with guard.section("compile"):  # the search for a microbatch compiles
             made = build(config, console, devices)
         rows = describe.plan_rows(made, hosts)
-        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
+        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
