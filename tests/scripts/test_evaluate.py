@@ -164,9 +164,10 @@ def photographs(tmp_path_factory):
 def test_unreadable_pictures_are_counted_and_named(photographs, tmp_path, capsys, monkeypatch):
     stub(monkeypatch, networks.weights(("n01440764", "n02102040", "n03028079")))
     source = f"--source=folder:{photographs}"
-    line = fails(capsys, "x", source)
+    line = fails(capsys, "x", source, "--max_unreadable=0")
     assert "1 of 12 examples (8.3 %) cannot be decoded" in line
     assert "4.jpg" in line
+    assert " --max_unreadable=0.2" in line
     printed = found(capsys, "x", source, "--max_unreadable=0.1", f"--out={tmp_path}")
     assert f"warning: {photographs}/val/n02102040/4.jpg cannot be decoded" in printed
     kept = json.loads((tmp_path / "summary.json").read_text())
