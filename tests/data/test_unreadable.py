@@ -252,7 +252,7 @@ def test_the_proposed_share_allows_twice_as_many(option):
         unreadable.add([3], lambda example: (f"{example}.jpg", "cut off"))
     value = float(str(caught.value).rpartition(f"{option}=")[2])
     assert Unreadable("train", 183, value).limit >= 8
-    with pytest.raises(DataError, match="restore or remove these images$"):
+    with pytest.raises(DataError, match=r"restore or remove these images$"):
         Unreadable("train", 183, 0.9).check(range(170))  # nothing is left to propose
 
 
