@@ -34,11 +34,14 @@ class _Target:
     source: str
     examples: int
     images_per_worker: int | None
-    """None keeps about the recipe's, or fewer where ``devices`` want more workers."""
+    """At least, in all stages: BatchNorm learns nothing from two images of 1×1 at its last layers.
+    None keeps about the recipe's, or fewer where ``devices`` want more workers."""
     devices: int
     """Workers are a multiple of this."""
-    side: float
-    """Factor of image sizes."""
+    side: int | None
+    """Pixels that 224 become; other sizes with the square root, since digits of half the side have
+    lost their strokes, and a network trained on them starts anew at the next stage. None keeps
+    sizes."""
     rate: float
     """Factor of learning rates of rules with trust ratios, and of RMSprop."""
     least_batch: int
@@ -52,7 +55,7 @@ _TARGETS = {
         examples=1_437,
         images_per_worker=4,
         devices=1,
-        side=8 / 224,
+        side=8,
         rate=0.25,  # gradients of so few images are noisy
         least_batch=16,
         changes={
@@ -63,14 +66,16 @@ _TARGETS = {
             "comm.wire": "float32",
             "comm.bucket_mib": 0.05,
             "data.flip": False,
+            # It makes up for random crops, of which the digits have none.
+            "data.evaluation_size": 0,
         },
     ),
     "node": _Target(
-        source="tfds:imagenette/320px-v2",
+        source="folder:imagenette2-320",
         examples=9_469,
         images_per_worker=None,
         devices=8,
-        side=1.0,
+        side=None,
         rate=1.0,  # not tried yet
         least_batch=64,
         changes={},
@@ -79,7 +84,7 @@ _TARGETS = {
 _TRUST_RATIOS = ("lars", "lamb")
 """Optimizers whose steps do not grow with the gradients' norms."""
 _SIZES = ("data.image_size", "data.evaluation_size")
-_LEAST_SIDE = 4
+_USUAL_SIDE = 224
 _DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
 
 
@@ -158,7 +163,7 @@ def divided(config: Config, devices: int) -> Config:
 
 def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
     """What changes but durations."""
-    if config.data.source == target.source:
+    if KNOWN_SETS[config.data.source] == KNOWN_SETS[target.source]:
         return {}
     wanted = max(target.least_batch, config.batch.images * target.examples / examples)
     unit, span = target.devices, config.norm.span
@@ -180,7 +185,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         **target.changes,
     }
     for key, value, _ in options(config):
-        if key in _SIZES:
+        if key in _SIZES and key not in target.changes:
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
@@ -203,7 +208,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
 
 
 def _side(size: int, target: _Target) -> int:
-    return max(_LEAST_SIDE, round(size * target.side)) if size else 0
+    if not size or target.side is None:
+        return size
+    return max(1, round(target.side * math.sqrt(size / _USUAL_SIDE)))
 
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
@@ -212,15 +219,16 @@ def _stage(text: str, config: Config, images: int, workers: int, target: _Target
     parts = []
     for change in changes:
         key, _, value = change.partition("=")
-        if key in ("batch.images_per_worker", "batch.workers", *_SIZES):
+        if key in target.changes:
+            value = target.changes[key]
+        elif key in ("batch.images_per_worker", "batch.workers", *_SIZES):
             size = values.read(int, value, f"{KEY}: {key}")
             if key == "batch.images_per_worker":
-                value = max(1, round(size * images / config.batch.images_per_worker))
+                value = round(size * images / config.batch.images_per_worker)
+                value = max(target.images_per_worker or 1, value)
             elif key == "batch.workers":
                 value = max(1, round(size * workers / config.batch.workers))
             else:
                 value = _side(size, target)
-        elif key == "data.flip" and "data.flip" in target.changes:
-            value = target.changes["data.flip"]
         parts.append(f"{key}={value}")
     return f"{begin}: {' '.join(parts)}"

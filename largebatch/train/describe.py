@@ -104,14 +104,14 @@ def peak_bytes(who: int) -> int:
     return resource.getrusage(who).ru_maxrss * unit
 
 
-def result_rows(result: Result) -> Rows:
-    """What an evaluation found."""
+def result_rows(result: Result, classes: int) -> Rows:
+    """What an evaluation found; top-5 only where there are more than five classes."""
     return [
         (
             "top-1",
             f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
         ),
-        ("top-5", f"{result.top5:.2%}"),
+        *([("top-5", f"{result.top5:.2%}")] if classes > 5 else []),
         ("loss", f"{result.loss:.4f}"),
     ]
 

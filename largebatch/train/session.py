@@ -295,7 +295,7 @@ class _Session:
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
-            *describe.result_rows(result),
+            *describe.result_rows(result, self.made.plan.facts.classes),
             ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
@@ -336,7 +336,7 @@ class _Session:
         else:
             following = describe.command(*again, request.overrides, "--eval_only")
         rows = [
-            *describe.result_rows(loop.result),
+            *describe.result_rows(loop.result, self.made.plan.facts.classes),
             *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),

@@ -84,6 +84,16 @@ def test_rates_without_trust_ratios_follow_the_batch(recipe, scale, peak):
     assert config.schedule.peak == pytest.approx(peak, rel=0.02)
 
 
+def test_digits_are_evaluated_as_large_as_they_are_trained():
+    """They have no random crops, for which a larger evaluation makes up."""
+    for path in PUBLISHED:
+        for stage in plan(path, 1).stages:
+            assert stage.config.data.evaluation_size == 0, path
+            assert stage.images_per_worker >= 4, path
+            assert 5 <= stage.config.data.image_size <= 10, path  # of the digits' own 8
+    assert load(CONFIGS / "siat07_32k_160px.py", [("run.scale_to", "node")]).data.evaluation_size
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_every_recipe_trains_to_well_above_chance(path, tmp_path):
