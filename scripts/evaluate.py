@@ -77,7 +77,9 @@ def run(arguments: Sequence[str]) -> None:
     only = flags.among == "source" and matching.among_more
     classifier = Classifier(found, settings, mesh, matching.outputs, only=only)
     matching = matching.among_own() if only else matching
-    unreadable = data.Unreadable(flags.split, len(source), settings.max_unreadable)
+    unreadable = data.Unreadable(
+        flags.split, len(source), settings.max_unreadable, "--max_unreadable"
+    )
     unreadable.connect(lambda name, why: console.warn(f"{name} cannot be decoded: {why}"))
     console.note(f"evaluating {_named(flags.weights, found.origin)} on {source.describe()}")
     since = time.perf_counter()

@@ -119,10 +119,13 @@ def _plan(arguments: Sequence[str]) -> None:
     config, console = recipe.config, Console()
     topology = open_topology(flags.topology) if flags.topology else None
     names = parse_variants(flags.variants)
-    plan = resolve(config, facts_of(*compiled.sources(config), 1, 1))
+    devices, cluster, software = machines(recipe, flags)
+    sharing = 1  # only a shrunk recipe depends on the devices that share its workers
+    if config.run.scale_to != "full":
+        sharing = topology.devices if topology else devices
+    plan = resolve(config, facts_of(*compiled.sources(config), sharing, 1))
     model = model_of(plan)
     flops = forecast.flops_of(plan, model)
-    devices, cluster, software = machines(recipe, flags)
     why = forecast.why_no_forecast(plan)
     if not cluster:
         why = why or f"--cluster is not given; use one of {', '.join(known_clusters())}"

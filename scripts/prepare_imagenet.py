@@ -2,8 +2,10 @@
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
     python scripts/prepare_imagenet.py --verify --out DIR
+    python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
 
-The same command again goes on where it was interrupted. docs/imagenet.md says more.
+The same command again goes on where it was interrupted. --images makes an arrayrecord:DIR of any
+class folders. docs/imagenet.md says more.
 """
 
 import argparse
@@ -12,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.cli import Parser
+from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.stored import CHECKS
 from largebatch.data.prepare.verify import verify
 from largebatch.data.reading import cores
+from largebatch.errors import ConfigError
 from largebatch.guard import codes, exit_code
 
 
@@ -24,13 +28,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags."""
     parser = Parser(
         __doc__,
-        usage="prepare_imagenet.py (--tars DIR | --folders DIR | --verify) --out DIR [options]",
+        usage="prepare_imagenet.py (--tars DIR | --folders DIR | --images PATH | --verify) "
+        "--out DIR [options]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
     what.add_argument("--folders", type=Path, help="folder of train/nXXXXXXXX/ and val/")
+    what.add_argument("--images", type=Path, metavar="PATH", help="any class folders, or their tar")
     what.add_argument("--verify", action="store_true", help="read a finished set again")
     parser.add_argument("--out", type=Path, required=True, help="where the set is or goes")
+    parser.add_argument(
+        "--validation", type=float, default=0.0, metavar="X", help="--images: share to hold out"
+    )
     parser.add_argument("--store", choices=("jpeg", "decoded"), default="jpeg")
     parser.add_argument("--shorter", type=int, default=0, help="jpeg: shrink the shorter side to")
     parser.add_argument("--quality", type=int, default=0, help="of those that are shrunk, 1 to 100")
@@ -44,8 +53,31 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
     parser.add_argument("--allow_partial", action="store_true", help="fewer images or one split")
     parser.add_argument("--shards", type=int, default=0, help="of each split (as TFDS)")
-    parser.add_argument("--processes", type=int, default=cores(), help=f"to use ({cores()})")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", default=cores(), help=f"to use ({cores()})"
+    )
     return parser.parse_args(arguments)
+
+
+def _check_images(flags: argparse.Namespace) -> None:
+    """Refuse what --images, which stores files as they are, has no use for.
+
+    Raises:
+        ConfigError: With the flag.
+    """
+    given = {
+        "--store decoded": flags.store != "jpeg",
+        "--shorter": flags.shorter,
+        "--quality": flags.quality,
+        "--size": flags.size,
+        "--check": flags.check,
+        "--md5": flags.md5,
+        "--allow-partial": flags.allow_partial,
+        "--shards": flags.shards,
+    }
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name} does not apply to --images; leave it out")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,6 +93,12 @@ def run(arguments: Sequence[str]) -> int:
     """
     flags = parse(arguments)
     try:
+        if flags.images:
+            _check_images(flags)
+            prepare_class_folders(flags.images, flags.out, validation=flags.validation)
+            return 0
+        if flags.validation:
+            raise ConfigError("--validation belongs to --images; leave it out")
         if flags.verify:
             verify(flags.out, check=flags.check or "full", processes=flags.processes)
             return 0

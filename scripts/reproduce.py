@@ -5,9 +5,9 @@
     python scripts/reproduce.py fujitsu2019_81920 --config.data.data_dir=DATA
 
 --scale=laptop shrinks the recipe to digits, node to a set of some 10,000 photographs on one node
-(name it: --config.data.source=tfds:imagenette/320px-v2), full takes it as it is. docs/reproduce.md
-says what is clocked and what the record holds. Options are overridden as in train.py; several
-processes find each other as there, by their launcher or the environment.
+(folder:imagenette2-320 unless --config.data.source names another), full takes it as it is.
+docs/reproduce.md says what is clocked and what the record holds. Options are overridden as in
+train.py; several processes find each other as there, by their launcher or the environment.
 """
 
 import shlex

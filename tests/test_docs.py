@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,26 @@ def test_every_relative_link_and_image_is_there(page):
     targets = [t for t in LINK.findall(page.read_text()) if not re.match(r"[a-z]+:|#", t)]
     files = [target.partition("#")[0] for target in targets]
     assert [file for file in files if not (page.parent / file).exists()] == []
+
+
+def test_every_extra_that_is_advised_exists():
+    """In pages and in what the program prints."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = [*PAGES, *(ROOT / "largebatch").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    advised = {
+        extra
+        for path in files
+        for names in re.findall(r"install -e '[a-z.]+\[([a-z0-9,-]+)\]'", path.read_text())
+        for extra in names.split(",")
+    }
+    assert {"sweep", "export", "gpu"} <= advised <= set(project["optional-dependencies"])
+
+
+def test_nothing_is_advised_that_needs_tensorflow_here():
+    for path in (ROOT / "largebatch").rglob("*.py"):
+        for line in path.read_text().splitlines():
+            assert "convert_format" not in line, path
+            assert "tfds build" not in line or "where TensorFlow is" in line, (path, line)
 
 
 @each_page

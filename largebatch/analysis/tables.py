@@ -55,7 +55,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
         ("data", report.data),
         ("classes", report.among),
         ("top-1", _share(found.top1)),
-        ("top-5", _share(found.top5)),
+        *([("top-5", _share(found.top5))] if _has_top5(report) else []),
         ("loss", f"{found.loss:.4f}{smoothed if smoothing else ''}"),
         (
             "calibration",
@@ -76,18 +76,20 @@ def headline(report: Report) -> list[tuple[str, str]]:
 def worst_classes(report: Report) -> "Table | None":
     """The classes of least recall; None where every image is right."""
     found, classes = report.per_class, report.matching.classes
+    top5 = _has_top5(report)
     rows = [
         (
             classes[label],
             f"{found.support[label]:,}",
             f"{found.recall[label]:.1%}",
-            f"{found.recall5[label]:.1%}",
+            *([f"{found.recall5[label]:.1%}"] if top5 else []),
             f"{found.precision[label]:.1%}" if found.predicted[label] else "–",
             f"{found.f1[label]:.3f}",
         )
         for label in found.worst(WORST).tolist()
     ]
-    headings = ("class", ">images", ">recall", ">in top-5", ">precision", ">F1")
+    within5 = (">in top-5",) if top5 else ()
+    headings = ("class", ">images", ">recall", *within5, ">precision", ">F1")
     return table("worst classes", headings, rows) if rows else None
 
 
@@ -100,6 +102,11 @@ def confused_pairs(report: Report) -> "Table | None":
     ]
     headings = ("class", "taken for", ">images", ">of the class")
     return table("most confused", headings, rows) if rows else None
+
+
+def _has_top5(report: Report) -> bool:
+    """Whether the first five guesses are not simply all classes."""
+    return len(report.matching.classes) > 5
 
 
 def _share(share: Share) -> str:

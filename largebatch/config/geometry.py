@@ -32,8 +32,16 @@ def check_workers(workers: int, devices: int) -> None:
     near = max(d for d in divisors(workers) if d <= devices)
     raise ConfigError(
         f"batch.workers={workers} cannot be shared evenly by {devices} devices; nearest that can: "
-        f"{f'{below} or ' if below else ''}{above} workers, or {near} of the devices"
+        f"{f'{below} or ' if below else ''}{above} workers, or {near} of the devices "
+        f"({_fewer_devices(near)})"
     )
+
+
+def _fewer_devices(devices: int) -> str:
+    """How a process is restricted to some of its devices."""
+    gpus = ",".join(map(str, range(devices)))
+    on_gpus = f"CUDA_VISIBLE_DEVICES={gpus}" if devices <= 8 else "fewer GPU processes"
+    return f"JAX_NUM_CPU_DEVICES={devices} on CPUs, {on_gpus}"
 
 
 def microbatch_choices(workers: int, devices: int, span: int) -> tuple[int, ...]:

@@ -68,6 +68,8 @@ class Plan:
     """Factor of the learning rate in this stage."""
     later: tuple["Plan", ...] = ()
     """The stages after this one, in the plan of the first."""
+    asked_workers: int = 0
+    """In the plan of the first: ``batch.workers`` before it was rounded to the devices."""
 
     @property
     def stages(self) -> tuple["Plan", ...]:
@@ -139,6 +141,16 @@ class Plan:
         """Samples that make an epoch, as ``data.epoch_end`` has it."""
         return durations.epoch_samples(
             self.facts.train_examples, self.samples_per_step, self.config.data.epoch_end
+        )
+
+    @property
+    def rounding(self) -> str:
+        """What ``run.scale_to`` rounded so that the devices share the workers; empty: nothing."""
+        if self.asked_workers in (0, self.workers):
+            return ""
+        return (
+            f"batch.workers={self.workers} instead of {self.asked_workers}, which "
+            f"{self.facts.devices} devices cannot share evenly"
         )
 
     @property

@@ -17,6 +17,7 @@ from largebatch.config.checks import (
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan
 from largebatch.config.rates import rates_of
+from largebatch.config.scaling import divided
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
@@ -34,7 +35,7 @@ def resolve(
     """Validate everything together and return the plan.
 
     Args:
-      config: the configuration.
+      config: the configuration; with ``run.scale_to`` its workers are rounded to the devices.
       facts: what is known of data and devices.
       microbatch: the choice made for ``batch.microbatch='auto'``, of the first stage or of each;
         None takes the largest possible.
@@ -42,9 +43,12 @@ def resolve(
     Raises:
       ConfigError: an impossible value or combination, with the numbers and the nearest that work.
     """
+    asked_workers = config.batch.workers
+    for stage in stages_of(config):
+        check_ranges(stage.config)
+    config = divided(config, facts.devices)
     stages = stages_of(config)
     for stage in stages:
-        check_ranges(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)
     check_stages(stages)
@@ -77,7 +81,13 @@ def resolve(
         )
         for stage, place, chosen in zip(stages, places, choices, strict=True)
     )
-    whole = dataclasses.replace(first, steps=steps, stop_after_step=steps, later=tuple(later))
+    whole = dataclasses.replace(
+        first,
+        steps=steps,
+        stop_after_step=steps,
+        later=tuple(later),
+        asked_workers=asked_workers,
+    )
     return _stopping(whole, length=length, **per)
 
 

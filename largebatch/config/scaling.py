@@ -2,7 +2,11 @@
 
 The ratio of the batch to the data set is kept, so that an epoch has as many steps and the schedule
 its shape; so are workers' spans, stages and every option of the update rule but the height of the
-learning rate. What that shows is that a recipe runs and how it behaves, not its published accuracy.
+learning rate. Rules without trust ratios follow the linear scaling rule (Goyal et al. 2017, arXiv
+1706.02677, section 2.1) to the smaller batch: their steps grow with the gradients, and the rate of
+8,192 images makes a batch of 16 diverge. Where the number of devices is known, workers are rounded
+to a multiple of it. What a shrunk recipe shows is that it runs and how it behaves, not its
+published accuracy.
 """
 
 import dataclasses
@@ -16,7 +20,7 @@ from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
-from largebatch.config.stages import KEY, split_stage
+from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
 
 Scale = Literal["full", "node", "laptop"]
@@ -29,13 +33,16 @@ class _Target:
     source: str
     examples: int
     images_per_worker: int | None
-    """None keeps about the recipe's, or fewer where ``devices`` want more workers."""
+    """At least, in all stages: BatchNorm learns nothing from two images of 1×1 at its last layers.
+    None keeps about the recipe's, or fewer where ``devices`` want more workers."""
     devices: int
     """Workers are a multiple of this."""
-    side: float
-    """Factor of image sizes."""
+    side: int | None
+    """Pixels that 224 become; other sizes with the square root, since digits of half the side have
+    lost their strokes, and a network trained on them starts anew at the next stage. None keeps
+    sizes."""
     rate: float
-    """Factor of learning rates."""
+    """Factor of learning rates of rules with trust ratios, and of RMSprop."""
     least_batch: int
     """Fewer images leave BatchNorm nothing to average."""
     changes: dict[str, object]
@@ -47,7 +54,7 @@ _TARGETS = {
         examples=1_437,
         images_per_worker=4,
         devices=1,
-        side=8 / 224,
+        side=8,
         rate=0.25,  # gradients of so few images are noisy
         least_batch=16,
         changes={
@@ -58,21 +65,25 @@ _TARGETS = {
             "comm.wire": "float32",
             "comm.bucket_mib": 0.05,
             "data.flip": False,
+            # It makes up for random crops, of which the digits have none.
+            "data.evaluation_size": 0,
         },
     ),
     "node": _Target(
-        source="tfds:imagenette/320px-v2",
+        source="folder:imagenette2-320",
         examples=9_469,
         images_per_worker=None,
         devices=8,
-        side=1.0,
+        side=None,
         rate=1.0,  # not tried yet
         least_batch=64,
         changes={},
     ),
 }
+_TRUST_RATIOS = ("lars", "lamb")
+"""Optimizers whose steps do not grow with the gradients' norms."""
 _SIZES = ("data.image_size", "data.evaluation_size")
-_LEAST_SIDE = 4
+_USUAL_SIDE = 224
 _DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
 
 
@@ -122,9 +133,36 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
     return replaced(config, shrunk | durations)
 
 
+def divided(config: Config, devices: int) -> Config:
+    """Return a shrunk configuration whose workers the devices share evenly.
+
+    The number of workers is rounded to the nearest multiple of ``devices`` (and of the span), half
+    way upwards, and is at least one multiple; other options stay. A configuration with
+    ``run.scale_to=full`` is returned as it is.
+    """
+    if config.run.scale_to == "full":
+        return config
+
+    def rounded(workers: int, span: int | str) -> int:
+        unit = devices if span == "all" else math.lcm(devices, span)
+        return max(1, math.floor(workers / unit + 0.5)) * unit
+
+    first = before = rounded(config.batch.workers, config.norm.span)
+    texts = []
+    for text, stage in zip(config.batch.stages, stages_of(config)[1:], strict=True):
+        begin, changes = split_stage(text)
+        changes = [change for change in changes if not change.startswith("batch.workers=")]
+        workers = rounded(stage.config.batch.workers, stage.config.norm.span)
+        if workers != before or not changes:
+            changes.insert(0, f"batch.workers={workers}")
+        before = workers
+        texts.append(f"{begin}: {' '.join(changes)}")
+    return replaced(config, {"batch.workers": first, KEY: tuple(texts)})
+
+
 def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
     """What changes but durations."""
-    if config.data.source == target.source:
+    if KNOWN_SETS[config.data.source] == KNOWN_SETS[target.source]:
         return {}
     wanted = max(target.least_batch, config.batch.images * target.examples / examples)
     unit, span = target.devices, config.norm.span
@@ -146,7 +184,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         **target.changes,
     }
     for key, value, _ in options(config):
-        if key in _SIZES:
+        if key in _SIZES and key not in target.changes:
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
@@ -162,15 +200,20 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         batch=config.batch.images,
         scaling=schedule.scaling,
     )
-    changes |= {"schedule.peak": peak * target.rate, "schedule.per_256": 0.0}
+    rate = target.rate
+    if config.optimizer.name not in _TRUST_RATIOS:
+        rate = min(rate, workers * images / config.batch.images)
+    changes |= {"schedule.peak": peak * rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
-        changes[f"schedule.{key}"] = getattr(schedule, key) * target.rate
+        changes[f"schedule.{key}"] = getattr(schedule, key) * rate
     changes["optimizer.rmsprop_rate"] = config.optimizer.rmsprop_rate * target.rate
     return changes
 
 
 def _side(size: int, target: _Target) -> int:
-    return max(_LEAST_SIDE, round(size * target.side)) if size else 0
+    if not size or target.side is None:
+        return size
+    return max(1, round(target.side * math.sqrt(size / _USUAL_SIDE)))
 
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
@@ -179,15 +222,16 @@ def _stage(text: str, config: Config, images: int, workers: int, target: _Target
     parts = []
     for change in changes:
         key, _, value = change.partition("=")
-        if key in ("batch.images_per_worker", "batch.workers", *_SIZES):
+        if key in target.changes:
+            value = target.changes[key]
+        elif key in ("batch.images_per_worker", "batch.workers", *_SIZES):
             size = values.read(int, value, f"{KEY}: {key}")
             if key == "batch.images_per_worker":
-                value = max(1, round(size * images / config.batch.images_per_worker))
+                value = round(size * images / config.batch.images_per_worker)
+                value = max(target.images_per_worker or 1, value)
             elif key == "batch.workers":
                 value = max(1, round(size * workers / config.batch.workers))
             else:
                 value = _side(size, target)
-        elif key == "data.flip" and "data.flip" in target.changes:
-            value = target.changes["data.flip"]
         parts.append(f"{key}={value}")
     return f"{begin}: {' '.join(parts)}"

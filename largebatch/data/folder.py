@@ -1,6 +1,7 @@
 """`folder:PATH`: a folder of picture files for each class, as torchvision's ImageFolder."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,11 @@ from largebatch.errors import DataError
 from largebatch.files import folders
 
 _SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_DOWNLOADS = {
+    name: f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
+    for name in ("imagenette2", "imagenette2-160", "imagenette2-320")
+}
 _LISTERS = 8  # threads, for file systems on which a listing waits
 
 
@@ -99,7 +104,7 @@ class FolderRecords:
         """As of `Records.describe`."""
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
-            f"({self._directory}{self._found})"
+            f"({os.path.basename(self._directory)}/{self._found})"
         )
 
     def _labels(self, ids: np.ndarray | int) -> np.ndarray:
@@ -149,7 +154,7 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     if empty:
         raise DataError(
             f"{directory}: {len(empty):,} of {len(classes):,} class folders have no picture, e.g. "
-            f"{empty[0]}; fill or remove them (suffixes: {' '.join(_SUFFIXES)})"
+            f"{empty[0]}; fill or remove them (suffixes: {' '.join(SUFFIXES)})"
         )
     left_out = sum(count for _, count in listed)
     return FolderRecords(
@@ -169,11 +174,28 @@ def _split_folder(root: str, split: str) -> str | None:
 
 def _remedy(root: str, split: str) -> str:
     """What to do where a split is absent."""
+    separate = (
+        f"run python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
+        "--out DIR, which takes a tenth of each class for validation, and use "
+        "data.source=arrayrecord:DIR"
+    )
+    if _split_folder(root, "train"):
+        return f"put the {split} images there, or {separate}"
     if any(_split_folder(root, other) for other in _SPLITS):
-        return f"put the {split} pictures there"
+        return f"put the {split} images there"
     # Both, since many a folder has one called train.
     meant = nearby(root, lambda path: all(_split_folder(path, each) for each in _SPLITS))
-    return f"{meant} looks right: write folder:{meant}" if meant else "correct the path"
+    if meant:
+        return f"{meant} looks right: write folder:{meant}"
+    if os.path.basename(root) in _DOWNLOADS and not os.path.exists(root):
+        parent = shlex.quote(os.path.dirname(root))
+        return (
+            f"download it (curl -L {_DOWNLOADS[os.path.basename(root)]} | tar -xz -C {parent}), "
+            "or use data.source=folder:PATH for another set"
+        )
+    if os.path.isdir(root) and any(_pictures(os.path.join(root, c))[0] for c in _folders(root)[:1]):
+        return separate
+    return "correct the path"
 
 
 def _check_classes(directory: str, classes: list[str], root: str, split: str) -> None:
@@ -188,9 +210,10 @@ def _check_classes(directory: str, classes: list[str], root: str, split: str) ->
     ):
         only = sorted(set(some) - set(rest))
         if only:
+            count = "1 is" if len(only) == 1 else f"{len(only):,} are"
             raise DataError(
-                f"{root}: the splits have different classes: {len(only):,} are in {name} alone, "
-                f"e.g. {only[0]}; both need the same class folders"
+                f"{root}: the splits have different classes: {count} in {name} alone, e.g. "
+                f"{only[0]}; both need the same class folders"
             )
 
 
@@ -210,7 +233,7 @@ def _pictures(folder: str) -> tuple[list[str], int]:
             names = os.listdir(here)
         pictures = []
         for name in names:
-            if name.lower().endswith(_SUFFIXES) and not name.startswith("."):
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                 pictures.append(name)
             elif _is_inner(os.path.join(here, name)):
                 pending.append(f"{inner}{name}{os.sep}")

@@ -29,6 +29,10 @@ _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
 _FORMAT = "array_record"
 _OWN = "tensorflow_datasets."
+_ELSEWHERE = (
+    "prepare it where TensorFlow is installed (tfds build --file_format=array_record), copy it "
+    "here, or use its images as class folders: data.source=folder:PATH"
+)
 
 
 def open_tfds(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
@@ -163,8 +167,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
             + (
                 f"{meant} looks right: set data.data_dir={meant}"
                 if meant
-                else f"set data.data_dir to the folder that holds {name}/, or prepare it: "
-                f"{_command(name, root)}"
+                else f"set data.data_dir to the folder that holds {name}/, or {_remedy(name, root)}"
             )
         )
     if not config and not _versions(base):
@@ -176,7 +179,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
                 + (
                     f"choose a configuration: tfds:{name}:{configs[0]}"
                     if configs
-                    else f"prepare it: {_command(name, root)}"
+                    else _remedy(name, root)
                 )
             )
         config = configs[0]
@@ -201,11 +204,13 @@ def _holds_set(base: str) -> bool:
     )
 
 
-def _command(name: str, root: str) -> str:
-    """What prepares a set."""
+def _remedy(name: str, root: str) -> str:
+    """How a set is prepared without TensorFlow."""
     if name == "imagenet2012":
-        return f"python scripts/prepare_imagenet.py --tars TARS --out {root}"
-    return f"tfds build {name} --file_format={_FORMAT} --data_dir={root}"
+        return f"prepare it: python scripts/prepare_imagenet.py --tars TARS --out {root}"
+    if name == "imagenette":
+        return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
+    return _ELSEWHERE
 
 
 def _folders(directory: str) -> list[str]:
@@ -237,9 +242,7 @@ def _metadata(directory: str) -> tfds.core.DatasetInfo:
     if _FORMAT not in available:
         raise DataError(
             f"{directory} is in {' and '.join(sorted(available))} format, which has no random "
-            f"access; prepare it with --file_format={_FORMAT}, or convert it: tfds convert_format "
-            f"--dataset_version_dir={directory} --out_file_format={_FORMAT} (needs tensorflow and "
-            "apache-beam)"
+            f"access; {_ELSEWHERE}"
         )
     return info
 

@@ -12,6 +12,8 @@ from largebatch.errors import DataError
 
 T = TypeVar("T")
 _NAMED = 5  # of those that a message counts
+_FEW = 3  # corrupt images that a small split may have whatever the share, up to a tenth of it
+_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)  # to propose
 _NONE = np.empty(0, np.int64)
 
 
@@ -84,22 +86,31 @@ class Unreadable:
         split: Name of the split.
         examples: Examples that it has.
         share: Of them may be undecodable.
-        limit: As a number.
+        limit: As a number, or 3 where that is more; in a small split a tenth of it instead of 3.
+            With a share of 0 it is 0.
         found: Those that are, in the order in which they were met.
     """
 
-    def __init__(self, split: str, examples: int, share: float = 0.0) -> None:
+    def __init__(
+        self,
+        split: str,
+        examples: int,
+        share: float = 0.0,
+        option: str = "--config.data.max_unreadable",
+    ) -> None:
         """Nothing has been met yet.
 
         Args:
             split: For messages.
             examples: Of the split.
             share: `data.max_unreadable`; with 0 the first one stops the run.
+            option: How the share is given on the command line, for messages.
         """
         self.split = split
         self.examples = examples
         self.share = share
-        self.limit = math.floor(examples * share + 1e-9)  # 0.29 · 100 is a little less than 29
+        self.limit = max(_part(examples, share), min(_FEW, examples // 10)) if share else 0
+        self._option = option
         self.found: tuple[Found, ...] = ()  # replaced, never changed: read without a lock
         self._report: Callable[[str, str], None] | None = None
         self._listed = ""
@@ -167,9 +178,16 @@ class Unreadable:
         named = "; ".join(f"{found.name} ({found.reason})" for found in self.found[:_NAMED])
         more = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
         listed = f"; all in {self._listed}" if self._listed else ""
+        # Twice as many as there are by now: more may follow.
+        enough = next((s for s in _SHARES if _part(self.examples, s) >= 2 * count), 0.0)
+        use = f", or use {self._option}={enough:g}" if enough else ""
         raise DataError(
             f"{self.split}: {count:,} of {self.examples:,} examples "
             f"({100 * count / self.examples:.2g} %) cannot be decoded, "
-            f"data.max_unreadable={self.share:g} allows {self.limit:,}: {named}{more}{listed}; "
-            "mend the data set or raise data.max_unreadable"
+            f"{self._option.removeprefix('--config.')}={self.share:g} allows {self.limit:,}: "
+            f"{named}{more}{listed}; restore or remove these images{use}"
         )
+
+
+def _part(examples: int, share: float) -> int:
+    return math.floor(examples * share + 1e-9)  # 0.29 · 100 is a little less than 29

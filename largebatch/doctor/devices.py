@@ -7,6 +7,7 @@ import jax
 
 from largebatch.config import Config
 from largebatch.config.geometry import check_workers
+from largebatch.config.scaling import divided
 from largebatch.doctor.lines import Line, judged, ok, problem, skip
 from largebatch.errors import ConfigError
 from largebatch.train.memory import GIB
@@ -24,7 +25,8 @@ def check(config: Config, expected: int = 0) -> Line:
     devices = jax.devices()
     per_process = Counter(device.process_index for device in devices)
     kinds = Counter(device.device_kind for device in devices)
-    return judge(kinds, list(per_process.values()), config.batch.workers, expected)
+    workers = divided(config, len(devices)).batch.workers
+    return judge(kinds, list(per_process.values()), workers, expected)
 
 
 def judge(kinds: Counter[str], per_process: Sequence[int], workers: int, expected: int = 0) -> Line:

@@ -15,9 +15,9 @@ Each of these recipes in `configs/` repeats a published run: `python train.py
 --config=configs/NAME.py --config.data.data_dir=DATA`. `python scripts/recipes.py NAME` shows where
 each of its values is from; `--config.run.scale_to=laptop` (or `node`) shrinks it, with the same
 ratio of batch to data set, as far as that leaves 16 images (or 64), and the same shape of
-schedule; on a laptop at a quarter of the rate. Time and accuracy below are the published ones, not
-ours. Of what a recipe sets, values that are not known to be those of the run are counted as
-unverified; what it leaves at a default is not counted.
+schedule; on a laptop at a quarter of the rate, SGD's scaled linearly to the smaller batch. Time and
+accuracy below are the published ones, not ours. Of what a recipe sets, values that are not known to
+be those of the run are counted as unverified; what it leaves at a default is not counted.
 """
 _TAGS = "| tag | meaning |\n|---|---|\n"
 _MISSING = """## Not here

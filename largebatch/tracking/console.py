@@ -155,7 +155,7 @@ class Console:
         epoch: float,
         loss: float,
         top1: float,
-        top5: float,
+        top5: float | None,
         seconds: float,
         target: str = "",
     ) -> None:
@@ -166,7 +166,7 @@ class Console:
             epoch: epochs consumed.
             loss: validation loss, nats per image.
             top1: accuracy, a fraction.
-            top5: the same within the first five guesses.
+            top5: the same within the first five guesses; None is not shown.
             seconds: how long the evaluation took.
             target: what to say of the accuracy that the run is to reach; empty: nothing.
         """
@@ -175,7 +175,7 @@ class Console:
             f"epoch {epoch:.2f}",
             f"loss {loss_text(loss)}",
             f"top-1 {top1:.2%}",
-            f"top-5 {top5:.2%}",
+            *([] if top5 is None else [f"top-5 {top5:.2%}"]),
             f"{seconds:.1f} s",
             *([target] if target else []),
         )

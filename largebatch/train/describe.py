@@ -41,6 +41,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             f"{plan.samples_per_step:,} = {plan.workers:,} workers "
             f"× {plan.images_per_worker} images",
         ),
+        *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "each device",
             f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
@@ -104,14 +105,14 @@ def peak_bytes(who: int) -> int:
     return resource.getrusage(who).ru_maxrss * unit
 
 
-def result_rows(result: Result) -> Rows:
-    """What an evaluation found."""
+def result_rows(result: Result, classes: int) -> Rows:
+    """What an evaluation found; top-5 only where there are more than five classes."""
     return [
         (
             "top-1",
             f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
         ),
-        ("top-5", f"{result.top5:.2%}"),
+        *([("top-5", f"{result.top5:.2%}")] if classes > 5 else []),
         ("loss", loss_text(result.loss)),
     ]
 
@@ -134,6 +135,7 @@ def resolved(run: Run) -> dict[str, Any]:
         "facts": dataclasses.asdict(plan.facts),
         "plan": {
             "samples_per_step": plan.samples_per_step,
+            "rounding": plan.rounding,
             "steps": plan.steps,
             "samples": plan.samples,
             "epochs": plan.epochs,

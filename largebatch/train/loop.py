@@ -367,7 +367,7 @@ class Loop:
             epoch=self._journal.epoch(step),
             loss=self.result.loss,
             top1=self.result.top1,
-            top5=self.result.top5,
+            top5=self.result.top5 if self.run.plan.facts.classes > 5 else None,
             seconds=self.result.seconds,
             target=self.target.look(step, self.clock.wall_s(), self.result.top1),
         )

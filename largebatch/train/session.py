@@ -97,7 +97,7 @@ def run(
         with guard.section("compile"):  # the search for a microbatch compiles
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
-        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(config))
+        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
@@ -340,7 +340,7 @@ class _Session:
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
-            *describe.result_rows(result),
+            *describe.result_rows(result, self.made.plan.facts.classes),
             ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
@@ -381,7 +381,7 @@ class _Session:
         else:
             following = describe.command(*again, request.overrides, "--eval_only")
         rows = [
-            *describe.result_rows(loop.result),
+            *describe.result_rows(loop.result, self.made.plan.facts.classes),
             *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),

@@ -93,7 +93,7 @@ class Planning:
         plan = resolve(self.config, self.facts)  # mistakes first
         if self.config.batch.microbatch != "auto":
             return plan.microbatch
-        candidates = microbatch_candidates(self.config, self.facts)
+        candidates = microbatch_candidates(plan.config, self.facts)
         if len(candidates) == 1:
             return candidates[0]
 

@@ -21,6 +21,7 @@ def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
             f"{plan.samples_per_step:,} = {plan.workers:,} workers × {plan.images_per_worker} "
             "images",
         ),
+        *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "length",
             f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs of "

@@ -66,14 +66,14 @@ def test_reads_what_torchvision_reads(tree, split):
 
 
 def test_says_what_was_found(tree):
-    assert opened(tree).describe() == (f"folder:{tree}: 5 train images, 3 classes ({tree}/train)")
+    assert opened(tree).describe() == (f"folder:{tree}: 5 train images, 3 classes (train/)")
     (tree / "train" / "b" / "Thumbs.db").write_bytes(b"")
     fill(tree, ["train/b/._2.JPEG", "train/b/.trash/2.JPEG", "train/.cache/2.JPEG"])
     (tree / "train" / "b" / "loop").symlink_to(tree / "train", target_is_directory=True)
     records = opened(tree)
     assert len(records) == 5
     # The hidden file, the hidden folder, the link and Thumbs.db; .cache is no class at all.
-    assert records.describe().endswith(f"({tree}/train, 4 other files left out)")
+    assert records.describe().endswith("(train/, 4 other files left out)")
 
 
 def test_the_validation_folder(tree):
@@ -87,6 +87,7 @@ def test_the_validation_folder(tree):
     assert len(opened(tree)) == 5
     said = refused(tree, "validation")
     assert f"no folder val or validation or test in {tree}, which holds 1 entries: train;" in said
+    assert f"prepare_imagenet.py --images {tree} --validation 0.1" in said
 
 
 def test_the_same_classes_are_needed_in_both(tree):
@@ -99,7 +100,7 @@ def test_the_same_classes_are_needed_in_both(tree):
     shutil.rmtree(tree / "val" / "d")
     shutil.rmtree(tree / "val" / "b")
     for split in ("train", "validation"):
-        assert "1 are in train alone, e.g. b" in refused(tree, split)
+        assert "1 is in train alone, e.g. b" in refused(tree, split)
 
 
 def test_empty_classes_are_told(tree):

@@ -114,11 +114,22 @@ def test_other_forms_are_refused(prepared, spec):
 def test_an_absent_set_is_told_with_its_remedy(prepared, tmp_path):
     said = stores.complaint(open_tfds, "tfds:pet", "train", SourceOptions(data_dir=str(prepared)))
     assert f"no 'pet' in {prepared}; did you mean 'pets'?" in said
-    assert f"tfds build pet --file_format=array_record --data_dir={prepared}" in said
+    assert "data.source=folder:PATH" in said
     nowhere = str(tmp_path / "nowhere")
     said = stores.complaint(open_tfds, "tfds:pets", "train", SourceOptions(data_dir=nowhere))
     assert f"no 'pets' in {nowhere}; does not exist; set data.data_dir to the folder" in said
     assert not os.path.exists(nowhere)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("imagenette", "folder:imagenette2-320"), ("imagenet2012", "prepare_imagenet.py --tars")],
+)
+def test_known_sets_are_prepared_without_tensorflow(prepared, name, remedy):
+    options = SourceOptions(data_dir=str(prepared))
+    said = stores.complaint(open_tfds, f"tfds:{name}", "train", options)
+    assert remedy in said
+    assert "tfds build" not in said
 
 
 def test_an_unfinished_preparation_is_told(own):
@@ -129,7 +140,7 @@ def test_an_unfinished_preparation_is_told(own):
     assert f"{directory} has no dataset_info.json" in said
     directory.rename(directory.with_name("incomplete.XYZ_1.0.0"))
     said = stores.complaint(open_tfds, "tfds:pets", "train", options)
-    assert "has no version but incomplete.XYZ_1.0.0; prepare it: tfds build pets" in said
+    assert "has no version but incomplete.XYZ_1.0.0; prepare it where TensorFlow is" in said
 
 
 def test_another_format_is_told_and_an_alternative_one_is_read(own):
@@ -140,7 +151,8 @@ def test_another_format_is_told_and_an_alternative_one_is_read(own):
     stores.edit(info, lambda value: value.update(fileFormat="tfrecord"))
     said = stores.complaint(open_tfds, "tfds:pets", "train", options)
     assert f"{directory} is in tfrecord format" in said
-    assert f"tfds convert_format --dataset_version_dir={directory}" in said
+    assert "where TensorFlow is installed" in said
+    assert "data.source=folder:PATH" in said
     # This is how `tfds convert_format` leaves a set that it converted where it was.
     stores.edit(info, lambda value: value.update(alternativeFileFormats=["array_record"]))
     after = open_tfds("tfds:pets", "train", options).read(np.arange(20))

@@ -215,9 +215,8 @@ def test_too_many_stop_the_run_with_the_numbers_and_the_names(reading):
     for name, reason in told:
         assert f"{name} ({reason})" in said
     assert len(told) == unreadable.count == 3
-    assert said.endswith(
-        "; all in /run/unreadable.jsonl; mend the data set or raise data.max_unreadable"
-    )
+    assert "all in /run/unreadable.jsonl" in said
+    assert said.endswith("--config.data.max_unreadable=0.5")
 
 
 @pytest.mark.parametrize("unreadable", [None, account(0.0)])
@@ -225,11 +224,13 @@ def test_with_none_allowed_the_first_one_stops_the_run(unreadable):
     parts = feed(photos(bad=(5,)), unreadable)
     with pytest.raises(DataError) as caught:
         list(parts)
-    assert str(caught.value) == (
+    said = str(caught.value)
+    assert said.startswith(
         "train: 1 of 13 examples (7.7 %) cannot be decoded, data.max_unreadable=0 allows 0: "
-        "/set/5.JPEG (26 bytes that are no picture); mend the data set or raise "
-        "data.max_unreadable"
+        "/set/5.JPEG (26 bytes that are no picture); "
     )
+    value = float(said.rpartition("--config.data.max_unreadable=")[2])
+    list(feed(photos(bad=(5,)), account(value)))  # the value that it names works
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.0, 0), (0.3, 3), (0.99, 12)])
@@ -243,13 +244,28 @@ def test_a_set_of_nothing_but_bad_pictures_ends(share, limit):
         assert sum(source._records.reads.values()) <= STOP + 1
 
 
+@pytest.mark.parametrize("option", ["--config.data.max_unreadable", "--max_unreadable"])
+def test_the_proposed_share_allows_twice_as_many(option):
+    unreadable = Unreadable("train", 183, 0.001, option)
+    unreadable.add(range(3), lambda example: (f"{example}.jpg", "cut off"))
+    with pytest.raises(DataError) as caught:
+        unreadable.add([3], lambda example: (f"{example}.jpg", "cut off"))
+    value = float(str(caught.value).rpartition(f"{option}=")[2])
+    assert Unreadable("train", 183, value).limit >= 8
+    with pytest.raises(DataError, match=r"restore or remove these images$"):
+        Unreadable("train", 183, 0.9).check(range(170))  # nothing is left to propose
+
+
 def test_the_limit_is_a_share_of_the_split():
     for examples, share, limit in (
         (100, 0.29, 29),  # 28.999999999999996 in floating point
         (1_281_167, 0.001, 1281),
-        (999, 0.001, 0),
         (10, 0.3, 3),
-        (5, 0.0, 0),
+        (10_000, 0.0001, 3),  # a few are allowed in any case,
+        (183, 0.001, 3),
+        (29, 0.001, 2),  # but no more than a tenth
+        (9, 0.001, 0),
+        (999, 0.0, 0),
     ):
         assert Unreadable("train", examples, share).limit == limit
 
@@ -398,7 +414,7 @@ def test_many_threads_keep_one_account():
     assert sorted(map(int, told)) == sorted(unreadable.ids) == [*range(60), 1000]
     assert unreadable.count == len(unreadable.names) == 61
     unreadable.check(range(30, 499))
-    with pytest.raises(DataError, match=r"^train: 501 of 1,000 .*; and 496 more; mend the"):
+    with pytest.raises(DataError, match=r"^train: 501 of 1,000 .*; and 496 more; restore"):
         unreadable.check(range(30, 500))
 
 

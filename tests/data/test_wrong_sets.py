@@ -140,7 +140,7 @@ TABLE = {
         "folder:{root}/folder",
         {},
         "…no folder train in {root}/folder, which holds 1 entries: val; expected …; put the train "
-        "pictures there",
+        "images there",
     ),
     "folder with an empty split": (
         removed("folder/train/*"),
@@ -159,7 +159,7 @@ TABLE = {
         moved("folder/val/b", "folder/val/c"),
         "folder:{root}/folder",
         {},
-        "{root}/folder: the splits have different classes: 1 are in train alone, e.g. b; both need "
+        "{root}/folder: the splits have different classes: 1 is in train alone, e.g. b; both need "
         "the same class folders",
     ),
     "other counts than asked for": (
@@ -179,8 +179,8 @@ TABLE = {
         "tfds:pets",
         {},
         "data.source: tfds:pets: no 'pets' in {root}/tfds; does not exist; set data.data_dir to "
-        "the folder that holds pets/, or prepare it: tfds build pets --file_format=array_record "
-        "--data_dir={root}/tfds",
+        "the folder that holds pets/, or prepare it where TensorFlow is installed …"
+        "data.source=folder:PATH",
     ),
     "tfds within the version": (
         untouched,

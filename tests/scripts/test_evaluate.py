@@ -164,13 +164,15 @@ def photographs(tmp_path_factory):
 def test_unreadable_pictures_are_counted_and_named(photographs, tmp_path, capsys, monkeypatch):
     stub(monkeypatch, networks.weights(("n01440764", "n02102040", "n03028079")))
     source = f"--source=folder:{photographs}"
-    line = fails(capsys, "x", source)
+    line = fails(capsys, "x", source, "--max_unreadable=0")
     assert "1 of 12 examples (8.3 %) cannot be decoded" in line
     assert "4.jpg" in line
+    assert " --max_unreadable=0.2" in line
     printed = found(capsys, "x", source, "--max_unreadable=0.1", f"--out={tmp_path}")
     assert f"warning: {photographs}/val/n02102040/4.jpg cannot be decoded" in printed
+    assert "top-5" not in printed  # of three classes it is 100 %
     kept = json.loads((tmp_path / "summary.json").read_text())
-    assert kept["images"] == 12
+    assert (kept["images"], kept["top5"]) == (12, 1.0)
     assert [Path(each["name"]).name for each in kept["unreadable"]] == ["4.jpg"]
     grey = [row["name"] for row in rows(tmp_path / "predictions.csv") if row["unreadable"] == "1"]
     assert [Path(name).name for name in grey] == ["4.jpg"]
@@ -181,6 +183,7 @@ def test_imagenets_thousand_on_three_of_its_classes(photographs, tmp_path, capsy
     source = (f"--source=folder:{photographs}", "--max_unreadable=0.1")
     printed = found(capsys, "x", *source, f"--out={tmp_path / 'all'}")
     assert "3 classes, predicted among 1,000" in printed
+    assert "top-5" in printed
     assert "the weights name no classes; taken for ImageNet's 1,000" in printed
     header = (tmp_path / "all" / "confusion.csv").read_text().splitlines()[0].split(",")
     assert header[1:4] == ["n01440764", "n02102040", "n03028079"]

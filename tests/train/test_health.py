@@ -165,9 +165,9 @@ def test_a_run_that_diverges_rolls_back_or_stops(policy):
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
-def test_a_mean_like_that_of_a_guess_is_stuck_from_where_it_is_looked_for(policy):
+def test_a_median_like_that_of_a_guess_is_stuck_from_where_it_is_looked_for(policy):
     made = plan({"policy": policy})
-    noise = 0.3 * np.array([1, -1, 0.5, -0.5, 0])  # of mean 0 over a window
+    noise = 0.3 * np.array([1, -1, 0.5, -0.5, 0])  # of median 0 over a window
     losses = GUESS + np.tile(noise, 20)
     step, message = stopped(Health(made, newest=lambda step: "c/30"), losses.tolist())
     assert step == 35  # the first window whose steps all are after step 30
@@ -176,6 +176,12 @@ def test_a_mean_like_that_of_a_guess_is_stuck_from_where_it_is_looked_for(policy
     assert "c/30" in message
     unseen = Health(plan({"stuck_after": ""}))
     assert {v.action for v in fed(unseen, losses.tolist())} == {"continue"}
+
+
+def test_a_few_high_losses_of_a_trained_network_are_not_stuck():
+    losses = [GUESS + 2.0, GUESS + 2.0, 1.0, 1.0, 1.0] * 20  # in the mean above a guess's
+    assert np.mean(losses[:5]) > GUESS > np.median(losses[:5])
+    assert {v.action for v in fed(Health(plan()), losses)} == {"continue"}
 
 
 def test_who_has_learnt_a_little_is_not_stuck():

@@ -84,9 +84,10 @@ class Data:
     flip: bool = option(False, "augment by a random horizontal flip")
     max_unreadable: float = option(
         0.001,
-        "photographs: share of a split's examples that may be undecodable; up to that a training "
-        "example is replaced by the next readable one, a validation example is seen as grey, and "
-        "each is named; a process that meets more stops the run",
+        "photographs: share of a split's examples that may be undecodable (unless it is 0, at "
+        "least 3 examples, or a tenth of a split of fewer than 30); up to that a training example "
+        "is replaced by the next readable one, a validation example is seen as grey, and each is "
+        "named; a process that meets more stops the run",
         within="at least 0 and below 1",
         mathematics=False,
     )

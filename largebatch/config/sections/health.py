@@ -38,7 +38,7 @@ class Health:
     )
     stuck_after: str = option(
         "30 %",
-        "from here on the training is stuck if the mean loss of `window` steps is no better than "
+        "from here on the training is stuck if the median loss of `window` steps is no better than "
         "that of a guess, ln(classes); empty: not looked for",
         mathematics=False,
     )

@@ -15,7 +15,8 @@ class Run:
         "full",
         "shrink a recipe for ImageNet, with the same ratio of batch to data set (but at least 64 "
         "or 16 images) and the same shape of schedule: node, to Imagenette, for 8 devices; laptop, "
-        "to the digits and a tiny network, at a quarter of the learning rate",
+        "to the digits and a tiny network, at a quarter of the learning rate; SGD's rate is scaled "
+        "linearly to the smaller batch; batch.workers is rounded to what the devices share evenly",
         mathematics=False,
     )
     scale_length: float = option(

@@ -1,8 +1,10 @@
 """What lies beside the shards so that TFDS, or the decoded store's source, reads them."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from largebatch.data.prepare import names
@@ -60,7 +62,9 @@ def _write_info(ledger: Ledger, store: Store, splits: dict[str, Sequence[Done]])
 
     aside = ledger.work / "info"
     shutil.rmtree(aside, ignore_errors=True)
-    builder = tfds.builder(NAME, data_dir=aside, file_format="array_record")
+    aside.mkdir()
+    with _temporary_files_in(aside):
+        builder = tfds.builder(NAME, data_dir=aside, file_format="array_record")
     template = naming.ShardedFileTemplate(
         dataset_name=NAME, data_dir=builder.data_path, filetype_suffix="array_record"
     )
@@ -87,3 +91,13 @@ def _write_info(ledger: Ledger, store: Store, splits: dict[str, Sequence[Done]])
     for path in sorted(written, key=lambda path: path.name == INDEX["jpeg"]):
         os.replace(path, ledger.directory / path.name)
     return [ledger.directory / path.name for path in written]
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Keep temporary files in a folder; TFDS' constructor makes a directory and leaves it there."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -21,7 +21,7 @@ def serialise(name: str, label: int, image: bytes) -> bytes:
 
     example = tf_example_pb2.Example()
     feature = example.features.feature
-    feature["file_name"].bytes_list.value.append(name.encode("ascii"))
+    feature["file_name"].bytes_list.value.append(name.encode("utf-8", "surrogateescape"))
     feature["image"].bytes_list.value.append(image)
     feature["label"].int64_list.value.append(label)
     return example.SerializeToString(deterministic=True)
@@ -41,7 +41,7 @@ def parse(record: bytes) -> tuple[str, int, bytes]:
         (name,) = feature["file_name"].bytes_list.value
         (label,) = feature["label"].int64_list.value
         (image,) = feature["image"].bytes_list.value
-        return name.decode("ascii"), label, image
+        return name.decode("utf-8", "surrogateescape"), label, image
     except DecodeError as error:
         raise ValueError(f"no tf.train.Example ({error})") from error
 

@@ -2,6 +2,7 @@ import hashlib
 import io
 import json
 import shutil
+import tempfile
 from collections import namedtuple
 
 import numpy as np
@@ -55,6 +56,16 @@ def test_tfds_reads_the_images_byte_for_byte(tmp_path, shards):
     for split, found in (("train", trained), ("validation", evaluated)):
         keys = [hashlib.md5((split + name).encode()).digest() for name, _, _ in found]
         assert keys == sorted(keys)
+
+
+def test_no_temporary_folder_is_left(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    made = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"))
+    assert (made / "dataset_info.json").is_file()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not list(made.glob("*tfds"))
+    assert tempfile.gettempdir() == str(tmp_path / "temporary")
 
 
 def test_tfds_knows_classes_and_decodes(tmp_path):

@@ -1,0 +1,198 @@
+"""Class folders, or a tar of them, prepared without TensorFlow; a network trained on the result."""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import train
+from largebatch.data import SourceOptions, open_source
+from largebatch.data.prepare.class_folders import prepare_class_folders
+from largebatch.errors import ConfigError, DataError
+from scripts import prepare_imagenet
+
+CLASSES = ("Ä hund", "cat", "zebra")  # of which the first is sorted last
+CONFIGS = Path(__file__).parents[3] / "configs"
+OPTIONS = SourceOptions(image_size=8)
+
+
+def picture(seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def files(splits=("train", "val"), count=8):
+    return {
+        f"{split}/{name}/{number}.jpg": picture(100 * i + 10 * j + number)
+        for i, split in enumerate(splits)
+        for j, name in enumerate(CLASSES)
+        for number in range(count)
+    }
+
+
+def folder(place, contents):
+    for name, data in contents.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return place
+
+
+def packed(path, contents, mode="w:gz", root="pets/"):
+    with tarfile.open(path, mode) as archive:
+        for name, data in contents.items():
+            info = tarfile.TarInfo(root + name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def stored(directory, split):
+    """Label and bytes of every image, in order, and the names of the classes."""
+    source = open_source(f"arrayrecord:{directory}", split, OPTIONS)
+    images, labels = source._records.read(np.arange(len(source)))
+    return sorted(zip(labels.tolist(), images, strict=True)), source.classes
+
+
+def expected(contents, split):
+    return sorted(
+        (CLASSES.index(name.split("/")[1]), data)
+        for name, data in contents.items()
+        if name.startswith(split)
+    )
+
+
+@pytest.mark.parametrize("form", ["folder", "w", "w:gz", "w:xz"])
+def test_every_image_comes_back_with_its_class(tmp_path, form):
+    contents = files()
+    if form == "folder":
+        source = folder(tmp_path / "pets", contents)
+    else:
+        source = packed(tmp_path / "pets.tar", contents, form)
+    said = []
+    out = prepare_class_folders(source, tmp_path / "in" / "out", say=said.append)
+    order = sorted(CLASSES)
+    for split, own in (("train", "train"), ("validation", "val")):
+        found, classes = stored(out, split)
+        assert classes == tuple(order)
+        named = sorted((order[label], data) for label, data in found)
+        wanted = sorted((CLASSES[label], data) for label, data in expected(contents, own))
+        assert named == wanted
+    assert f"arrayrecord:{out}" in said[-1]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
+
+
+def test_a_tar_is_never_unpacked_and_only_images_are_taken(tmp_path):
+    contents = files()
+    more = {
+        "../../escaped.jpg": picture(1),
+        "train/cat/notes.txt": b"x",
+        "train/cat/._0.jpg": b"a Mac's",
+        "train/loose.jpg": picture(2),
+        "test/cat/9.jpg": picture(3),  # val comes first
+    }
+    said = []
+    out = prepare_class_folders(
+        packed(tmp_path / "p.tgz", contents | more), tmp_path / "a" / "b" / "out", say=said.append
+    )
+    assert len(stored(out, "train")[0]) == len(stored(out, "validation")[0]) == 24
+    assert "5 other files left out" in said[0]
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+@pytest.mark.parametrize("prefix", ["train/", ""])
+def test_a_share_of_each_class_becomes_validation(tmp_path, prefix):
+    contents = {prefix + k.removeprefix("train/"): v for k, v in files(("train",)).items()}
+    outs = [
+        prepare_class_folders(source, tmp_path / name, validation=0.25)
+        for name, source in {
+            "a": packed(tmp_path / "p.tgz", contents, root=""),
+            "b": folder(tmp_path / "p", contents),
+        }.items()
+    ]
+    for out in outs:
+        found = {split: stored(out, split)[0] for split in ("train", "validation")}
+        assert [label for label, _ in found["train"]] == sorted(6 * [0, 1, 2])
+        assert [label for label, _ in found["validation"]] == sorted(2 * [0, 1, 2])
+        both = found["train"] + found["validation"]
+        assert sorted(data for _, data in both) == sorted(contents.values())
+    assert stored(outs[0], "validation") == stored(outs[1], "validation")  # by name, not by chance
+
+
+@pytest.mark.parametrize(
+    ("splits", "change", "share", "error", "says"),
+    [
+        (("train",), {}, 0.0, DataError, "--validation=0.1"),
+        (("train", "val"), {}, 0.1, ConfigError, "leave it out"),
+        (("train", "val"), {}, 1.0, ConfigError, "below 1"),
+        (("val",), {}, 0.0, DataError, "no train/CLASS/"),
+        (("train", "val"), {"train/cow/1.jpg": b"x"}, 0.0, DataError, "class cow has images in"),
+        (("train", "val"), {"train/a\nb/1.jpg": b"x"}, 0.0, DataError, "not a printable name"),
+        (("train",), {"train/cow/1.jpg": b"x"}, 0.1, DataError, "class cow has 1 image"),
+        ((), {"readme.txt": b"x"}, 0.0, DataError, "no images in class folders"),
+    ],
+)
+def test_what_is_no_set_of_classes_is_refused(tmp_path, splits, change, share, error, says):
+    source = packed(tmp_path / "pets.tgz", files(splits) | change)
+    with pytest.raises(error, match=says):
+        prepare_class_folders(source, tmp_path / "out", validation=share)
+    assert [path.name for path in tmp_path.iterdir()] == ["pets.tgz"]
+
+
+def test_damage_and_what_is_there_already_are_refused(tmp_path):
+    whole = packed(tmp_path / "pets.tgz", files())
+    (tmp_path / "cut.tgz").write_bytes(whole.read_bytes()[:20_000])
+    (tmp_path / "text.tgz").write_text("404 not found")
+    for name in ("cut.tgz", "text.tgz"):
+        with pytest.raises(DataError, match="get it again"):
+            prepare_class_folders(tmp_path / name, tmp_path / "out")
+    with pytest.raises(DataError, match="does not exist"):
+        prepare_class_folders(tmp_path / "none.tgz", tmp_path / "out")
+    twice = packed(tmp_path / "twice.tar", files(), "w")
+    packed(twice, {"train/cat/1.jpg": b"x"}, "a")
+    with pytest.raises(DataError, match="more than once"):
+        prepare_class_folders(twice, tmp_path / "out")
+    out = prepare_class_folders(whole, tmp_path / "out")
+    with pytest.raises(DataError, match="not an empty directory"):
+        prepare_class_folders(whole, out)
+
+
+@pytest.mark.parametrize("flag", ["--shorter=8", "--check=full", "--md5", "--store=decoded"])
+def test_flags_that_have_no_meaning_are_refused(tmp_path, capsys, flag):
+    source = folder(tmp_path / "pets", files())
+    assert prepare_imagenet.main([f"--images={source}", f"--out={tmp_path}/out", flag]) == 2
+    assert "does not apply to --images" in capsys.readouterr().err
+    assert prepare_imagenet.main(["--verify", "--validation=0.1", f"--out={tmp_path}/out"]) == 2
+
+
+def test_from_a_tar_to_a_trained_network(tmp_path, capsys):
+    """By the two commands that a user gives; the record's recipe at node scale, shortened."""
+    source, out = packed(tmp_path / "pets.tgz", files(count=24)), tmp_path / "out"
+    assert prepare_imagenet.main([f"--images={source}", f"--out={out}"]) == 0
+    assert f"--config.data.source=arrayrecord:{out}" in capsys.readouterr().out
+    run = [
+        f"--config={CONFIGS}/fujitsu2019_81920.py",
+        f"--workdir={tmp_path}/run",
+        "--config.run.scale_to=node",
+        f"--config.data.source=arrayrecord:{out}",
+        "--config.data.repeat=true",
+        "--config.data.image_size=16",
+        "--config.batch.stages=()",
+        "--config.batch.images_per_worker=2",
+        "--config.batch.workers=8",
+        "--config.model.name=resnet10",
+        "--config.model.width=4",
+        "--config.model.dtype=float32",
+        "--config.run.stop_after=3 steps",
+    ]
+    assert train.main(run) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("stopped", 3)
+    shutil.rmtree(tmp_path / "run")
