@@ -6,17 +6,15 @@ The same command again resumes. docs/configuration.md lists every option.
 """
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.cli import Overrides, Parser
-from largebatch.config import Config, load
+from largebatch.config import load
 from largebatch.config.checks import check_ranges
-from largebatch.errors import ConfigError
-from largebatch.files import read_json
 from largebatch.guard import Guard, exit_code, leave
+from largebatch.train.request import Request, check
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
@@ -52,22 +50,21 @@ def run(arguments: Sequence[str]) -> None:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
     config = load(flags.config, overrides)
     check_ranges(config)
-    workdir = flags.workdir or Path("runs") / flags.config.stem
-    _check_init_from(config, workdir, anew=flags.resume == "never")
+    request = Request(
+        recipe=flags.config,
+        workdir=flags.workdir or Path("runs") / flags.config.stem,
+        overrides=tuple(overrides),
+        resume=flags.resume,
+        dry_run=flags.dry_run,
+        eval_only=flags.eval_only,
+    )
+    check(config, request)
     with Guard(config.health).watching() as guard:
         # The trainer imports JAX, which takes seconds: only now, so that mistakes come at once.
         from largebatch.parallel import compile_cache, processes
         from largebatch.parallel.peers import peers_of
         from largebatch.train import session
 
-        request = session.Request(
-            recipe=flags.config,
-            workdir=workdir,
-            overrides=tuple(overrides),
-            resume=flags.resume,
-            dry_run=flags.dry_run,
-            eval_only=flags.eval_only,
-        )
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
@@ -75,25 +72,6 @@ def run(arguments: Sequence[str]) -> None:
         guard.join(peers_of(config.health.peer_timeout_s))
         compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, guard=guard)
-
-
-def _check_init_from(config: Config, workdir: Path, *, anew: bool) -> None:
-    """Refuse weights that do not exist, unless a run that began with them only continues.
-
-    Raises:
-      ConfigError: with the path.
-    """
-    weights = config.model.init_from
-    if not weights or Path(weights).exists():
-        return
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        stored = read_json(workdir / "config.json")["config"]["model"]["init_from"]
-        if stored == weights and not anew:
-            return
-    raise ConfigError(
-        f"model.init_from={weights}: there is no such file or folder; give --init_from a run, a "
-        "checkpoint or a file of weights"
-    )
 
 
 def main(arguments: Sequence[str]) -> int:

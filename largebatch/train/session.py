@@ -13,7 +13,7 @@ import jax
 from largebatch import tracking
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
-from largebatch.errors import CheckpointError, ConfigError
+from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
 from largebatch.parallel import processes
@@ -28,25 +28,14 @@ from largebatch.train.explained import full_disk_explained, out_of_memory_explai
 from largebatch.train.initial import initial_state
 from largebatch.train.loop import Loop
 from largebatch.train.preflight import check_rules
+from largebatch.train.request import Request
+from largebatch.train.request import check as check_request
 from largebatch.train.state import TrainState
 from largebatch.train.stored_arrays import on_devices
 from largebatch.train.warm_up import warm_up
 
 if TYPE_CHECKING:  # weights are read by few runs
     from largebatch.weights import Weights
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the command line asks for."""
-
-    recipe: Path
-    workdir: Path
-    overrides: tuple[tuple[str, str], ...] = ()
-    resume: str = "auto"
-    """auto, never or must."""
-    dry_run: bool = False
-    eval_only: bool = False
 
 
 def run(
@@ -128,30 +117,13 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
     check_ranges(config)
     for name in config.run.trackers:
         tracking.check_installed(name)
-    directory = request.workdir / "checkpoints"
-    if (request.eval_only or request.resume == "must") and not directory.is_dir():
-        raise _no_checkpoint(request)
+    check_request(config, request)
     begin = config.model.init_from
-    if not begin:
-        return None
-    if request.resume == "never" and _lies_in(Path(begin), request.workdir):
-        raise ConfigError(
-            f"model.init_from={begin} lies in --workdir={request.workdir}, which --resume=never "
-            "moves to previous/; give another --workdir"
-        )
+    if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):
+        return None  # a resumed run has its own; the file may be gone
     from largebatch import weights
 
-    if request.resume != "never" and has_checkpoints(directory):
-        return None  # a resumed run has its own; the file may be gone
     return weights.read(Path(begin))
-
-
-def _no_checkpoint(request: Request) -> CheckpointError:
-    """The error of a run that is to be evaluated or resumed and has no checkpoint."""
-    return CheckpointError(
-        f"--workdir={request.workdir} holds no checkpoint; train first, give another --workdir"
-        + ("" if request.eval_only else ", or drop --resume=must")
-    )
 
 
 def _open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
@@ -163,7 +135,7 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
         if moved:
             console.note(f"the earlier run in {request.workdir} is now in {moved}")
     return Checkpoints(
-        request.workdir / "checkpoints",
+        request.checkpoints,
         keep=config.run.keep_checkpoints,
         warn=console.warn,
         read_only=request.eval_only,
@@ -178,8 +150,8 @@ def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored
       ConfigError: a clocked run cannot be resumed.
     """
     stored = checkpoints.newest(found.plan, found.stored)
-    if stored is None and (request.eval_only or request.resume == "must"):
-        raise _no_checkpoint(request)
+    if stored is None and request.needs_checkpoint:
+        raise request.no_checkpoint()
     clocked = found.config.run.mlperf_log
     if clocked and stored is not None and not request.eval_only:
         raise ConfigError(
@@ -201,16 +173,12 @@ def _complete(found: Opened, request: Request, stored: Stored | None) -> trackin
     again = describe.command(request.recipe, request.workdir, request.overrides)
     rows = [
         *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
-        ("checkpoint", str(request.workdir / "checkpoints" / str(steps))),
+        ("checkpoint", str(request.checkpoints / str(steps))),
         ("evaluate", f"{again} --eval_only"),
         ("train again", f"{again} --resume=never"),
     ]
     found.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
     return summary
-
-
-def _lies_in(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 class _Session:
@@ -371,7 +339,7 @@ class _Session:
 
     def _checkpoint(self, step: int) -> str:
         """A checkpoint as people name it: in the directory that they gave."""
-        return str(self.request.workdir / "checkpoints" / str(step))
+        return str(self.request.checkpoints / str(step))
 
     def _close(self, summary: tracking.Summary, loop: Loop) -> None:
         request, again = self.request, (self.request.recipe, self.request.workdir)

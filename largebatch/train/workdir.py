@@ -51,7 +51,7 @@ def held(workdir: Path, guard: Guard, note: Callable[[str], None], began: float)
     Raises:
       UserError: another training holds it, or it cannot be made.
     """
-    with leaving_nothing_empty(workdir), contextlib.ExitStack() as stack:
+    with leaving_nothing_empty(workdir / "checkpoints"), contextlib.ExitStack() as stack:
         locked = lock.hold(workdir, note=note, lost=guard.end)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:

@@ -1,0 +1,75 @@
+"""What an invocation of the trainer asks for, and what of it is refused at once.
+
+Imports no JAX: these mistakes are reported within a second.
+"""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from largebatch.config import Config
+from largebatch.errors import CheckpointError, ConfigError
+from largebatch.files import read_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    recipe: Path
+    workdir: Path
+    overrides: tuple[tuple[str, str], ...] = ()
+    resume: Literal["auto", "never", "must"] = "auto"
+    dry_run: bool = False
+    eval_only: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the run's checkpoints."""
+        return self.workdir / "checkpoints"
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether there is nothing to do without a checkpoint."""
+        return self.eval_only or self.resume == "must"
+
+    def no_checkpoint(self) -> CheckpointError:
+        """Return the error of a request that needs a checkpoint where there is none."""
+        return CheckpointError(
+            f"--workdir={self.workdir} holds no checkpoint; train first, give another --workdir"
+            + ("" if self.eval_only else ", or drop --resume=must")
+        )
+
+
+def check(config: Config, request: Request) -> None:
+    """Refuse what the file system alone shows to be impossible.
+
+    Raises:
+      CheckpointError: the run to evaluate or resume does not exist.
+      ConfigError: the weights to begin with do not exist, or would be moved away first.
+    """
+    if request.needs_checkpoint and not request.checkpoints.is_dir():
+        raise request.no_checkpoint()
+    weights = config.model.init_from
+    if not weights:
+        return
+    path, workdir = Path(weights).resolve(), request.workdir.resolve()
+    if request.resume == "never" and path.is_relative_to(workdir):
+        raise ConfigError(
+            f"model.init_from={weights} lies in --workdir={request.workdir}, which --resume=never "
+            "moves to previous/; give another --workdir"
+        )
+    if not path.exists() and not _began_with(weights, request):
+        raise ConfigError(
+            f"model.init_from={weights}: there is no such file or folder; give --init_from a run, "
+            "a checkpoint or a file of weights"
+        )
+
+
+def _began_with(weights: str, request: Request) -> bool:
+    """Whether a run with these weights only continues: it has its own checkpoints by now."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        stored = read_json(request.workdir / "config.json")["config"]["model"]["init_from"]
+        return stored == weights and request.resume != "never"
+    return False
