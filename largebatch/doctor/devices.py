@@ -51,13 +51,16 @@ def judge(kinds: Counter[str], per_process: Sequence[int], workers: int, expecte
             )
         )
     if expected and total != expected:
-        problems.append(
-            (
-                f"{total} devices instead of {expected}",
-                "under SLURM and Open MPI JAX gives each process one GPU: start one process for "
-                "each GPU, or set JAX_LOCAL_DEVICE_IDS (docs/launch)",
-            )
+        remedy = (
+            "under SLURM and Open MPI JAX gives each process one GPU: start one process for each "
+            "GPU, or set JAX_LOCAL_DEVICE_IDS (docs/launch)"
         )
+        if set(kinds) == {"cpu"}:
+            remedy = (
+                "JAX finds no GPU or TPU: install the extra gpu or tpu (pip install -e '.[gpu]'), "
+                "or give the --devices that there are"
+            )
+        problems.append((f"{total} devices instead of {expected}", remedy))
     try:
         check_workers(workers, total)
     except ConfigError as error:

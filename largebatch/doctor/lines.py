@@ -63,7 +63,8 @@ def attempted(name: str, check: Callable[[], Line | Sequence[Line]]) -> list[Lin
     try:
         found = check()
     except UserError as error:
-        return [problem(name, str(error), "as the message says")]
+        found, _, remedy = str(error).rpartition("; ")  # what is wrong; what to do about it
+        return [problem(name, found or remedy, remedy if found else "see the message")]
     except Exception as error:
         said = f"{type(error).__name__}: {one_line(error)}"
         return [problem(name, f"the check failed with {said}", "see whether a run fails so too")]

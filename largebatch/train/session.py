@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -210,6 +211,11 @@ class _Session:
         """Train from the newest checkpoint or from the start."""
         made, plan, request = self.made, self.made.plan, self.request
         clocked = plan.config.run.mlperf_log
+        if self.stored is not None and plan.stop_after_step <= self.stored.step < plan.steps:
+            self.console.warn(
+                f"run.stop_after={plan.config.run.stop_after!r} is reached already: the newest "
+                f"checkpoint is of step {self.stored.step:,}; nothing is trained"
+            )
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
         progress = self._stored_progress()
@@ -347,7 +353,7 @@ class _Session:
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
             following = describe.command(*again, kept)
         else:
-            following = describe.command(*again, request.overrides, "--eval_only")
+            following = f"python scripts/report.py {shlex.quote(str(request.workdir))}"
         rows = [
             *describe.result_rows(loop.result, self.made.plan.facts.classes),
             *loop.target.rows(),

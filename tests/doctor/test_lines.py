@@ -27,7 +27,8 @@ def test_what_a_check_raises_is_a_problem_of_its_own():
     def stumble():
         raise KeyError("x")
 
-    assert attempted("data", refuse)[0].found == "shard 7 is missing; restore it"
+    (refused,) = attempted("data", refuse)
+    assert (refused.found, refused.remedy) == ("shard 7 is missing", "restore it")
     (line,) = attempted("clock", stumble)
     assert line.verdict == "PROBLEM"
     assert "KeyError: 'x'" in line.found

@@ -117,6 +117,9 @@ def test_devices():
     few = devices.judge(Counter({"H100": 2}), [1, 1], 32, expected=16)
     assert "2 devices instead of 16" in few.found
     assert "JAX_LOCAL_DEVICE_IDS" in few.remedy
+    laptop = devices.judge(Counter({"cpu": 1}), [1], 8, expected=8)
+    assert ".[gpu]" in laptop.remedy
+    assert "SLURM" not in laptop.remedy
     assert "cannot be shared" in devices.judge(Counter({"H100": 16}), [8, 8], 40).found
     assert "7 to 8 devices" in devices.judge(Counter({"H100": 15}), [8, 7], 15).found
     assert "several kinds" in devices.judge(Counter({"H100": 1, "A100": 1}), [2], 2).found
