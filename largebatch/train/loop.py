@@ -246,7 +246,10 @@ class Loop:
         # A row of its own, but not for having been told to stop: the log would show it for ever.
         extra = {} if self._stops_at(step) else None
         if last or plan.evaluates_at(step):
-            state, extra = self._evaluated(step, state, metrics)
+            final, extra = self._evaluated(step, state, metrics)
+            # A run that stops between its evaluations continues as if it had not been evaluated.
+            if plan.evaluates_at(step) or step == plan.steps:
+                state = final
         self._report(step, metrics, extra)
         if self._leaving and not last:
             self._leave(step, state)

@@ -14,8 +14,14 @@ from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console, read_rows
 from largebatch.train.build import build
 from largebatch.train.checkpoints import Checkpoints
-from largebatch.train.evaluation import evaluate, precise_statistics, with_final_statistics
+from largebatch.train.evaluation import (
+    evaluate,
+    is_far_above,
+    precise_statistics,
+    with_final_statistics,
+)
 from largebatch.train.loss import classification_sums
+from largebatch.train.programs import Programs
 from largebatch.train.session import Request, run
 from tests import reference
 from tests.train import worlds
@@ -240,7 +246,7 @@ def test_only_the_runs_own_files_are_put_aside(tmp_path):
 
 
 def test_nothing_to_resume(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no checkpoints in .*train first"):
+    with pytest.raises(CheckpointError, match=r"--workdir=.*train first"):
         train(CONFIG, tmp_path, resume="must")
     with pytest.raises(CheckpointError, match="train first"):
         train(CONFIG, tmp_path / "nowhere", eval_only=True)
@@ -346,3 +352,40 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
 def test_unknown_parameter_kinds_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="batchnorm"):
         train(changed(CONFIG, optimizer__trust_skip="batchnorm"), tmp_path)
+
+
+def test_evaluation_takes_the_checkpoints_statistics_or_computes_them(uninterrupted):
+    """Of 20 steps: auto is precise. The average is not stored, and so it is refused."""
+    workdir, summary = uninterrupted
+    found = train(CONFIG, workdir, eval_only=True)
+    assert (found.loss, found.top1) == (summary.loss, summary.top1)
+    again = train(changed(CONFIG, norm__statistics="precise"), workdir, eval_only=True)
+    assert (again.loss, again.top1) == (summary.loss, summary.top1)
+    for statistics in ("ema", "last"):
+        with pytest.raises(CheckpointError, match=rf"norm\.statistics={statistics}.*=precise"):
+            train(changed(CONFIG, norm__statistics=statistics), workdir, eval_only=True)
+
+
+def test_evaluation_compiles_no_train_step(uninterrupted, monkeypatch):
+    workdir, _ = uninterrupted
+    monkeypatch.setattr(Programs, "finish", property(lambda _: pytest.fail("a train step")))
+    monkeypatch.setattr(Programs, "accumulate", property(lambda _: pytest.fail("a train step")))
+    any_microbatch = changed(CONFIG, batch__microbatch="auto")
+    assert train(any_microbatch, workdir, eval_only=True).status == "evaluated"
+
+
+def test_a_validation_loss_far_above_the_training_loss_is_warned_of_once(tmp_path, capsys):
+    config = changed(CONFIG, norm__statistics="ema")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("largebatch.train.loop.is_far_above", lambda *_: True)
+        train(config, tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("norm.statistics=precise evaluates") == 1
+
+
+@pytest.mark.parametrize(
+    ("validation", "training", "found"),
+    [(14.09, 1.17, True), (1.9, 0.96, False), (0.9, 0.1, False), (1.2, 0.1, True)],
+)
+def test_far_above(validation, training, found):
+    assert is_far_above(validation, training) == found
