@@ -39,9 +39,8 @@ class _Target:
     devices: int
     """Workers are a multiple of this."""
     side: int | None
-    """Pixels that 224 become; other sizes with the square root, since digits of half the side have
-    lost their strokes, and a network trained on them starts anew at the next stage. None keeps
-    sizes."""
+    """Pixels that 224 become; smaller and larger sizes become one less and one more, so that
+    programs differ and digits stay legible. None keeps sizes."""
     rate: float
     """Factor of learning rates of rules with trust ratios, and of RMSprop."""
     least_batch: int
@@ -210,7 +209,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
 def _side(size: int, target: _Target) -> int:
     if not size or target.side is None:
         return size
-    return max(1, round(target.side * math.sqrt(size / _USUAL_SIDE)))
+    return target.side + (size > _USUAL_SIDE) - (size < _USUAL_SIDE)
 
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
