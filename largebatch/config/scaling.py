@@ -19,6 +19,7 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
+from largebatch.config.rates import lars_of
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
@@ -43,6 +44,9 @@ class _Target:
     programs differ and digits stay legible. None keeps sizes."""
     rate: float
     """Factor of learning rates of rules with trust ratios, and of RMSprop."""
+    layer_step: float
+    """Most that LARS may move a layer in a step at the peak, as a share of its norm: peak times
+    trust coefficient."""
     least_batch: int
     """Fewer images leave BatchNorm nothing to average."""
     changes: dict[str, object]
@@ -56,6 +60,7 @@ _TARGETS = {
         devices=1,
         side=8,
         rate=0.25,  # gradients of so few images are noisy
+        layer_step=0.0125,
         least_batch=16,
         changes={
             "model.name": "resnet10",
@@ -76,6 +81,7 @@ _TARGETS = {
         devices=8,
         side=None,
         rate=1.0,  # not tried yet
+        layer_step=math.inf,
         least_batch=64,
         changes={},
     ),
@@ -197,7 +203,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         scaling=schedule.scaling,
     )
     rate = target.rate
-    if config.optimizer.name not in _TRUST_RATIOS:
+    if config.optimizer.name == "lars":
+        rate = min(rate, target.layer_step / (peak * lars_of(config.optimizer).trust_coefficient))
+    elif config.optimizer.name not in _TRUST_RATIOS:
         rate = min(rate, workers * images / config.batch.images)
     changes |= {"schedule.peak": peak * rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
