@@ -19,6 +19,7 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
+from largebatch.config.rates import lars_of
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
@@ -38,11 +39,13 @@ class _Target:
     devices: int
     """Workers are a multiple of this."""
     side: int | None
-    """Pixels that 224 become; other sizes with the square root, since digits of half the side have
-    lost their strokes, and a network trained on them starts anew at the next stage. None keeps
-    sizes."""
+    """Pixels that 224 become; smaller and larger sizes become one less and one more, so that
+    programs differ and digits stay legible. None keeps sizes."""
     rate: float
     """Factor of learning rates of rules with trust ratios, and of RMSprop."""
+    layer_step: float
+    """Most that LARS may move a layer in a step at the peak, as a share of its norm: peak times
+    trust coefficient."""
     least_batch: int
     """Fewer images leave BatchNorm nothing to average."""
     changes: dict[str, object]
@@ -56,6 +59,7 @@ _TARGETS = {
         devices=1,
         side=8,
         rate=0.25,  # gradients of so few images are noisy
+        layer_step=0.0125,
         least_batch=16,
         changes={
             "model.name": "resnet10",
@@ -76,6 +80,7 @@ _TARGETS = {
         devices=8,
         side=None,
         rate=1.0,  # not tried yet
+        layer_step=math.inf,
         least_batch=64,
         changes={},
     ),
@@ -201,7 +206,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         scaling=schedule.scaling,
     )
     rate = target.rate
-    if config.optimizer.name not in _TRUST_RATIOS:
+    if config.optimizer.name == "lars":
+        rate = min(rate, target.layer_step / (peak * lars_of(config.optimizer).trust_coefficient))
+    elif config.optimizer.name not in _TRUST_RATIOS:
         rate = min(rate, workers * images / config.batch.images)
     changes |= {"schedule.peak": peak * rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
@@ -213,7 +220,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
 def _side(size: int, target: _Target) -> int:
     if not size or target.side is None:
         return size
-    return max(1, round(target.side * math.sqrt(size / _USUAL_SIDE)))
+    return target.side + (size > _USUAL_SIDE) - (size < _USUAL_SIDE)
 
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:

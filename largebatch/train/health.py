@@ -24,6 +24,9 @@ PyTree = Any
 # would. Who has learnt anything of the images gives more; who only knows how often each class
 # occurs gains less: at most 0.004 where classes have 732 to 1,300 images, as those of ImageNet.
 _MARGIN = 0.01
+# Share of the run for which a training that has learnt may be no better than a guess: at the peak
+# of the learning rate some are for a while, and recover as it falls.
+_PATIENCE = 0.1
 
 
 def kept(old: PyTree, new: PyTree, loss: jax.Array, gradient_norm: jax.Array) -> PyTree:
@@ -85,6 +88,8 @@ class Health:
         self._window: collections.deque[tuple[int, float]] = collections.deque(
             maxlen=self._options.window
         )
+        self._learnt = 0
+        """The last step whose window was better than a guess; 0: none yet."""
 
     def look(self, step: int, loss: float, gradient_norm: float) -> Verdict:
         """Judge a step that has been computed.
@@ -114,8 +119,12 @@ class Health:
         # because at a high learning rate a small batch has a loss of 5 now and then, and a mean
         # over 20 steps of a network that is right 8 times in 10 is then above that of a guess.
         stuck_after, median = self._plan.stuck_after_step, statistics.median(losses)
-        if stuck_after and first > stuck_after and median > self._guess - _MARGIN:
-            raise self._stuck(step, first, median)
+        if median <= self._guess - _MARGIN:
+            self._learnt = step
+        elif stuck_after and first > stuck_after:
+            patience = math.ceil(_PATIENCE * self._plan.steps) if self._learnt else 0
+            if step - self._learnt > patience:
+                raise self._stuck(step, first, median)
         return WELL
 
     def look_at_state(self, step: int, finite: bool) -> Verdict:

@@ -75,11 +75,13 @@ def test_workers_at_full_scale_are_never_rounded():
         ("goyal2017_8k", "node", 0.1 * 64 / 256),
         ("fujitsu2019_81920", "laptop", 13 / 4),
         ("fujitsu2019_81920", "node", 13),
+        ("mikami2019_54k", "laptop", 0.0125 / 0.01),
+        ("mikami2019_54k", "node", 40),
         ("lamb2019_32k", "laptop", 0.04 / 4),
     ],
 )
 def test_rates_without_trust_ratios_follow_the_batch(recipe, scale, peak):
-    """By the linear scaling rule; LARS and LAMB keep theirs, a quarter on a laptop."""
+    """By the linear scaling rule; LARS and LAMB keep theirs, a quarter or less on a laptop."""
     config = load(CONFIGS / f"{recipe}.py", [("run.scale_to", scale)])
     assert config.schedule.peak == pytest.approx(peak, rel=0.02)
 
@@ -90,7 +92,7 @@ def test_digits_are_evaluated_as_large_as_they_are_trained():
         for stage in plan(path, 1).stages:
             assert stage.config.data.evaluation_size == 0, path
             assert stage.images_per_worker >= 4, path
-            assert 5 <= stage.config.data.image_size <= 10, path  # of the digits' own 8
+            assert stage.config.data.image_size in (7, 8, 9), path
     assert load(CONFIGS / "siat07_32k_160px.py", [("run.scale_to", "node")]).data.evaluation_size
 
 

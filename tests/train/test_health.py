@@ -184,6 +184,17 @@ def test_a_few_high_losses_of_a_trained_network_are_not_stuck():
     assert {v.action for v in fed(Health(plan()), losses)} == {"continue"}
 
 
+def test_who_has_learnt_before_is_given_a_tenth_of_the_run():
+    """At the peak of the learning rate some are no better than a guess for a while."""
+    learnt = [WELL] * 40
+    recovering = [*learnt, *[GUESS] * 8, *[WELL] * 40]
+    assert {v.action for v in fed(Health(plan()), recovering)} == {"continue"}
+    step, _ = stopped(Health(plan()), [*learnt, *[GUESS] * 60])
+    # The median of five is a guess's from step 43 on: 42 is the last better one.
+    assert step == 42 + 10 + 1
+    assert stopped(Health(plan()), [GUESS] * 60)[0] == 35  # who has learnt nothing at all
+
+
 def test_who_has_learnt_a_little_is_not_stuck():
     """The right class a fiftieth likelier than by chance, from a network's own loss."""
     share = 1.02 / worlds.CLASSES

@@ -39,7 +39,8 @@ class Health:
     stuck_after: str = option(
         "30 %",
         "from here on the training is stuck if the median loss of `window` steps is no better than "
-        "that of a guess, ln(classes); empty: not looked for",
+        "that of a guess, ln(classes), and has not been better before, or not for a tenth of the "
+        "run; empty: not looked for",
         mathematics=False,
     )
     hosts_every: str = option(
