@@ -19,7 +19,6 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.options import options, replaced
-from largebatch.config.rates import lars_of
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
@@ -193,9 +192,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
-    from largebatch.optim.schedules import (
-        peak_rate,  # brings JAX, which other recipes can do without
-    )
+    # These import JAX, which a recipe that is not shrunk can do without.
+    from largebatch.config.rates import lars_of
+    from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule
     # Of the batch that it was for.
