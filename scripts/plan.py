@@ -129,6 +129,12 @@ def _plan(arguments: Sequence[str]) -> None:
     why = forecast.why_no_forecast(plan)
     if not cluster:
         why = why or f"--cluster is not given; use one of {', '.join(known_clusters())}"
+    asked = flags.devices or flags.cluster
+    if not asked and any(stage.workers % devices for stage in plan.stages):
+        why = why or (
+            f"the published run's {devices:,} devices cannot share {plan.workers:,} workers; give "
+            "--devices and --cluster"
+        )
     rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
     warnings = forecast.doubts(config, plan)
     found, need = None, None
@@ -141,11 +147,7 @@ def _plan(arguments: Sequence[str]) -> None:
         )
         rows += overview.forecast_rows(found, need, devices, cluster, software)
         warnings += forecast.assumptions(plan, model, devices, machine(cluster).hardware)
-        own = (
-            flags.devices
-            or flags.cluster
-            or any(k.split(".")[0] not in _APART for k, _ in overrides)
-        )
+        own = asked or any(k.split(".")[0] not in _APART for k, _ in overrides)
         remark = "" if own else overview.unlike_published(recipe, found)
         warnings += [remark] if remark else []
     kept = {"plan": overview.as_json(plan, flops, found, need, devices, warnings)}

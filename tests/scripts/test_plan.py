@@ -141,6 +141,13 @@ def test_where_no_time_can_be_predicted_the_reason_is_given(tmp_path, capsys):
     assert (kept["prediction"], kept["input"]) == (None, None)
 
 
+def test_other_workers_than_the_published_devices_share_have_no_time(tmp_path, capsys):
+    recipe = DIGITS.parent / "fujitsu2019_81920.py"
+    workers = ["--config.batch.workers=1", "--config.batch.stages=()"]
+    assert plan.main([f"--config={recipe}", f"--config.data.data_dir={tmp_path}", *workers]) == 0
+    assert "no time: the published run's 2,048 devices" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
