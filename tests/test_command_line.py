@@ -82,8 +82,9 @@ def test_a_run_resumes_without_the_weights_it_began_with(capsys, tmp_path):
     absent = str(tmp_path / "absent.pth")
     (tmp_path / "config.json").write_text(json.dumps({"config": {"model": {"init_from": absent}}}))
     given = (DIGITS, f"--workdir={tmp_path}", f"--init_from={absent}")
-    begun = train.load(DIGITS.partition("=")[2], [("model.init_from", absent)])
-    train._check_init_from(begun, tmp_path, anew=False)
+    recipe = Path(DIGITS.partition("=")[2])
+    begun = train.load(recipe, [("model.init_from", absent)])
+    train.check(begun, train.Request(recipe, tmp_path))
     assert absent in fails(capsys, *given, "--resume=never")
 
 

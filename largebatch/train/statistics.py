@@ -44,11 +44,7 @@ def share_kept(step: Any, momentum: float) -> Any:
 
 def moving_average(running: PyTree, mean: PyTree, kept: Any) -> PyTree:
     """Return ``kept`` of the running statistics plus the rest of the step's."""
-    # Read from one small vector, of which the compiler does not know the values: so layers of one
-    # shape become one kernel instead of two for each layer.
-    dtype = jax.tree.leaves(running)[0].dtype
-    shares = jax.lax.optimization_barrier(jnp.asarray([kept, 1 - kept], dtype))
-    return jax.tree.map(lambda old, new: shares[0] * old + shares[1] * new, running, mean)
+    return jax.tree.map(lambda old, new: kept * old + (1 - kept) * new, running, mean)
 
 
 def with_squared_means(batch: PyTree) -> PyTree:
