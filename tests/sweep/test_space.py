@@ -220,8 +220,9 @@ def test_sweeps_of_configs(path, recipe):
         if math.isclose(peak_of(changed), peak_of(swept), rel_tol=1e-3):
             rest = {f"schedule.{key}": getattr(swept.schedule, key) for key in ("peak", "per_256")}
             rest |= coefficient(swept, changed)
+            rest |= {"norm.statistics": swept.norm.statistics}  # auto is one of those swept
             same.append(replaced(changed, rest) == swept)
-    assert sum(same) == {"lr_warmup": 3}.get(path.stem, 1)
+    assert sum(same) == {"lr_warmup": 3, "bn_momentum": 2}.get(path.stem, 1)
 
 
 def coefficient(swept, changed):

@@ -29,6 +29,7 @@ def config(health=None, steps=STEPS, **sections):
     base = {
         "model": {"name": "resnet10", "width": 4},
         "batch": {"workers": 2, "images_per_worker": 20, "microbatch": 1},
+        "norm": {"statistics": "ema"},  # so that an evaluation leaves the state as it is
         "data": {"source": "digits", "shift": 1},
         "schedule": {"length": f"{steps} steps", "warmup": "3 steps", "peak": 0.5},
         "run": {
