@@ -7,6 +7,7 @@ import pytest
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.train.build import build
+from largebatch.train.evaluation import with_final_statistics
 from largebatch.train.stepping import run_step
 from tests.train import worlds
 from tests.train.test_session import changed, rows, state, train
@@ -49,6 +50,7 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
         for step in range(first + 1, last + 1):
             found, _ = run_step(run.programs, found, feed, made.plan.rates(step))
         feed.close()
+    found = with_final_statistics(made.stages[-1], found, 14 * 80)  # as the last evaluation did
     kept = state(CONFIG, workdir, 14)
     for a, b in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(kept), strict=True):
         np.testing.assert_array_equal(a, b)
