@@ -28,12 +28,12 @@ def sum_over_spans(batch: PyTree) -> PyTree:
 def share_kept(step: Any, momentum: float) -> Any:
     """Return the share of the running statistics that update number ``step`` keeps.
 
-    min(momentum, (t − 1) / (t + 8)) at step t, counted from 1: polynomial-decay averaging (Shamir &
-    Zhang 2013, arXiv 1212.1824, section 4, η = 8) until it reaches the momentum. The first step
+    min(momentum, (t − 1) / (t + 40)) at step t, counted from 1: polynomial-decay averaging (Shamir
+    & Zhang 2013, arXiv 1212.1824, section 4, η = 40) until it reaches the momentum. The first step
     replaces the initial mean 0 and variance 1, of which a plain moving average keeps
-    momentum ** t; the average then remembers a ninth of the steps done, so that it follows
-    weights that move fast. From step (1 + 8 · momentum) / (1 − momentum) on (82 for 0.9) it is the
-    plain moving average, and forgets the difference at the same rate.
+    momentum ** t; the average then remembers 1/41 of the steps done, so that it follows weights
+    that move fast. From step (1 + 40 · momentum) / (1 − momentum) on (370 for 0.9) it is the plain
+    moving average, and forgets the difference at the same rate.
 
     Args:
       step: a scalar, from 1, traced or not.
