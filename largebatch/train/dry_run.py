@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -19,11 +20,20 @@ from largebatch.train.initial import initial_state
 from largebatch.train.state import TrainState
 from largebatch.train.stepping import run_step
 
+if TYPE_CHECKING:  # few runs begin with weights
+    from largebatch.weights import Weights
+
 STEPS = 2
 
 
-def dry_run(run: Run, workdir: Path, guard: Guard = IDLE) -> None:
+def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | None" = None) -> None:
     """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
+
+    Args:
+      run: ready to start.
+      workdir: of the run; what is written there is removed.
+      guard: bounds the time of each part.
+      weights: those of ``model.init_from``, if they have been read already.
 
     Raises:
       UserError: what would stop the run too.
@@ -34,13 +44,13 @@ def dry_run(run: Run, workdir: Path, guard: Guard = IDLE) -> None:
             if jax.process_index() == 0:
                 guard.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
             processes.first_process_does(lambda: directory.prepare(place, anew=False))
-            _rehearse(run, place, guard)
+            _rehearse(run, place, guard, weights)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _rehearse(run: Run, place: Path, guard: Guard) -> None:
+def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") -> None:
     plan, console = run.plan, run.console
     run.warn_of_unreadable()
     with (
@@ -48,7 +58,7 @@ def _rehearse(run: Run, place: Path, guard: Guard) -> None:
         console.compiling("initialisation, train step and evaluation"),
     ):
         run.prepare()
-        state = initial_state(run)
+        state = initial_state(run, weights)
     eta, evaluations = run.compile_s, 0
     for stage in run.stages:
         with guard.section("step"):

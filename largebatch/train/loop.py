@@ -353,6 +353,7 @@ class Loop:
         """
         stage, position = self.run.stage_at(step), self.run.plan.position(step)
         self._journal.event("eval_start", step)
+        since = time.perf_counter()
         try:
             with self._guard.section("evaluation"):
                 final = with_final_statistics(stage, state, position, self._guard)
@@ -363,7 +364,8 @@ class Loop:
             self._save(step, state, due)
             raise
         self._journal.event("eval_stop", step, top1=self.result.top1)
-        self.clock.evaluation_s += self.result.seconds
+        seconds = time.perf_counter() - since  # with those of the statistics
+        self.clock.evaluation_s += seconds
         self._journal.times(step)
         self.run.console.evaluation(
             step,
@@ -371,7 +373,7 @@ class Loop:
             loss=self.result.loss,
             top1=self.result.top1,
             top5=self.result.top5 if self.run.plan.facts.classes > 5 else None,
-            seconds=self.result.seconds,
+            seconds=seconds,
             target=self.target.look(step, self.clock.wall_s(), self.result.top1),
         )
         self._warn_of_statistics(float(metrics.loss))

@@ -95,7 +95,7 @@ def run(
             )
         with out_of_memory_explained(made):
             if request.dry_run:
-                dry_run(made, request.workdir, guard)
+                dry_run(made, request.workdir, guard, weights)
                 return None
             if checkpoints is None:
                 checkpoints = _open_checkpoints(config, request, console)

@@ -213,7 +213,7 @@ def test_what_cannot_be_is_named(folder, store):
 
     fails("data.crops=device needs a store of decoded pictures", data__crops="device")
     fails(r"data\.crop_area is \(0\.5,\)", data__crop_area="0.5")
-    fails("is not one of linear, antialias", data__resampling="cubic")
+    fails("data.resampling='cubic': expected", data__resampling="cubic")
     fails("data.classes is 7", source=store, kind=DataError, data__classes="7")
     fails(
         "data.epoch_end=drop leaves nothing of 37 examples",
