@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
+from largebatch.registry import add_directory
 
 # A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -56,10 +57,9 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
     _check_local(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    written, sys.dont_write_bytecode = (
-        sys.dont_write_bytecode,
-        True,
-    )  # a recipe leaves no cache behind
+    add_directory(path.parent)  # for the user's own modules beside it
+    # A recipe leaves no cache behind.
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
