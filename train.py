@@ -13,8 +13,8 @@ from pathlib import Path
 from largebatch.cli import Overrides, Parser
 from largebatch.config import load
 from largebatch.config.checks import check_ranges
-from largebatch.guard import Guard, exit_code, leave
-from largebatch.train.request import Request, check
+from largebatch.fault_tolerance import Guard, exit_code, leave
+from largebatch.training.request import Request, check
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
@@ -61,9 +61,9 @@ def run(arguments: Sequence[str]) -> None:
     check(config, request)
     with Guard(config.health).watching() as guard:
         # The trainer imports JAX, which takes seconds: only now, so that mistakes come at once.
+        from largebatch.fault_tolerance.peers import peers_of
         from largebatch.parallel import compile_cache, processes
-        from largebatch.parallel.peers import peers_of
-        from largebatch.train import session
+        from largebatch.training import session
 
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: run(arguments))
 
 

@@ -11,7 +11,7 @@ is not here.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="stanford-futuredata/dawn-bench-entries",

@@ -9,7 +9,7 @@ could do in 2020.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="stanford-futuredata/dawn-bench-entries",

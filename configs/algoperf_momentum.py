@@ -8,7 +8,7 @@ of what remains, on the way to 77.4 %. Length and accuracy are from memory.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="mlcommons/algorithmic-efficiency",

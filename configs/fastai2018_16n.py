@@ -10,7 +10,7 @@ version of their script. Their loss scale of 1,024 is replaced by the automatic 
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="diux-dev/imagenet18, DAWNBench log",

@@ -17,7 +17,7 @@ rate was tuned for that is not known. Not comparable one to one with MLPerf's pr
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="libffcv/ffcv-imagenet, rn50_configs",

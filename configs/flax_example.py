@@ -8,7 +8,7 @@ SGD with Nesterov momentum, cosine, L2 in the loss on kernels, the last scale of
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="google/flax, examples/imagenet",

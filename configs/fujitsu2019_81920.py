@@ -17,7 +17,7 @@ Expected: 75.08 % top-1 in 74.7 s (the paper); not reproduced yet. On TPUs add
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="arXiv 1903.12650; values from mlcommons/training_results_v0.6, Fujitsu",

@@ -13,7 +13,7 @@ of theirs evaluated its own images with its own.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, Fujitsu/benchmarks/resnet",

@@ -10,7 +10,7 @@ about an hour (from notes on the paper).
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="arXiv 1706.02677",

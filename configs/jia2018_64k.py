@@ -10,7 +10,7 @@ labels, are carried over. Coefficient, momentum and decay are from memory.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1807.11205",

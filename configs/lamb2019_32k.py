@@ -8,7 +8,7 @@ over how many of the 256 cores was not read, two are assumed.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="fastalgo/imagenet_resnet50_lamb; arXiv 1904.00962",

@@ -11,7 +11,7 @@ epoch 5.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.05233v1",

@@ -10,7 +10,7 @@ nowhere that could be read and are chosen here.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.05233v2",

@@ -8,7 +8,7 @@ the target was 74.9 % then, reached at epoch 81 of 100. Construction of the mode
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.5, NVIDIA",

@@ -10,7 +10,7 @@ the program rounds the warm-up down to 977 steps, which moves the decay by half 
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, Google",

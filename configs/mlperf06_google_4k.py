@@ -9,7 +9,7 @@ are decayed twice. How large it was in this run was not read; here it is as larg
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v0.6, Google",

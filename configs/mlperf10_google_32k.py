@@ -8,7 +8,7 @@ workers; 75.94 % in 17.1 s (their logs).
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v1.0, Google",

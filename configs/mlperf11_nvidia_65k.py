@@ -8,7 +8,7 @@ workers; 76.27 % in 20.8 s (their logs), reached at epoch 85.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v1.1, NVIDIA",

@@ -8,7 +8,7 @@ workers; 76.01 % in 11.4 s (their logs). Its decay ends 1,731 steps after the wa
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v2.0, Google",

@@ -8,7 +8,7 @@ workers; 76.16 % in 19.2 s (their logs), reached at epoch 86.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v2.0, NVIDIA",

@@ -8,7 +8,7 @@ The MLPerf v3.0 closed-division submission of NVIDIA: LARS, statistics of its ow
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v3.0, NVIDIA",

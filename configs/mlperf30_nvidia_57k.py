@@ -8,7 +8,7 @@ those of 2 workers; 76.18 % in 10.98 s (their logs), reached at epoch 77.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v3.0, NVIDIA and CoreWeave",

@@ -8,7 +8,7 @@ workers; 76.18 % in 13.7 s (their logs).
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/training_results_v4.0, NVIDIA",

@@ -9,7 +9,7 @@ images makes 8 workers.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, families, sources
+from largebatch.config.recipes import Published, families, sources
 
 PUBLISHED = Published(
     source="mlcommons/logging, rcp_checker/training_4.0.0/rcps_resnet.json",

@@ -10,7 +10,7 @@ momentum falls as the rate rises, and rectangular validation.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="stanford-futuredata/dawn-bench-entries",

@@ -9,7 +9,7 @@ unverified. 512 groups of 64 images have statistics of their own.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="arXiv 2102.06356; google/init2winit",

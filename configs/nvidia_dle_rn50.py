@@ -10,7 +10,7 @@ epochs are assumed.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="NVIDIA/DeepLearningExamples, ResNet-50 v1.5",

@@ -10,7 +10,7 @@ batch doubles, each of 128 devices holds two workers.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="arXiv 1711.00489",

@@ -7,7 +7,7 @@ The small-batch baseline that everybody knows; all of it from memory.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, sources
+from largebatch.config.recipes import Published, imagenet, sources
 
 PUBLISHED = Published(
     source="pytorch/vision, references/classification",

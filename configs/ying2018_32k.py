@@ -10,7 +10,7 @@ MLPerf v0.6 run, 8 cores; rate and warm-up are from memory and agree with that r
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.06992",

@@ -10,7 +10,7 @@ from Google's MLPerf v0.7 run at this batch.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1811.06992",

@@ -16,7 +16,7 @@ is the jump from the peak to 0.892 of it where the warm-up ends.
 
 from ml_collections import ConfigDict
 
-from largebatch.recipes import Published, imagenet, polynomial, sources
+from largebatch.config.recipes import Published, imagenet, polynomial, sources
 
 PUBLISHED = Published(
     source="arXiv 1708.03888, 1709.05011",

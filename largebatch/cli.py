@@ -28,7 +28,7 @@ _KINDS = {"int": "a whole number", "float": "a number"}
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that raises every mistake as a `ConfigError`.
 
-    `largebatch.guard.exit_code` prints it as one line, and exit code 2 follows.
+    `largebatch.fault_tolerance.exit_code` prints it as one line, and exit code 2 follows.
     """
 
     def __init__(self, description: str | None = None, **options: Any) -> None:

@@ -19,7 +19,7 @@ from benchmarks.table import show
 
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError
-from largebatch.guard import exit_code
+from largebatch.fault_tolerance import exit_code
 
 SUBCOMMANDS = (
     "input",

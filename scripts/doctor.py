@@ -20,12 +20,12 @@ from rich.console import Console
 from largebatch.cli import Overrides, Parser
 from largebatch.config import load
 from largebatch.config.scaling import Scale
-from largebatch.doctor import Line, Request, as_json, as_text, examine
-from largebatch.doctor.examination import before_devices, is_fatal
-from largebatch.doctor.patience import LIMIT_S, Patience
+from largebatch.fault_tolerance import exit_code, leave
 from largebatch.files import check_parent, write_json
-from largebatch.guard import exit_code, leave
 from largebatch.parallel import processes
+from largebatch.tools.doctor import Line, Request, as_json, as_text, examine
+from largebatch.tools.doctor.examination import before_devices, is_fatal
+from largebatch.tools.doctor.patience import LIMIT_S, Patience
 
 PROBLEM = 1
 

@@ -16,15 +16,16 @@ from pathlib import Path
 from evaluating.flags import ended, parser, wanted
 
 from largebatch import data, weights
-from largebatch.analysis import evaluation, tables
-from largebatch.analysis.classifier import Classifier
-from largebatch.analysis.names import match
-from largebatch.analysis.report import Report
-from largebatch.analysis.settings import check_source, run_options, settings_of
 from largebatch.config.known_sets import full_source
 from largebatch.files import check_parent
 from largebatch.tracking import Console
-from largebatch.train.describe import environment
+from largebatch.training.description import environment
+from largebatch.weights.evaluation import run as evaluation
+from largebatch.weights.evaluation import tables
+from largebatch.weights.evaluation.class_names import match
+from largebatch.weights.evaluation.classifier import Classifier
+from largebatch.weights.evaluation.results import Report
+from largebatch.weights.evaluation.settings import check_source, run_options, settings_of
 
 
 def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -112,7 +113,7 @@ def run(arguments: Sequence[str]) -> None:
     rows = tables.headline(report)
     rows.append(("time", f"{report.seconds:.1f} s, compilation included"))
     if flags.out:
-        from largebatch.analysis.written import write
+        from largebatch.weights.evaluation.written import write
 
         names = evaluation.names_of(settings, flags.split)
         paths = write(report, flags.out, names, environment())

@@ -15,7 +15,7 @@ import jax
 
 from largebatch import weights
 from largebatch.cli import Parser
-from largebatch.guard import exit_code
+from largebatch.fault_tolerance import exit_code
 
 
 def parser() -> Parser:
@@ -93,7 +93,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: run(arguments))
 
 

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError
-from largebatch.guard import codes, exit_code
+from largebatch.fault_tolerance import exit_code
+from largebatch.fault_tolerance import exit_codes as codes
 
 GRACE_S = 120.0
 

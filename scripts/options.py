@@ -12,7 +12,7 @@ from pathlib import Path
 
 from largebatch.cli import Parser
 from largebatch.config.reference import markdown
-from largebatch.guard import exit_code
+from largebatch.fault_tolerance import exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"

@@ -21,19 +21,20 @@ from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
 from largebatch.cli import Parser
-from largebatch.cluster import compile as compiling
-from largebatch.cluster.hardware import machine
-from largebatch.cluster.prediction import known_clusters
-from largebatch.cluster.study import VARIANTS, parse_variants
-from largebatch.cluster.topologies import open_topology
 from largebatch.config import resolve
+from largebatch.config.recipes import Recipe, load_recipe
+from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError, did_you_mean
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent
-from largebatch.guard import exit_code
-from largebatch.recipes import Recipe, forecast, load_recipe
+from largebatch.parallel.hardware import machine
+from largebatch.planning import compile as compiling
+from largebatch.planning import forecast
+from largebatch.planning.compiled_study import VARIANTS, parse_variants
+from largebatch.planning.prediction import known_clusters
+from largebatch.planning.topologies import open_topology
 from largebatch.tracking import Console
-from largebatch.train.making import model_of
-from largebatch.train.opening import facts_of
+from largebatch.training.making import model_of
 
 _TABLE_CELLS = 120
 _APART = ("data", "run", "health")  # sections whose options leave the published time comparable

@@ -18,16 +18,17 @@ import numpy as np
 from evaluating.flags import ended, parser, wanted
 
 from largebatch import weights
-from largebatch.analysis import evaluation, tables
-from largebatch.analysis.classifier import Classifier
-from largebatch.analysis.names import class_names
-from largebatch.analysis.outcomes import TOP
-from largebatch.analysis.pictures import found as found_pictures
-from largebatch.analysis.prediction import Prediction, predictions
-from largebatch.analysis.settings import run_options, settings_of
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import check_parent, replacing
 from largebatch.tracking import Console
+from largebatch.weights.evaluation import run as evaluation
+from largebatch.weights.evaluation import tables
+from largebatch.weights.evaluation.class_names import class_names
+from largebatch.weights.evaluation.classifier import Classifier
+from largebatch.weights.evaluation.outcomes import TOP
+from largebatch.weights.evaluation.pictures import found as found_pictures
+from largebatch.weights.evaluation.prediction import Prediction, predictions
+from largebatch.weights.evaluation.settings import run_options, settings_of
 
 _JSON = (".json", ".jsonl")
 

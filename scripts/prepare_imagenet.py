@@ -21,7 +21,8 @@ from largebatch.data.prepare.stored import CHECKS
 from largebatch.data.prepare.verify import verify
 from largebatch.data.reading import cores
 from largebatch.errors import ConfigError
-from largebatch.guard import codes, exit_code
+from largebatch.fault_tolerance import exit_code
+from largebatch.fault_tolerance import exit_codes as codes
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

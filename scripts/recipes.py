@@ -15,8 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.cli import Parser
-from largebatch.guard import exit_code
-from largebatch.recipes import all_recipes, document, ladder, load_recipe, text
+from largebatch.config.recipes import all_recipes, load_recipe
+from largebatch.fault_tolerance import exit_code
+from largebatch.planning import ladder
+from largebatch.tools import recipe_docs as document
+from largebatch.tools import recipe_text as text
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "recipes.md"

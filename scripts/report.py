@@ -16,9 +16,10 @@ from pathlib import Path
 
 from largebatch.cli import Parser
 from largebatch.errors import UserError
-from largebatch.guard import exit_code
-from largebatch.report import facts, trace, write
-from largebatch.report.runs import is_run
+from largebatch.fault_tolerance import exit_code
+from largebatch.tools.report import summary as facts
+from largebatch.tools.report import trace, write
+from largebatch.tools.report.runs import is_run
 
 
 def parser() -> Parser:
@@ -76,7 +77,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: run(arguments))
 
 

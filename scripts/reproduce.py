@@ -19,11 +19,11 @@ from typing import get_args
 from benchmarks import measure
 
 from largebatch.cli import Parser
-from largebatch.guard import Guard, exit_code, leave
+from largebatch.config.recipes import load_recipe
+from largebatch.fault_tolerance import Guard, exit_code, leave
+from largebatch.fault_tolerance.peers import peers_of
 from largebatch.parallel import processes
-from largebatch.parallel.peers import peers_of
-from largebatch.recipes import load_recipe
-from largebatch.train.reproduction import Request, Scale, reproduce
+from largebatch.tools.reproduce.reproduction import Request, Scale, reproduce
 
 
 def main(arguments: Sequence[str]) -> int:

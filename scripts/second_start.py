@@ -22,8 +22,8 @@ from benchmarks.measure import environment
 
 from largebatch.cli import Parser, written
 from largebatch.errors import UserError
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
-from largebatch.guard import exit_code
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 SHORT = ("--config.schedule.length=4 steps", "--config.schedule.warmup=1 steps")

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from largebatch.cli import Parser, written
 from largebatch.errors import ConfigError, UserError
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, read_json, write_json
-from largebatch.guard import exit_code
 from largebatch.tracking.summary import Summary
-from largebatch.train.describe import peak_bytes
-from largebatch.train.memory import GIB
+from largebatch.training.description import peak_bytes
+from largebatch.training.memory import GIB
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 

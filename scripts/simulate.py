@@ -6,8 +6,8 @@
 Fits its parameters, holds out every published run once, predicts the record, and studies buckets,
 algorithms of the all-reduce, scaling and stragglers. Without --out nothing is written. With it the
 record, the pictures, the page docs/cost-model.md and the parameters that
-largebatch.cluster.prediction reads are written under that folder and listed; --out=. replaces those
-of this checkout. With --from only the pictures and the page are written, from a record.
+largebatch.planning.prediction reads are written under that folder and listed; --out=. replaces
+those of this checkout. With --from only the pictures and the page are written, from a record.
 """
 
 import datetime
@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.cli import Parser
-from largebatch.cluster import prediction, simulation
 from largebatch.errors import ConfigError
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent
-from largebatch.guard import exit_code
+from largebatch.planning import prediction, simulation
 
 RECORD = Path("records") / "2026-11-21_cost_model.json"
 PAGE = Path("docs") / "cost-model.md"
@@ -45,7 +45,7 @@ def parser() -> Parser:
     made.add_argument(
         "--out",
         type=Path,
-        help="folder for records/, docs/ and largebatch/cluster/fitted.toml (nothing is written)",
+        help="folder for records/, docs/ and largebatch/planning/fitted.toml (nothing is written)",
     )
     made.add_argument(
         "--from", dest="record", type=Path, help="a record, to draw and write up without fitting"

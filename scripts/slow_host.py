@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.measure import environment
 
 from largebatch.cli import Parser
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
-from largebatch.guard import exit_code
 from largebatch.tracking import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent

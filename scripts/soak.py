@@ -32,8 +32,8 @@ from soaking.turns import ROOT, Turn, take_turn
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
 from largebatch.errors import UserError
+from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
-from largebatch.guard import exit_code
 
 TRAIN = ROOT / "train.py"
 RECIPE = Path("configs/digits.py")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from studying import study
 
-from largebatch.guard import exit_code
-from largebatch.studies import batch_size, batch_size_plots
+from largebatch.fault_tolerance import exit_code
+from largebatch.planning.studies import batch_size, batch_size_plots
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from studying import study
 
-from largebatch.guard import exit_code
-from largebatch.studies import synchrony_plots, synchrony_record
-from largebatch.studies.synchrony import open_study
+from largebatch.fault_tolerance import exit_code
+from largebatch.planning.studies import synchrony_plots, synchrony_record
+from largebatch.planning.studies.synchrony import open_study
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,11 +18,11 @@ from typing import get_args
 from largebatch.cli import Overrides, Parser
 from largebatch.config.recipe_file import find
 from largebatch.errors import ConfigError, UserError
-from largebatch.guard import exit_code
-from largebatch.sweep.description import Search, progress
-from largebatch.sweep.outcome import Objective
-from largebatch.sweep.session import Request, best_command, sweep
-from largebatch.sweep.slurm import Cluster, Resources
+from largebatch.fault_tolerance import exit_code
+from largebatch.tools.sweep.description import Search, progress
+from largebatch.tools.sweep.outcome import Objective
+from largebatch.tools.sweep.session import Request, best_command, sweep
+from largebatch.tools.sweep.slurm import Cluster, Resources
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -98,7 +98,7 @@ def _axes_or_file(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Sweep; the result is the process's exit code (largebatch.guard.codes)."""
+    """Sweep; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: run(arguments))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import largebatch
 import tests.scripts  # puts scripts/ on the path
-from largebatch.guard import codes
+from largebatch.fault_tolerance import exit_codes as codes
 
 ROOT = Path(tests.scripts.__file__).parents[2]
 commands = importlib.import_module("pages.commands")

@@ -13,7 +13,7 @@ from largebatch.data.examples import (
     open_shard,
     parse,
 )
-from largebatch.data.places import nearby
+from largebatch.data.nearby import nearby
 from largebatch.data.sources import SourceOptions
 from largebatch.data.tfds import is_prepared, open_prepared
 from largebatch.errors import DataError

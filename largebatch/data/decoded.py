@@ -9,8 +9,8 @@ from largebatch.data.boxes import centre_boxes, random_boxes
 from largebatch.data.decoded_reader import StoredSplit
 from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize
+from largebatch.data.nearby import holds, nearby
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
-from largebatch.data.places import holds, nearby
 from largebatch.data.sources import SourceOptions, check_sizes
 from largebatch.errors import DataError
 

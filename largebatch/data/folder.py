@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from largebatch.data.places import holds, nearby
+from largebatch.data.nearby import holds, nearby
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 from largebatch.files import folders

@@ -20,7 +20,7 @@ from largebatch.data.examples import (
     check_present,
     lengths_of,
 )
-from largebatch.data.places import holds, nearby
+from largebatch.data.nearby import holds, nearby
 from largebatch.data.sources import SourceOptions, differing
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import folders

@@ -1,4 +1,4 @@
-"""ResNet v1.5 and its BatchNorm, behind pure functions."""
+"""Networks and their loss, behind pure functions."""
 
 from largebatch.models.batch_norm import BatchMode
 from largebatch.models.functional import Model

@@ -1,4 +1,4 @@
-"""Devices, buckets and collectives."""
+"""Mesh, processes, buckets and their planner, collectives, and the network model it needs."""
 
 from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket, plan_buckets

@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from largebatch.checkpoint import arrays as stored_arrays
+from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint import manifest
+from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
 from largebatch.config import Config, Facts, Plan, freeze, resolve
 from largebatch.data.sources import RECORDS
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
-from largebatch.train import checkpoint_directories, manifest, stored_arrays
-from largebatch.train.manifest import Manifest, OtherVersion, Rejected
 from largebatch.trees import unflatten_paths
 from largebatch.weights import architecture, metadata
 from largebatch.weights.weights import Weights, WeightsError, few
@@ -188,8 +190,8 @@ def _seen(
         return {name: written[name] for name in ("classes", "mean", "std")}
     except (OSError, ValueError, LookupError, TypeError):
         pass
+    from largebatch.data.open import open_source
     from largebatch.data.photos import MEAN, STD  # brings the image libraries
-    from largebatch.train.opening import open_source
 
     try:
         source = open_source(config, "validation")

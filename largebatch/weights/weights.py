@@ -11,7 +11,7 @@ from largebatch.models import Model
 from largebatch.trees import flatten_paths
 
 if TYPE_CHECKING:
-    from largebatch.train.manifest import Manifest
+    from largebatch.checkpoint.manifest import Manifest
 
 PyTree = Any
 

@@ -27,16 +27,16 @@ from jax.sharding import Mesh
 from benchmarks import backward, reductions, wire
 from benchmarks.measure import Result, interleave
 from largebatch import parallel
-from largebatch.cluster.backward import BackwardProfile, shapes_of
-from largebatch.cluster.clusters import Cluster, cluster_of
-from largebatch.cluster.collectives import fit_link, ring_s
-from largebatch.cluster.network import all_reduce_s
-from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
-from largebatch.train.making import model_of
+from largebatch.parallel.backward_times import BackwardProfile, shapes_of
+from largebatch.parallel.bucket_planner import gradient_buckets
+from largebatch.parallel.clusters import Cluster, cluster_of
+from largebatch.parallel.collective_costs import fit_link, ring_s
+from largebatch.parallel.network import all_reduce_s
+from largebatch.training.making import model_of
 
 OVERRIDES = True
 WIRES = typing.get_args(typing.get_type_hints(Comm)["wire"])

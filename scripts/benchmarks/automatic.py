@@ -13,11 +13,11 @@ from benchmarks.step_work import StepWork
 from benchmarks.training import config
 from benchmarks.xla import Stepper, cost
 from largebatch.config import Config, microbatch_candidates
+from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
-from largebatch.train.build import Run, build
-from largebatch.train.memory import device_bytes, is_exhausted
-from largebatch.train.stepping import run_step
-from largebatch.train.transfer import WAITING
+from largebatch.training.build import Run, build
+from largebatch.training.execution import run_step
+from largebatch.training.memory import device_bytes, is_exhausted
 
 
 def prepare(work: StepWork) -> Callable[[], Figures]:

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measure import environment, interleave
-from largebatch.cluster.backward import BackwardProfile, estimate, shapes_of
-from largebatch.cluster.hardware import HARDWARE, hardware_of
 from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model
-from largebatch.train.loss import classification_sums
-from largebatch.train.making import model_of
+from largebatch.models.loss import classification_sums
+from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
+from largebatch.parallel.hardware import HARDWARE, hardware_of
+from largebatch.training.making import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
 _CLASSES = 1000

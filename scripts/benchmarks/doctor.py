@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from benchmarks.measure import Result
-from largebatch.doctor.need import (
+from largebatch.tools.doctor.need import (
     Need,
     advice,
     cores_needed,

@@ -11,9 +11,9 @@ from benchmarks.runner import Figures
 from benchmarks.step_work import StepWork, batches
 from benchmarks.training import one_device
 from largebatch.parallel import from_local
-from largebatch.train.programs import Programs
-from largebatch.train.stepping import run_step
-from largebatch.train.transfer import OnDevices
+from largebatch.parallel.transfer import OnDevices
+from largebatch.training.execution import run_step
+from largebatch.training.programs import Programs
 from largebatch.trees import flatten_paths
 
 # The velocity after the first step is then the gradient, in the parameters' own format.

@@ -8,8 +8,8 @@ from benchmarks.measure import Result
 from benchmarks.race import Race
 from benchmarks.recorder import STEPS
 from largebatch.errors import DataError
-from largebatch.report import trace
-from largebatch.report.trace import IDLE, Profile
+from largebatch.tools.report import trace
+from largebatch.tools.report.trace import IDLE, Profile
 
 _SHOWN = 25
 

@@ -5,8 +5,8 @@ import math
 
 from benchmarks.doctor import Need, need_in_time, need_of_devices
 from largebatch.config import Config, durations, load
+from largebatch.data.open import open_source
 from largebatch.errors import ConfigError, DataError
-from largebatch.train.opening import open_source
 
 _NUMBERS = ("target_s", "device_images_per_s", "devices_per_host", "examples")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 
 from benchmarks.xla import Stepper
-from largebatch.report.trace import PROGRAM
+from largebatch.tools.report.trace import PROGRAM
 
 STEPS = 3
 

@@ -35,7 +35,7 @@ class Setting:
         """On this machine. Starts JAX: the competitors must have ended."""
         import jax
 
-        from largebatch.cluster.hardware import hardware_of
+        from largebatch.parallel.hardware import hardware_of
 
         kind = jax.devices()[0].device_kind
         known = hardware_of(kind)

@@ -14,10 +14,10 @@ from benchmarks.xla import Stepper
 from largebatch.config import Config, freeze, override
 from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
+from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Console
-from largebatch.train.build import Run, build
-from largebatch.train.stepping import run_step
-from largebatch.train.transfer import OnDevices
+from largebatch.training.build import Run, build
+from largebatch.training.execution import run_step
 
 
 def prepare(work: StepWork) -> Callable[[], Figures]:

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from benchmarks import reductions
 from benchmarks.backward import examples, loss_of
 from largebatch import optim, parallel
-from largebatch.cluster.backward import shapes_of
 from largebatch.config import Plan
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
-from largebatch.train.making import model_of
+from largebatch.parallel.backward_times import shapes_of
+from largebatch.training.making import model_of
 from largebatch.trees import flatten_paths
 
 

@@ -8,7 +8,7 @@ import jax
 from benchmarks.pace import timed_steps
 from benchmarks.runner import Figures
 from benchmarks.step_work import StepWork
-from largebatch.train.memory import program_bytes
+from largebatch.training.memory import program_bytes
 
 
 class Stepper:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from largebatch.analysis.settings import Wanted
 from largebatch.cli import Parser
 from largebatch.errors import UserError
-from largebatch.guard import exit_code
-from largebatch.train.memory import is_exhausted
+from largebatch.fault_tolerance import exit_code
+from largebatch.training.memory import is_exhausted
+from largebatch.weights.evaluation.settings import Wanted
 
 
 def parser(description: str | None, usage: str) -> Parser:
@@ -45,7 +45,7 @@ def wanted(flags: argparse.Namespace) -> Wanted:
 
 
 def ended(run: Callable[[], None]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: _explained(run))
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from largebatch.cluster.calibration import table
+from largebatch.planning.calibration import table
 from pages.cost_model_studies import network, picture, scaling, start, stragglers
 from pages.markdown import flowed, ms, percent
 from pages.markdown import table as as_table
@@ -45,15 +45,15 @@ of 22 published runs, predicted from the other 21: median error {100 * found["me
 half.
 
 ```python
-from largebatch.cluster.prediction import Segment, Workload, predict
+from largebatch.planning.prediction import Segment, Workload, predict
 
 record = Segment(steps=1440, images_per_device=40, devices=2048)
 predict(Workload((record,), evaluations=23, evaluation_images=50_000), "abci").clock_s
 ```
 
 Devices are counted as JAX does: of TPU v3 the cores. Hardware and named clusters, with the
-source of each number, are in `largebatch/cluster/clusters.toml`; the runs,
-what is expected of each parameter and why in `largebatch/cluster/calibration.toml`."""
+source of each number, are in `largebatch/parallel/clusters.toml`; the runs,
+what is expected of each parameter and why in `largebatch/planning/calibration.toml`."""
 
 
 def _model(found: Mapping[str, Any]) -> str:

@@ -12,15 +12,15 @@ from benchmarks.measure import environment
 from rich.table import Table
 
 from largebatch import data
-from largebatch.cluster import compile as compiling
-from largebatch.cluster.study import VARIANTS, Study, study, variant_of
-from largebatch.cluster.topologies import Topology
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
 from largebatch.data.known import known_split
+from largebatch.data.open import facts_of, open_source
 from largebatch.errors import DataError
+from largebatch.planning import compile as compiling
+from largebatch.planning.compiled_study import VARIANTS, Study, study, variant_of
+from largebatch.planning.topologies import Topology
 from largebatch.tracking import Console
-from largebatch.train.memory import GIB, is_exhausted, largest_that_fits
-from largebatch.train.opening import facts_of, open_source
+from largebatch.training.memory import GIB, is_exhausted, largest_that_fits
 
 MIB = 2**20
 

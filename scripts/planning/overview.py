@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from largebatch.cluster.prediction import Prediction
 from largebatch.config import Plan
-from largebatch.recipes import Recipe
-from largebatch.recipes.forecast import Flops, InputNeed
+from largebatch.config.recipes import Recipe
+from largebatch.planning.forecast import Flops, InputNeed
+from largebatch.planning.prediction import Prediction
 
 Rows = list[tuple[str, str]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.studies.plots import colours, draw_all, figure
+from largebatch.plots import colours, draw_all, figure
 
 COLOURS = colours(8)[1:]
 _DASHES = ("-", "--", "-.")

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.errors import UserError
-from largebatch.guard import exit_code
-from largebatch.report import write
+from largebatch.fault_tolerance import exit_code
+from largebatch.tools.report import write
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 _SHOTS = (("light", 1, 1200, 1500), ("dark", 0, 1200, 2350), ("phone", 1, 390, 1700))
@@ -68,7 +68,7 @@ def _crop(path: Path, width: int, height: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.guard.codes)."""
+    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(__doc__)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2

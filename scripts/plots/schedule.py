@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from largebatch.config import Plan
-from largebatch.studies.plots import colours, figure, save
+from largebatch.plots import colours, figure, save
 
 _POINTS = 1_000
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from largebatch.checkpoint import manifest
 from largebatch.config import Facts, Plan, freeze, resolve
 from largebatch.tracking import read_rows
-from largebatch.train import manifest
 
 TIMED = ("images_per_s", "input_wait", "seconds")
 """What a row of metrics.jsonl says of time."""

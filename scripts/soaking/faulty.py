@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import train
-from largebatch.guard import leave
-from largebatch.train import loop
-from largebatch.train.programs import Programs
+from largebatch.fault_tolerance import leave
+from largebatch.training import loop
+from largebatch.training.programs import Programs
 
 
 def slow(seconds: float) -> None:

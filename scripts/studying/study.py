@@ -13,7 +13,7 @@ from benchmarks.measure import environment, write
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import check_parent
-from largebatch.studies.plots import draw_all
+from largebatch.plots import draw_all
 
 Drawings = dict[str, Callable[[dict[str, Any]], Any]]
 

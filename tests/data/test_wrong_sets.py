@@ -8,11 +8,11 @@ from PIL import Image
 
 from largebatch.config.known_sets import KNOWN_SETS, KnownSet
 from largebatch.data import SourceOptions, identity, open_source
-from largebatch.data.places import holds, nearby
+from largebatch.data.nearby import holds, nearby
+from largebatch.data.open import facts_of
 from largebatch.data.prepare import names
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.errors import DataError
-from largebatch.train.opening import facts_of
 from tests.data import decoded_stores, stores
 from tests.data.prepare import fakes
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.cluster.hlo import parse
-from largebatch.cluster.topologies import open_topology
 from largebatch.errors import ConfigError
+from largebatch.planning.hlo import parse
+from largebatch.planning.topologies import open_topology
 
 COMPILE = """
 import sys
 import jax, jax.numpy as jnp, optax
 from largebatch import optim
-from largebatch.cluster.topologies import open_topology
+from largebatch.planning.topologies import open_topology
 from largebatch.models import Model
 
 kernels = lambda params: optim.mask(params, ("bn", "bias"))

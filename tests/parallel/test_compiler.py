@@ -9,9 +9,9 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
-from largebatch.train.build import build
-from largebatch.train.programs import Programs
-from tests.train import worlds
+from largebatch.training.build import build
+from largebatch.training.programs import Programs
+from tests.training import worlds
 
 COMBINE = "xla_gpu_all_reduce_combine_threshold_bytes"
 SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from largebatch.parallel import shards
-from largebatch.train.statistics import moving_average, pooled, sum_over_spans, with_squared_means
+from largebatch.training.statistics import (
+    moving_average,
+    pooled,
+    sum_over_spans,
+    with_squared_means,
+)
 from largebatch.trees import flatten_paths, unflatten_paths
 
 FINITE = st.floats(-1e3, 1e3, width=32)

@@ -7,9 +7,9 @@ import pytest
 
 from largebatch.config import Facts, resolve
 from largebatch.config.known_sets import KNOWN_SETS
-from largebatch.recipes import all_recipes, load_recipe
-from largebatch.recipes.text import resolved_text
-from largebatch.train import session
+from largebatch.config.recipes import all_recipes, load_recipe
+from largebatch.tools.recipe_text import resolved_text
+from largebatch.training import session
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,9 +7,9 @@ import pytest
 
 from largebatch.config import Facts, load, resolve
 from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
-from largebatch.recipes import load_recipe
-from largebatch.train import session
+from largebatch.training import session
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PUBLISHED = [p for p in sorted(CONFIGS.glob("*.py")) if load_recipe(p).published]

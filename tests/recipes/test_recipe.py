@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.cluster.hardware import HARDWARE
 from largebatch.config import Facts, freeze, resolve
+from largebatch.config.recipes import load_recipe, sources
 from largebatch.errors import ConfigError
-from largebatch.recipes import forecast, load_recipe, sources, text
-from largebatch.train.making import model_of
+from largebatch.parallel.hardware import HARDWARE
+from largebatch.planning import forecast
+from largebatch.tools import recipe_text as text
+from largebatch.training.making import model_of
 
 RECIPE = '''"""A title.
 
 More of it.
 """
 from largebatch.config import default_config
-from largebatch.recipes import Published, sources
+from largebatch.config.recipes import Published, sources
 PUBLISHED = Published(source="here", provenance="S", devices="8 of them")
 SOURCES = sources(S="schedule.peak {more}", U="norm.span")
 def get_config():

@@ -11,8 +11,8 @@ import pytest
 from benchmarks import allreduce, backward, reductions, wire
 
 from largebatch import parallel
-from largebatch.cluster.backward import load_profile, shapes_of
 from largebatch.parallel import timing
+from largebatch.parallel.backward_times import load_profile, shapes_of
 
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
 OVERRIDES = {"model.name": "resnet18", "model.width": "4", "model.stem": "small"}

@@ -14,10 +14,10 @@ from sklearn.datasets import load_digits
 
 import train
 from largebatch import weights
-from largebatch.analysis.settings import run_options
 from largebatch.tracking.summary import Summary
-from tests.analysis import networks
-from tests.analysis.devices import one_quick_device
+from largebatch.weights.evaluation.settings import run_options
+from tests.weights.evaluation import networks
+from tests.weights.evaluation.devices import one_quick_device
 
 ROOT = Path(train.__file__).parent
 TINY = (

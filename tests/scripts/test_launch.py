@@ -16,7 +16,7 @@ import pytest
 
 import train as entry
 from largebatch.config import Config, load
-from largebatch.guard import codes
+from largebatch.fault_tolerance import exit_codes as codes
 from largebatch.parallel import processes
 
 ROOT = Path(entry.__file__).parent

@@ -11,12 +11,12 @@ import plan
 import pytest
 from planning import compiled
 
-from largebatch.cluster.compile import CompileError
-from largebatch.cluster.topologies import open_topology
 from largebatch.config import Facts, load, resolve
 from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
-from largebatch.train.making import model_of
+from largebatch.planning.compile import CompileError
+from largebatch.planning.topologies import open_topology
+from largebatch.training.making import model_of
 from largebatch.trees import flatten_paths
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"

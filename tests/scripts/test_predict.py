@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from largebatch import weights
-from tests.analysis import networks
-from tests.analysis.devices import one_quick_device
+from tests.weights.evaluation import networks
+from tests.weights.evaluation.devices import one_quick_device
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 CLASSES = ("ant", "bee", "cow", "[dog]", "eel", "fox", "gnu")

@@ -3,7 +3,8 @@
 import recipes
 from recipes import DOCS
 
-from largebatch.recipes import all_recipes, document
+from largebatch.config.recipes import all_recipes
+from largebatch.tools import recipe_docs as document
 
 
 def test_the_page_is_up_to_date():

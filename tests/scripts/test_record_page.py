@@ -16,8 +16,8 @@ import reproduce
 import train as entry
 from largebatch.config import load
 from tests.data.prepare import fakes
-from tests.report import made_up
 from tests.scripts.test_launch import FAKES, JOB, Launch
+from tests.tools.report import made_up
 
 ROOT = Path(entry.__file__).parent
 PAGE = (ROOT / "docs" / "launch" / "record.md").read_text()

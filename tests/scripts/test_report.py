@@ -5,7 +5,7 @@ import json
 
 import report
 
-from tests.report import made_up
+from tests.tools.report import made_up
 
 
 def trace(path):

@@ -11,9 +11,9 @@ from pages.cost_model import page
 from pages.markdown import flowed, percent
 from plots.cost_model import FIGURES
 
-from largebatch.cluster import network_studies, simulation
-from largebatch.cluster.prediction import load_fitted
-from largebatch.cluster.step_time import Parameters
+from largebatch.planning import network_studies, simulation
+from largebatch.planning.prediction import load_fitted
+from largebatch.planning.step_time import Parameters
 
 ROOT = Path(__file__).parents[2]
 

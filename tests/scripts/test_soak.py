@@ -13,9 +13,9 @@ from soaking.kills import Kill, hit, resume, table
 from soaking.moments import Moment, draw
 from soaking.turns import Turn, take_turn
 
+from largebatch.checkpoint import manifest
 from largebatch.config import Facts, freeze, resolve
 from largebatch.files import write_json
-from largebatch.train import manifest
 
 PLAN = resolve(
     freeze(

@@ -21,8 +21,8 @@ from benchmarks.step_work import BATCHES, StepWork, batches, normalised
 from benchmarks.workload import Absent, loads
 
 from largebatch.errors import ConfigError
-from largebatch.report.provenance import Origin
-from largebatch.report.trace import IDLE, Kernel, Profile
+from largebatch.tools.report.provenance import Origin
+from largebatch.tools.report.trace import IDLE, Kernel, Profile
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pins to cores: Linux")
 TINY = ["--image_size", "32", "--network", "resnet18", "--width", "8", "--classes", "10"]

@@ -7,7 +7,7 @@ import jax
 import pytest
 import study_batch_size
 
-from largebatch.studies import batch_size, synchrony_record
+from largebatch.planning.studies import batch_size, synchrony_record
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 import study_synchrony
 
-from largebatch.studies import synchrony_record
+from largebatch.planning.studies import synchrony_record
 
 OTHER = Path(__file__).parents[2] / "records" / "2026-11-21_study_batch_size.json"
 

@@ -15,9 +15,9 @@ import pytest
 import sweep
 
 import train
-from largebatch.guard import PREEMPTED
-from largebatch.sweep.description import keep, keep_results
-from tests.sweep.test_view import TRIALS, about
+from largebatch.fault_tolerance import PREEMPTED
+from largebatch.tools.sweep.description import keep, keep_results
+from tests.tools.sweep.test_view import TRIALS, about
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"

@@ -16,16 +16,16 @@ from mlperf_logging import rcp_checker
 from largebatch.config import Facts, default_config, freeze, load, resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
-from largebatch.guard import Guard, exit_code
+from largebatch.fault_tolerance import Guard, exit_code
 from largebatch.tracking import MlperfTracker, compliance
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import RULESET
 from largebatch.tracking.mlperf_log import interval, read_log
-from largebatch.train import session
-from largebatch.train.build import Opened
-from largebatch.train.preflight import check_rules
-from largebatch.train.warm_up import warm_up
-from tests.train import worlds
+from largebatch.training import session
+from largebatch.training.build import Opened
+from largebatch.training.preflight import check_rules
+from largebatch.training.warm_up import warm_up
+from tests.training import worlds
 
 IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)
 CONFIGS = Path(__file__).parents[2] / "configs"

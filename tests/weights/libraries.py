@@ -20,7 +20,7 @@ import numpy as np
 
 from largebatch.files import write_json
 from largebatch.models import Model
-from largebatch.train.describe import environment
+from largebatch.training.description import environment
 from largebatch.weights import export, read
 from largebatch.weights.verification import (
     LIMIT,

@@ -6,13 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from largebatch.checkpoint import arrays as stored_arrays
+from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint import manifest
+from largebatch.checkpoint.manifest import Progress
 from largebatch.config import Facts, freeze, resolve
 from largebatch.data import open_source
 from largebatch.data.photos import MEAN, STD
 from largebatch.errors import CheckpointError
-from largebatch.train import checkpoint_directories, manifest, stored_arrays
-from largebatch.train.manifest import Progress
-from largebatch.train.state import TrainState
+from largebatch.training.state import TrainState
 from largebatch.trees import flatten_paths
 from largebatch.weights import options_at, read
 from tests.weights.samples import SMALL, sample

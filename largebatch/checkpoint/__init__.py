@@ -1,0 +1,1 @@
+"""Save, verify, restore and prune checkpoints; the run directory and its lock."""

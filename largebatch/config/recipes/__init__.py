@@ -1,0 +1,19 @@
+"""Recipes: what a published run was, where each of its values is from, and what many share."""
+
+from largebatch.config.recipes import families
+from largebatch.config.recipes.bases import imagenet, polynomial
+from largebatch.config.recipes.published import TAGS, UNVERIFIED, Published, sources
+from largebatch.config.recipes.recipe import Recipe, all_recipes, load_recipe
+
+__all__ = [
+    "TAGS",
+    "UNVERIFIED",
+    "Published",
+    "Recipe",
+    "all_recipes",
+    "families",
+    "imagenet",
+    "load_recipe",
+    "polynomial",
+    "sources",
+]

@@ -1,0 +1,188 @@
+"""Recipes that share all but a few numbers. Each comes with the options that its sources give."""
+
+from ml_collections import ConfigDict
+
+from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.recipes.bases import imagenet, polynomial
+
+IMAGENET_EXAMPLES = KNOWN_SETS["tfds:imagenet2012"].train
+
+MLPERF = """
+    batch.workers batch.images_per_worker data.image_size norm.span model.dtype optimizer.name
+    optimizer.flavour optimizer.trust_coefficient optimizer.epsilon optimizer.momentum
+    optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak
+    schedule.warmup schedule.decay schedule.power schedule.end loss.label_smoothing
+"""
+"""What logs and configuration files of an MLPerf submission with LARS give."""
+STATISTICS = "norm.momentum norm.epsilon"
+"""What only some of them do; the others are the same submitters' later or earlier programs."""
+
+
+def mlperf(
+    *,
+    workers: int,
+    images_per_worker: int,
+    dtype: str,
+    flavour: str,
+    length: str,
+    peak: float,
+    warmup: str,
+    momentum: float,
+    weight_decay: float,
+    span: int = 1,
+) -> ConfigDict:
+    """A submission with LARS to a closed division: polynomial decay to 1e-4, label smoothing 0.1.
+
+    Args:
+      workers: W.
+      images_per_worker: n.
+      dtype: of convolutions, and of gradients on the wire.
+      flavour: of LARS.
+      length: of the schedule, which most runs did not need to its end.
+      peak: learning rate.
+      warmup: its length.
+      momentum: of LARS.
+      weight_decay: of LARS.
+      span: workers that share batch statistics.
+    """
+    config = imagenet(workers=workers, images_per_worker=images_per_worker, dtype=dtype)
+    config.norm.span = span
+    config.norm.momentum = 0.9
+    config.data.crop_area = (0.05, 1.0)
+    config.optimizer.flavour = flavour
+    config.optimizer.trust_coefficient = 0.001
+    config.optimizer.momentum = momentum
+    config.optimizer.weight_decay = weight_decay
+    polynomial(config, length=length, peak=peak, warmup=warmup)
+    config.loss.label_smoothing = 0.1
+    config.run.evaluate_every = "4 epochs"
+    return config
+
+
+MXNET_V06 = f"{MLPERF} data.crop_area data.epoch_end schedule.warmup_start schedule.decay_end"
+"""What NVIDIA's configuration files and program of MLPerf v0.6 give."""
+
+
+def nvidia_v06(
+    *, workers: int, images_per_worker: int, epochs: int, peak: float, warmup_epochs: int
+) -> ConfigDict:
+    """NVIDIA's MXNet submissions to MLPerf v0.6, with the step numbers of their program.
+
+    Each worker passes over its share of the set in whole steps, so an epoch repeats a few images.
+    The rate of update i, from 1, is peak · i/w up to the w-th, then the polynomial of i − w over
+    the rest: one step ahead of a schedule that counts from 0 (``PolySchedule`` of common/fit.py).
+
+    Args:
+      workers: W.
+      images_per_worker: n.
+      epochs: of the schedule.
+      peak: learning rate.
+      warmup_epochs: until it is reached.
+    """
+    config = mlperf(
+        workers=workers,
+        images_per_worker=images_per_worker,
+        dtype="float16",
+        flavour="nvidia",
+        length=f"{epochs} epochs",
+        peak=peak,
+        warmup="1 steps",
+        momentum=0.9,
+        weight_decay=2e-4,
+    )
+    steps = -(-(IMAGENET_EXAMPLES // workers) // images_per_worker)  # of an epoch
+    config.data.epoch_end = "repeat"
+    config.schedule.length = f"{epochs * steps} steps"
+    config.schedule.warmup = f"{warmup_epochs * steps - 1} steps"
+    config.schedule.warmup_start = peak / (warmup_epochs * steps)
+    config.schedule.decay_end = f"{epochs * steps - 1} steps"
+    return config
+
+
+FUJITSU = """
+    model.init model.head_deviation norm.momentum norm.epsilon data.epoch_end data.crop_area
+    data.crop_ratio data.flip batch.stages optimizer.flavour optimizer.trust_coefficient
+    optimizer.epsilon optimizer.momentum optimizer.weight_decay optimizer.trust_skip
+    optimizer.decay_skip schedule.peak schedule.decay schedule.power schedule.end
+    schedule.weight_decay loss.label_smoothing
+"""
+"""What the parameter file and the code of Fujitsu's MLPerf v0.6 submission give, beside the batch
+and lengths."""
+
+
+def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
+    """Fujitsu on 2,048 V100: 36 epochs up, 52 down, 2 at the floor; the last five on centre crops.
+
+    Args:
+      images_per_worker: n.
+      steps_per_epoch: in which each worker passes its 625 images, some of them twice.
+    """
+    config = imagenet(workers=2048, images_per_worker=images_per_worker, dtype="float16")
+    config.model.init = "fan_in"
+    config.model.head_deviation = 0.01
+    config.norm.momentum = 0.9
+    config.data.epoch_end = "repeat"
+    config.data.crop_area = (0.05, 0.9)
+    config.data.crop_ratio = (2 / 3, 3 / 2)
+    config.batch.stages = ("85 epochs: data.train_crop=centre data.flip=false data.shuffle=false",)
+    config.optimizer.flavour = "fujitsu"
+    config.optimizer.trust_coefficient = 0.0025
+    config.optimizer.epsilon = 1e-9
+    config.optimizer.momentum = 0.96
+    config.optimizer.weight_decay = 5e-5
+    config.schedule.length = f"{90 * steps_per_epoch} steps"
+    config.schedule.peak = 13.0
+    config.schedule.warmup = f"{36 * steps_per_epoch} steps"
+    config.schedule.power = 2.2
+    config.schedule.end = 0.0325
+    config.schedule.decay_end = f"{88 * steps_per_epoch} steps"
+    config.schedule.weight_decay = "follow"
+    config.loss.label_smoothing = 0.1
+    config.run.log_every = "1 steps"
+    config.run.layers_every = f"{steps_per_epoch} steps"
+    config.run.evaluate_first = "2 epochs"
+    config.run.evaluate_every = "4 epochs"
+    return config
+
+
+SIAT = """
+    batch.workers batch.images_per_worker data.image_size data.crop_area data.evaluation_size
+    data.evaluation_crop norm.span norm.gamma norm.epsilon norm.momentum optimizer.name
+    optimizer.flavour optimizer.momentum optimizer.weight_decay optimizer.trust_skip
+    optimizer.decay_skip schedule.length schedule.peak schedule.warmup schedule.warmup_shape
+    schedule.warmup_start schedule.decay loss.label_smoothing model.dtype
+"""
+"""What the logs and scripts of SIAT's MLPerf v0.7 open submissions give."""
+
+
+def siat_open(*, workers: int, length: str, peak: float, warmup: str) -> ConfigDict:
+    """SIAT's open submissions: trained at 160 pixels, evaluated at 224, cosine both ways.
+
+    Args:
+      workers: of 32 images each.
+      length: of the training.
+      peak: learning rate.
+      warmup: its length.
+    """
+    config = imagenet(workers=workers, images_per_worker=32, dtype="float16")
+    config.norm.gamma = 1.4
+    config.norm.epsilon = 1e-4
+    config.norm.momentum = 0.9
+    config.data.image_size = 160
+    config.data.crop_area = (0.45, 1.0)
+    config.data.evaluation_size = 224
+    config.data.evaluation_crop = 0.8
+    config.optimizer.flavour = "ascend"
+    config.optimizer.trust_coefficient = 0.001
+    config.optimizer.epsilon = 1e-5
+    config.optimizer.momentum = 0.95
+    config.optimizer.weight_decay = 1e-4
+    config.schedule.length = length
+    config.schedule.peak = peak
+    config.schedule.warmup = warmup
+    config.schedule.warmup_shape = "cosine"
+    config.schedule.warmup_start = 0.8
+    config.schedule.decay = "cosine"
+    config.loss.label_smoothing = 0.1
+    config.run.evaluate_every = "4 epochs"
+    return config

@@ -1,7 +1,0 @@
-"""What can be found out about hosts, devices, data and network before a job of hours."""
-
-from largebatch.doctor.examination import Request, examine
-from largebatch.doctor.lines import Line
-from largebatch.doctor.page import as_json, as_text
-
-__all__ = ["Line", "Request", "as_json", "as_text", "examine"]

@@ -1,0 +1,225 @@
+"""How long the backward pass takes from one gradient to the next: measured, or estimated.
+
+The estimate is the roofline of each layer: the larger of its FLOPs at the device's peak and its
+bytes at the memory's bandwidth, over the share of both that ResNet-50 training sustains there. It
+serves to place the cuts between buckets, for which the *shape* of the profile matters: late stages
+hold most bytes and early stages take most time.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from largebatch.config.sections.batch import FORMAT_BYTES
+from largebatch.errors import ConfigError
+from largebatch.files import write_json
+from largebatch.models import Model
+from largebatch.parallel.hardware import Hardware
+from largebatch.trees import flatten_paths
+
+_FIRST = re.compile(r"(?P<block>stage(?P<stage>\d+)/block(?P<number>\d+))/conv1/kernel")
+
+Shapes = Sequence[tuple[str, tuple[int, ...]]]
+"""(path, shape) of every parameter, in the order of the forward pass."""
+
+
+def shapes_of(model: Model) -> Shapes:
+    """(path, shape) of a model's parameters, in the order of the forward pass."""
+    shapes = {
+        path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
+    }
+    return tuple((path, shapes[path]) for path in model.parameter_paths())
+
+
+@dataclasses.dataclass(frozen=True)
+class BackwardProfile:
+    """Seconds of one device's backward pass, gradient by gradient."""
+
+    seconds: Mapping[str, float]
+    """For each parameter, in the order in which gradients are complete, since the one before."""
+    source: str
+    """``measured`` or ``estimated``."""
+    hardware: str
+    """The device, as JAX or ``HARDWARE`` names it."""
+    images: int
+    """Images that the device computed at a time."""
+    image_shape: tuple[int, ...] = ()
+    dtype: str = ""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def total_s(self) -> float:
+        """The whole backward pass."""
+        return sum(self.seconds.values())
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        write_json(path, dataclasses.asdict(self))
+
+    def for_parameters(self, paths: Sequence[str]) -> "BackwardProfile":
+        """The same, for parameters in this order of the forward pass.
+
+        Raises:
+          ConfigError: the profile is of another network.
+        """
+        if set(paths) != set(self.seconds):
+            unlike = sorted(set(paths) ^ set(self.seconds))
+            raise ConfigError(
+                f"comm.backward_profile is of another network: it has {len(self.seconds)} "
+                f"parameters, this one {len(paths)}; {unlike[0]!r} is in one of them only; "
+                "measure this one with scripts/benchmark.py allreduce --profile_out"
+            )
+        ordered = {path: self.seconds[path] for path in reversed(paths)}
+        return dataclasses.replace(self, seconds=ordered)
+
+
+def load_profile(path: str | Path) -> BackwardProfile:
+    """Read a profile that ``save`` has written.
+
+    Raises:
+      ConfigError: no such file, or it is no profile.
+    """
+    try:
+        kept = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"comm.backward_profile={str(path)!r} cannot be read ({error}); measure one with "
+            "scripts/benchmark.py allreduce --profile_out, or leave it empty"
+        ) from error
+    known = {field.name for field in dataclasses.fields(BackwardProfile)}
+    needed = {"seconds", "source", "hardware", "images"}
+    seconds = kept.get("seconds") if isinstance(kept, dict) else None
+    if (
+        not isinstance(kept, dict)
+        or not needed <= set(kept) <= known
+        or not isinstance(seconds, dict)
+        or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in seconds.values())
+    ):
+        raise ConfigError(
+            f"comm.backward_profile={str(path)!r} is no profile of a backward pass: it needs "
+            f"{', '.join(sorted(needed))}, and seconds of at least 0 for each parameter; measure "
+            "one with scripts/benchmark.py allreduce --profile_out"
+        )
+    return BackwardProfile(**{**kept, "image_shape": tuple(kept.get("image_shape", ()))})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """One layer's own work in backward, for one image."""
+
+    flops: float
+    elements: float
+    """Activation elements that are read or written."""
+
+
+def estimate(
+    parameters: Shapes,
+    hardware: Hardware,
+    *,
+    images: int,
+    image_shape: Sequence[int],
+    dtype: str,
+) -> BackwardProfile:
+    """The profile that the roofline gives for a ResNet.
+
+    Args:
+      parameters: (path, shape), in the order of the forward pass.
+      hardware: peaks and the share that is sustained.
+      images: what a device computes at a time.
+      image_shape: height, width, channels.
+      dtype: of convolutions and activations.
+    """
+    layers = _resnet_backward(parameters, image_shape)
+    itemsize = FORMAT_BYTES[dtype]
+
+    def seconds(path: str, shape: tuple[int, ...]) -> float:
+        layer = layers[path]
+        moved = images * layer.elements * itemsize + 2 * math.prod(shape) * itemsize
+        at_peak = images * layer.flops / hardware.flops[dtype]
+        return max(at_peak, moved / hardware.bandwidth) / hardware.sustained
+
+    return BackwardProfile(
+        seconds={path: seconds(path, shape) for path, shape in reversed(parameters)},
+        source="estimated",
+        hardware=hardware.name,
+        images=images,
+        image_shape=tuple(image_shape),
+        dtype=dtype,
+    )
+
+
+def _resnet_backward(parameters: Shapes, image_shape: Sequence[int]) -> dict[str, _Layer]:
+    """Each parameter's share of the work of backward, from paths, shapes and the image's size.
+
+    A convolution reads its input and its output's gradient for the kernel's gradient, and reads
+    that again and writes the input's gradient. BatchNorm with ReLU reads its input and its output's
+    gradient twice, first for the sums that are its own gradients, then for the input's gradient,
+    which it writes.
+    """
+    shapes = dict(parameters)
+    areas = _areas(shapes, image_shape)
+    layers = {}
+    for path, shape in parameters:
+        module, _, name = path.rpartition("/")
+        if module == "head":
+            pixels = areas["head"][0]
+            layers[path] = (
+                _Layer(4.0 * math.prod(shape), shape[0] * (1 + pixels) + shape[1])
+                if name == "kernel"
+                else _Layer(0.0, shape[0])
+            )
+            continue
+        before, after = areas[module.replace("bn", "conv")]
+        if name == "kernel":
+            ways = 1 if module == "stem/conv" else 2  # images need no gradient
+            flops = 2.0 * ways * math.prod(shape) * after
+            layers[path] = _Layer(flops, ways * (before * shape[2] + after * shape[3]))
+        elif name == "bias":  # complete first, and the scale with it
+            layers[path] = _Layer(0.0, 2 * after * shape[0])
+        else:
+            pool = 0
+            if module == "stem/bn":  # the max-pool's backward, where there is one
+                pool = (after + areas["stem"][1]) * shape[0] if areas["stem"][1] < after else 0
+            layers[path] = _Layer(0.0, 3 * after * shape[0] + pool)
+    return layers
+
+
+def _areas(
+    shapes: Mapping[str, tuple[int, ...]], image_shape: Sequence[int]
+) -> dict[str, tuple[int, int]]:
+    """Pixels that each convolution, the stem and the head read and write."""
+    sides = tuple(image_shape[:2])
+
+    def halved(sides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(-(-side // 2) for side in sides)
+
+    areas, here = {}, sides
+    if shapes["stem/conv/kernel"][0] == 7:
+        here = halved(sides)
+        areas["stem/conv"] = (math.prod(sides), math.prod(here))
+        here = halved(here)
+    else:
+        areas["stem/conv"] = (math.prod(sides), math.prod(sides))
+    areas["stem"] = (math.prod(sides), math.prod(here))
+    for path in shapes:
+        match = _FIRST.fullmatch(path)
+        if not match:
+            continue
+        block = match["block"]
+        bottleneck = f"{block}/conv3/kernel" in shapes
+        strided = int(match["stage"]) > 1 and match["number"] == "1"
+        then = halved(here) if strided else here
+        before, after = math.prod(here), math.prod(then)
+        # The stride lies in the 3×3 convolution.
+        areas[f"{block}/conv1"] = (before, before if bottleneck else after)
+        areas[f"{block}/conv2"] = (before if bottleneck else after, after)
+        areas[f"{block}/conv3"] = (after, after)
+        areas[f"{block}/downsample_conv"] = (before, after)
+        here = then
+    areas["head"] = (math.prod(here), 1)
+    return areas

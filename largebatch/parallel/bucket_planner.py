@@ -1,0 +1,236 @@
+"""Which consecutive layers share an all-reduce, so that the last one ends soonest.
+
+Backward completes gradients one after the other; the network takes one bucket at a time, each from
+when its last gradient is complete. Few buckets cost less latency, many begin earlier. The record's
+authors cut at cubic numbers of layers (Yamazaki et al. 2019, arXiv 1903.12650, III-C; MLPerf v0.6);
+here the cuts follow from the backward profile and the network's cost.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from largebatch import parallel
+from largebatch.config.sections import Comm
+from largebatch.errors import ConfigError
+from largebatch.parallel import Bucket
+from largebatch.parallel.backward_times import BackwardProfile, Shapes, estimate, load_profile
+from largebatch.parallel.clusters import cluster_of
+from largebatch.parallel.network import all_reduce_s
+from largebatch.parallel.processes import agree
+from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
+
+SLOWER = (1.0, 2.0, 4.0)
+"""The buckets must do on networks this many times slower than the line.
+
+The optimum for the line itself puts all but the last layers' bytes into one bucket that just fits
+under the rest of backward: an earlier begin would gain nothing there, and everything is lost if the
+network gives half. For 2,048 V100, 40 images and fp16 it exposes 0.18, 4.8 and 15 ms on networks of
+the full, half and quarter rate; what ``plan`` chooses exposes 0.39, 0.78 and 2.1 ms.
+"""
+FALLBACK_MIB = 4.0
+"""Least size of a bucket on hardware that is not known."""
+
+_TIE = 1e-9  # relative; ends closer than this are the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """How the all-reduces of a step would go beside its backward pass."""
+
+    buckets: tuple[Bucket, ...]
+    nbytes: tuple[int, ...]
+    """Of each bucket on the wire."""
+    backward_s: float
+    timeline: Timeline
+
+    @property
+    def end_s(self) -> float:
+        """From the begin of backward to the end of the last all-reduce."""
+        return self.timeline.total_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Of that, what lies after backward."""
+        return self.timeline.exposed_s
+
+
+def best_cuts(
+    seconds: Sequence[float], sizes: Sequence[int], cost_s: Callable[[int], float]
+) -> tuple[int, ...]:
+    """Cuts that let the last transfer end soonest; of several such, the fewest.
+
+    f(k, j), the earliest end of the transfers of the first j gradients in k buckets, is the least
+    over i < j of max(t(j), f(k−1, i)) + cost(bytes of i…j), where t(j) is when gradient j is
+    complete: an end that comes earlier never harms what follows.
+
+    Args:
+      seconds: of backward up to each gradient, since the one before.
+      sizes: bytes of each.
+      cost_s: seconds of a transfer of so many bytes.
+
+    Returns:
+      For each bucket, the number of gradients up to its end.
+    """
+    count = len(sizes)
+    complete = np.cumsum(seconds)
+    held = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    costs = np.full((count, count), np.inf)  # of the gradients from i to j
+    for i in range(count):
+        costs[i, i:] = [cost_s(int(held[j + 1] - held[i])) for j in range(i, count)]
+    ends, choices = [complete + costs[0]], [np.zeros(count, np.int64)]  # one bucket: f(1, ·)
+    for _ in range(1, count):
+        # Column j, row i: the bucket of i…j after k−1 buckets of the first i.
+        ready = np.maximum(complete[None, :], ends[-1][:-1, None])
+        candidates = ready + costs[1:]
+        choices.append(candidates.argmin(0) + 1)
+        ends.append(candidates.min(0))
+    least = min(row[-1] for row in ends)
+    k = next(k for k, row in enumerate(ends) if row[-1] <= least * (1 + _TIE))
+    cuts, end = [], count
+    for row in reversed(choices[: k + 1]):
+        cuts.append(end)
+        end = int(row[end - 1])
+    return tuple(reversed(cuts))
+
+
+def buckets_at(parameters: Sequence[tuple[str, int]], cuts: Sequence[int]) -> tuple[Bucket, ...]:
+    """Buckets of consecutive layers.
+
+    Args:
+      parameters: (path, elements), in the order of the forward pass.
+      cuts: for each bucket, the number of parameters, counted from the last, up to its end.
+    """
+    backwards = list(reversed(parameters))
+    groups = [backwards[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
+    return tuple(
+        Bucket(tuple(path for path, _ in group), tuple(size for _, size in group))
+        for group in groups
+    )
+
+
+def cubic_cuts(count: int) -> tuple[int, ...]:
+    """The record's groups: of 3k³ − 3(k−1)³ parameters, k = 1, 2, …, from the last layer on."""
+    inner = itertools.takewhile(lambda end: end < count, (3 * k**3 for k in itertools.count(1)))
+    return (*inner, count)
+
+
+def plan(
+    parameters: Sequence[tuple[str, int]],
+    profile: BackwardProfile,
+    cost_s: Callable[[int], float],
+    *,
+    itemsize: int,
+    slower: Sequence[float] = SLOWER,
+) -> tuple[Bucket, ...]:
+    """The buckets that are never far from the best, whichever of some networks it is.
+
+    Of the best cuts for each network, and for those half-way between, the ones whose end is, where
+    they do worst, the smallest multiple of the best end there.
+
+    Args:
+      parameters: (path, elements), in the order of the forward pass.
+      profile: of the same parameters.
+      cost_s: seconds of an all-reduce of so many bytes.
+      itemsize: bytes of an element on the wire.
+      slower: how many times slower than that each network is; 1 alone gives the optimum.
+
+    Raises:
+      ConfigError: the profile is of another network.
+    """
+    profile = profile.for_parameters([path for path, _ in parameters])
+    seconds = list(profile.seconds.values())
+    sizes = [size * itemsize for _, size in reversed(parameters)]
+    cached = functools.cache(cost_s)
+
+    def best(factor: float) -> tuple[Bucket, ...]:
+        return buckets_at(parameters, best_cuts(seconds, sizes, lambda n: factor * cached(n)))
+
+    def end(buckets: Sequence[Bucket], factor: float) -> float:
+        return predict(buckets, profile, lambda n: factor * cached(n), itemsize=itemsize).end_s
+
+    between = [math.sqrt(a * b) for a, b in itertools.pairwise(slower)]
+    candidates = {factor: best(factor) for factor in sorted({*slower, *between})}
+    least = {factor: end(candidates[factor], factor) for factor in slower}
+
+    def regret(buckets: Sequence[Bucket]) -> float:
+        return max(end(buckets, factor) / least[factor] for factor in slower)
+
+    return min(candidates.values(), key=regret)
+
+
+def predict(
+    buckets: Sequence[Bucket],
+    profile: BackwardProfile,
+    cost_s: Callable[[int], float],
+    *,
+    itemsize: int,
+) -> Prediction:
+    """How these buckets would go."""
+    program: list[Compute | Start | Done] = []
+    nbytes = tuple(bucket.size * itemsize for bucket in buckets)
+    for i, (bucket, size) in enumerate(zip(buckets, nbytes, strict=True)):
+        program += [Compute(path, profile.seconds[path]) for path in bucket.paths]
+        program.append(Start(str(i), size, cost_s(size)))
+    program += [Done(str(i)) for i in range(len(buckets))]
+    return Prediction(tuple(buckets), nbytes, profile.total_s, replay(program))
+
+
+def gradient_buckets(
+    parameters: Shapes,
+    comm: Comm,
+    devices: Sequence[jax.Device],
+    *,
+    images: int,
+    image_shape: Sequence[int],
+    dtype: str,
+) -> tuple[Bucket, ...]:
+    """The static groups that ``comm`` asks for, on these devices.
+
+    Args:
+      parameters: (path, shape), in the order of the forward pass.
+      comm: scheme, size of buckets or ``auto``, number format on the wire.
+      devices: all that take part.
+      images: what a device computes at a time.
+      image_shape: height, width, channels.
+      dtype: of convolutions.
+
+    Raises:
+      ConfigError: ``comm.backward_profile`` is unreadable, of another network, or not the same for
+        all processes.
+    """
+    elements = [(path, math.prod(shape)) for path, shape in parameters]
+    itemsize = comm.wire_bytes
+    automatic = comm.bucket_mib == "auto" and comm.allreduce == "bucket"
+    cluster = cluster_of(devices) if automatic else None
+    if cluster is not None and cluster.hardware.name == "cpu":
+        # The CPU's compiler merges all reductions, and joining costs 0.7 s of a ResNet-50 step.
+        return parallel.plan_buckets(elements, scheme="leaf", least_bytes=0, itemsize=itemsize)
+    if cluster is None or cluster.devices == 1:
+        # One GPU has nothing to reduce. But what is to be joined lies as the parameters do: where
+        # it is not, the update takes over the convolutions' layout, and copies every kernel back.
+        least = FALLBACK_MIB if comm.bucket_mib == "auto" else comm.bucket_mib
+        return parallel.plan_buckets(
+            elements, scheme=comm.allreduce, least_bytes=least * 2**20, itemsize=itemsize
+        )
+    if comm.backward_profile:
+        profile = load_profile(comm.backward_profile)
+    else:
+        profile = estimate(
+            parameters, cluster.hardware, images=images, image_shape=image_shape, dtype=dtype
+        )
+    buckets = plan(
+        elements, profile, lambda nbytes: all_reduce_s(cluster, nbytes), itemsize=itemsize
+    )
+    if comm.backward_profile and not agree(zlib.crc32(repr(buckets).encode())):
+        raise ConfigError(
+            f"comm.backward_profile={comm.backward_profile!r} is not the same file for all "
+            "processes, which would reduce different groups; give all of them one copy"
+        )
+    return buckets

@@ -1,0 +1,1 @@
+"""Absent hardware: compile, schedule, predict; cost and straggler models; studies."""

@@ -1,0 +1,109 @@
+"""The process that compiles: ``python -m largebatch.planning.compile_child FOLDER``.
+
+Reads FOLDER/request.json; writes module.txt and answer.json there, or error.json, one line for the
+user.
+"""
+
+import json
+import resource
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from largebatch import parallel
+from largebatch.config import Facts, Plan, freeze, resolve
+from largebatch.environment import versions
+from largebatch.errors import UserError
+from largebatch.parallel import Bucket
+from largebatch.parallel.shards import part_size
+from largebatch.planning.topologies import open_topology
+from largebatch.training.description import peak_bytes
+from largebatch.training.making import steps_of
+from largebatch.training.memory import GIB, program_bytes
+from largebatch.training.programs import Programs
+from largebatch.training.steps import Steps
+from largebatch.trees import flatten_paths
+
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-nvcc-cu12",
+    "libtpu",
+)
+
+
+def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The compiled module's text, and the fields of ``compile.Compiled`` beside it.
+
+    Raises:
+      UserError: the configuration does not suit the devices.
+    """
+    config = freeze(request["config"])
+    facts = Facts(**request["facts"] | {"image_shape": tuple(request["facts"]["image_shape"])})
+    devices = open_topology(request["topology"]).jax_devices()
+    if len(devices) != facts.devices:
+        raise UserError(f"the compiler knows {len(devices)} devices there, not {facts.devices}")
+    plan = resolve(config, facts, microbatch=request["microbatch"])
+    mesh = parallel.make_mesh(devices, plan.members)
+    source = types.SimpleNamespace(mean=tuple(request["mean"]), std=tuple(request["std"]))
+    steps = steps_of(plan, mesh, source)
+    programs = Programs(steps, request["options"])
+    compiled = programs.finish
+    analysis = compiled.memory_analysis()
+    return compiled.as_text(), {
+        "device_kind": devices[0].device_kind,
+        "peak_bytes": program_bytes(compiled),
+        "memory": {
+            "arguments": analysis.argument_size_in_bytes,
+            "results": analysis.output_size_in_bytes,
+            "results in place of arguments": analysis.alias_size_in_bytes,
+            "temporaries": analysis.temp_size_in_bytes,
+            "code": analysis.generated_code_size_in_bytes,
+        },
+        "buckets": [_sent(bucket, plan) for bucket in steps.buckets],
+        "totals": jax.eval_shape(steps.empty_carry).totals.shape[1],
+        "head_flops": _head_flops(steps),
+        "compile_s": programs.compile_s,
+        "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
+        "versions": versions(_PACKAGES),
+    }
+
+
+def _sent(bucket: Bucket, plan: Plan) -> int:
+    """Elements of a bucket on the wire; a sharded update pads each array to equal parts."""
+    if plan.config.optimizer.update != "sharded":
+        return bucket.size
+    devices = plan.facts.devices
+    return sum(devices * part_size(size, devices) for size in bucket.sizes)
+
+
+def _head_flops(steps: Steps) -> float:
+    """Two for each multiply-add of the images of a microbatch with the head's kernel."""
+    params, _ = jax.eval_shape(steps.model.init, 0)
+    (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
+    return 2.0 * steps.plan.local_images * kernel.size
+
+
+def main(folder: Path) -> int:
+    """Compile what the folder asks for."""
+    try:
+        text, answer = compile_request(json.loads((folder / "request.json").read_text()))
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        said = lines[0] if isinstance(error, UserError) else f"{type(error).__name__}: {lines[0]}"
+        (folder / "error.json").write_text(json.dumps(said))
+        if not isinstance(error, UserError):
+            raise
+        return 2
+    (folder / "module.txt").write_text(text)
+    (folder / "answer.json").write_text(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

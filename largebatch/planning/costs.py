@@ -1,0 +1,164 @@
+"""What an instruction of a compiled module costs: FLOPs of its products, bytes that it moves.
+
+An estimate from shapes, good for the proportions of a step and not for its absolute time: kernels
+reach ``Hardware.sustained`` of the roofline, caches, padding and launches are left out.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+from largebatch.parallel.hardware import Hardware
+from largebatch.planning.hlo import Array, Instruction, Module
+
+_FORMATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+BACKWARD = "transpose("  # JAX's name for what autodiff's backward pass traced
+# They name, view or await what another instruction makes.
+_FREE = re.compile(
+    "parameter|constant|tuple|get-tuple-element|bitcast|after-all|partition-id|replica-id"
+    "|opt-barrier|(copy|slice|async)-(start|update|done)"
+    "|(all-reduce|reduce-scatter|all-gather)(-start|-done)?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A convolution or matrix product."""
+
+    is_convolution: bool
+    """As the compiler left it; a 1×1 convolution may have become a matrix product."""
+    is_backward: bool | None
+    """None where the compiler kept no trace of what it came from."""
+    flops: float
+    dtype: str
+    """float32, float16, bfloat16."""
+
+
+def products(module: Module, instruction: Instruction) -> list[Product]:
+    """The products that an instruction computes, itself or within a fusion; usually none or one."""
+    found = []
+    for inner in (instruction, *_fused(module, instruction)):
+        labelled = inner.opcode == "convolution" or "conv" in inner.target.lower()
+        if not labelled and inner.opcode != "dot" and not re.search("gemm|matmul", inner.target):
+            continue
+        # TPU writes a matrix product as a convolution without axes.
+        is_convolution = labelled and any(map(str.isdigit, inner.attribute("dim_labels")))
+        operands = module.operand_arrays(inner)[:2]
+        arrays = [*operands, inner.arrays[0]]
+        flops = convolution_flops if labelled else matmul_flops
+        origin = inner.op_name or instruction.op_name
+        found.append(
+            Product(
+                is_convolution=is_convolution,
+                is_backward=BACKWARD in origin if origin else None,
+                flops=flops(inner, *arrays),
+                dtype=_FORMATS.get(operands[0].dtype, "float32"),
+            )
+        )
+    return found
+
+
+def matmul_flops(instruction: Instruction, left: Array, right: Array, out: Array) -> float:
+    """Two FLOPs for each multiply-add: 2·b·m·n·k, from the sizes b·m·k, b·k·n and b·m·n."""
+    batches = instruction.attribute("lhs_batch_dims") or _listed(
+        instruction.attributes, "lhs_batch_dimensions"
+    )
+    count = math.prod(left.shape[int(d)] for d in batches.split(",") if d)
+    return 2 * math.sqrt(left.size * right.size * out.size / max(1, count))
+
+
+def convolution_flops(instruction: Instruction, left: Array, right: Array, out: Array) -> float:
+    """Two FLOPs for each multiply-add with a pixel of the image; padding and dilation are free.
+
+    cuDNN's backward calls keep the forward convolution's labels and window: the roles of their
+    arrays are exchanged first.
+    """
+    if "BackwardInput" in instruction.target:
+        left, out = out, left
+    elif "BackwardFilter" in instruction.target:
+        right, out = out, right
+    labels = re.match(r"(\w+)_(\w+)->(\w+)", instruction.attribute("dim_labels"))
+    image, kernel, result = labels.groups()
+    window = dict(part.split("=") for part in instruction.attribute("window").split())
+    pairs = 1
+    for axis in (c for c in image if c.isdigit()):
+        i = int(axis)
+        pairs *= _pairs(
+            left.shape[image.index(axis)],
+            right.shape[kernel.index(axis)],
+            out.shape[result.index(axis)],
+            stride=_along(window, "stride", i, 1),
+            padding=_along(window, "pad", i, 0),
+            image_dilation=_along(window, "lhs_dilate", i, 1),
+            kernel_dilation=_along(window, "rhs_dilate", i, 1),
+        )
+    channels = right.shape[kernel.index("i")]
+    return 2.0 * out.shape[result.index("b")] * out.shape[result.index("f")] * channels * pairs
+
+
+def moved_bytes(module: Module, instruction: Instruction) -> int:
+    """Bytes read and written; of an operand that a fusion only slices, the slices."""
+    if _FREE.fullmatch(instruction.opcode):
+        return 0
+    if instruction.opcode != "fusion":
+        read = sum(array.nbytes for array in module.operand_arrays(instruction))
+        return read + instruction.nbytes
+    body = module.computations[instruction.called[0]]
+    return sum(_read(body, i) for i in body if i.opcode == "parameter") + instruction.nbytes
+
+
+def seconds(module: Module, instruction: Instruction, hardware: Hardware) -> float:
+    """Time on a device: the longer of computing and moving, at the rate that is sustained."""
+    computing = sum(
+        product.flops / hardware.flops[product.dtype] for product in products(module, instruction)
+    )
+    moving = moved_bytes(module, instruction) / hardware.bandwidth
+    return max(computing, moving) / hardware.sustained
+
+
+def _fused(module: Module, instruction: Instruction) -> list[Instruction]:
+    return list(module.within(instruction)) if instruction.opcode == "fusion" else []
+
+
+def _read(body: tuple[Instruction, ...], parameter: Instruction) -> int:
+    """Bytes of a fusion's parameter that it reads."""
+    users = [i for i in body if parameter.name in i.operands]
+    viewed = [
+        _read(body, user) if user.opcode == "bitcast" else user.nbytes
+        for user in users
+        if user.opcode in ("bitcast", "slice", "dynamic-slice")
+    ]
+    whole = len(viewed) < len(users) or not users
+    return parameter.nbytes if whole else min(parameter.nbytes, sum(viewed))
+
+
+def _along(window: dict[str, str], key: str, axis: int, otherwise: int) -> int:
+    """A window's number along an axis; of padding, that before the first pixel."""
+    text = window.get(key)
+    return int(text.split("x")[axis].split("_")[0]) if text else otherwise
+
+
+@functools.cache
+def _pairs(
+    image: int,
+    kernel: int,
+    out: int,
+    *,
+    stride: int,
+    padding: int,
+    image_dilation: int,
+    kernel_dilation: int,
+) -> int:
+    """Along one axis, (output, kernel) positions that meet a pixel: no padding, no hole."""
+    count = 0
+    for o in range(out):
+        for k in range(kernel):
+            place = o * stride + k * kernel_dilation - padding
+            count += place % image_dilation == 0 and 0 <= place // image_dilation < image
+    return count
+
+
+def _listed(text: str, key: str) -> str:
+    match = re.search(rf'"{key}":\[([^\]]*)\]', text)
+    return match[1].replace('"', "") if match else ""

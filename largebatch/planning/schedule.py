@@ -1,0 +1,287 @@
+"""Where a compiled train step sends its gradients: the collectives among its convolutions.
+
+From the scheduled module alone: instruction order is the schedule. The first measure is the share
+of gradient bytes in all-reduces that are asynchronous and have at least one backward convolution
+between start and done; the second weighs it by estimated times. Where the update is sharded,
+reduce-scatters take the place of all-reduces, and all-gathers bring the parameters.
+"""
+
+import dataclasses
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+from largebatch.parallel.clusters import Cluster
+from largebatch.parallel.network import all_reduce_s
+from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
+from largebatch.planning import costs
+from largebatch.planning.hlo import Array, Instruction, Module
+
+_BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")
+_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async)-done")
+_PASSED_ON = ("async-update", "get-tuple-element", "bitcast", "opt-barrier", "fusion")
+# On a TPU v5e a collective may be fused with computations, which carry it forward step by step.
+_FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective of the schedule, in which several may have been merged."""
+
+    name: str
+    opcode: str
+    """all-reduce, reduce-scatter or all-gather."""
+    dtypes: tuple[str, ...]
+    """As HLO spells them, without repeats."""
+    nbytes: int
+    """Of whole arrays: what each device gives to be reduced, or what it gathers."""
+    gradient_bytes: int
+    """Those of its bytes that are gradients."""
+    gradient_elements: int
+    is_async: bool
+    start: int
+    """Place of its start in the order of instructions."""
+    done: int
+    """Place of its end; that of its start where it is synchronous."""
+    convolutions_before: int
+    """Convolutions issued before it starts, forward ones included."""
+    backward_between: int
+    """Backward convolutions between its start and its end; none where it is synchronous."""
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether it is asynchronous and may travel while a backward convolution computes."""
+        return self.backward_between > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The collectives of a step in the order in which they start."""
+
+    collectives: tuple[Collective, ...]
+    convolutions: int
+    backward_convolutions: int
+
+    @property
+    def gradients(self) -> tuple[Collective, ...]:
+        """Those that carry gradients; the others carry statistics, metrics or parameters."""
+        return tuple(each for each in self.collectives if each.gradient_bytes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that each device contributes to them."""
+        return sum(each.gradient_bytes for each in self.gradients)
+
+    @property
+    def gradient_elements(self) -> int:
+        """Elements of them."""
+        return sum(each.gradient_elements for each in self.gradients)
+
+    @property
+    def overlapped_share(self) -> float:
+        """Share of the gradient bytes in collectives under backward convolutions."""
+        under = sum(each.gradient_bytes for each in self.gradients if each.is_overlapped)
+        return under / self.gradient_bytes if self.gradient_bytes else 0.0
+
+
+def read(
+    module: Module, gradients: Collection[int], totals: int = 0, head_flops: float = 0.0
+) -> Schedule:
+    """Find the collectives and convolutions of a scheduled module.
+
+    Args:
+      module: the compiled step.
+      gradients: elements of each array of gradients that is reduced (of the buckets).
+      totals: elements of the array of statistics and metrics that is reduced beside them.
+      head_flops: of the head's matrix product. The three of its size are the head's and are not
+        counted; any other matrix product is a convolution that became one.
+    """
+    order = list(module.in_order())
+    before = backward = 0
+    counts, found = [], []
+    for place, instruction in enumerate(order):
+        counts.append(backward)
+        reduced = _reduced(module, instruction)
+        if reduced is not None:
+            found.append(_Found(place, before, instruction, reduced))
+        for product in costs.products(module, instruction):
+            if product.is_convolution or not _alike(product.flops, head_flops):
+                before += 1
+                # One of unknown origin belongs to backward once that has begun.
+                unknown = product.is_backward is None
+                backward += backward > 0 if unknown else product.is_backward
+    ends = _ends(module, order)
+    contained = _contained(gradients, totals)
+    arrays = [each.arrays(module) for each in found]
+    sizes = [sum(array.nbytes for array in of) for of in arrays]
+    # Gradients cross all devices, as the largest collective does; BatchNorm's only those of a span.
+    everywhere = found[sizes.index(max(sizes))].groups if found else ""
+    made = []
+    for each, of, nbytes in zip(found, arrays, sizes, strict=True):
+        done = ends.get(each.instruction.name, each.place)
+        reduces = each.opcode != "all-gather" and each.groups == everywhere
+        carried = [
+            dataclasses.replace(array, shape=(contained(array.size),)) for array in of if reduces
+        ]
+        made.append(
+            Collective(
+                name=each.instruction.name,
+                opcode=each.opcode,
+                dtypes=tuple(dict.fromkeys(array.dtype for array in of)),
+                nbytes=nbytes,
+                gradient_bytes=sum(array.nbytes for array in carried),
+                gradient_elements=sum(array.size for array in carried),
+                is_async=done > each.place,
+                start=each.place,
+                done=done,
+                convolutions_before=each.convolutions_before,
+                backward_between=counts[done] - counts[each.place],
+            )
+        )
+    return Schedule(tuple(made), convolutions=before, backward_convolutions=backward)
+
+
+def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
+    """From the elements of a reduced array to those that are gradients.
+
+    Compilers merge arrays as operands of one collective, or by joining some of them into one: then
+    its size is a sum of theirs.
+    """
+    sums = 1  # bit n is set where some of the sizes add up to n
+    for size in gradients:
+        sums |= sums << size
+
+    def elements(size: int) -> int:
+        if size == totals:
+            return 0
+        return next((n for n in (size, size - totals) if n > 0 and sums >> n & 1), 0)
+
+    return elements
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A collective where it begins."""
+
+    place: int
+    convolutions_before: int
+    instruction: Instruction
+    inner: Instruction
+    """The collective itself, where the instruction wraps it."""
+
+    @property
+    def opcode(self) -> str:
+        return self.inner.opcode.removesuffix("-start")
+
+    @property
+    def groups(self) -> str:
+        """Which devices take part."""
+        match = re.search(r"replica_groups=(.*?)(?:, [a-z_]+=|$)", self.inner.attributes)
+        return match[1] if match else ""
+
+    def arrays(self, module: Module) -> list[Array]:
+        """Whole arrays: those that are reduced, or those that are gathered."""
+        if self.opcode != "all-gather":
+            return module.operand_arrays(self.instruction)
+        # The result of a start is (operands, results, …).
+        count = len(module.operand_arrays(self.inner))
+        results = self.inner.arrays
+        return list(results[-count:] if len(results) > count else results)
+
+
+def operations(
+    module: Module, schedule: Schedule, cluster: Cluster
+) -> list[Compute | Start | Done]:
+    """The step as a program of one compute and one network stream, with estimated times."""
+    starts = {each.start: each for each in schedule.collectives}
+    ends = {each.done: each for each in schedule.collectives if each.is_async}
+    made: list[Compute | Start | Done] = []
+    for place, instruction in enumerate(module.in_order()):
+        if place in starts:
+            each = starts[place]
+            # The others are one of the two halves of an all-reduce.
+            share = 1.0 if each.opcode == "all-reduce" else 0.5
+            made.append(Start(each.name, each.nbytes, share * all_reduce_s(cluster, each.nbytes)))
+            if not each.is_async:
+                made.append(Done(each.name))
+        elif place in ends:
+            made.append(Done(ends[place].name))
+        else:
+            length = costs.seconds(module, instruction, cluster.hardware)
+            if length:
+                made.append(Compute(instruction.name, length))
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """The step by the cost model; seconds."""
+
+    step_s: float
+    compute_s: float
+    network_s: float
+    """Of all collectives."""
+    exposed_s: float
+    """In which the device only waits for collectives, those of statistics included."""
+    hidden_share: float
+    """Share of the gradients' bytes that travels while the device computes."""
+
+
+def estimate(module: Module, schedule: Schedule, cluster: Cluster) -> Estimate:
+    """Replay the schedule on a cluster."""
+    timeline: Timeline = replay(operations(module, schedule, cluster))
+    carrying = {each.name: each.gradient_bytes for each in schedule.gradients}
+    hidden = sum(carrying.get(t.name, 0) * t.hidden_share for t in timeline.transfers)
+    return Estimate(
+        step_s=timeline.total_s,
+        compute_s=timeline.compute_s,
+        network_s=timeline.network_s,
+        exposed_s=timeline.exposed_s,
+        hidden_share=hidden / schedule.gradient_bytes if schedule.gradient_bytes else 0.0,
+    )
+
+
+def _alike(flops: float, head: float) -> bool:
+    """Equal but for the padding that compilers give a product's dimensions."""
+    return abs(flops - head) <= 0.05 * head
+
+
+def _reduced(module: Module, instruction: Instruction) -> Instruction | None:
+    """The collective that an instruction begins: itself, or what it wraps."""
+    if _BEGINS.fullmatch(instruction.opcode):
+        return instruction
+    if instruction.opcode == "async-start" or _holds(module, instruction, _FUSED_START):
+        wrapped = (i for i in module.within(instruction) if _BEGINS.fullmatch(i.opcode))
+        return next(wrapped, None)
+    return None
+
+
+def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
+    """Where the result of each asynchronous start is awaited."""
+    ends = {}
+    for place, instruction in enumerate(order):
+        if _ENDS.fullmatch(instruction.opcode) or _holds(module, instruction, _FUSED_DONE):
+            ends[_source(module, instruction)] = place
+    return ends
+
+
+def _source(module: Module, done: Instruction) -> str:
+    """The start whose result an end awaits, through what only passes it on; empty if there is none.
+
+    Nearest first: a step of a TPU's fused collective also reads what it computes with.
+    """
+    waiting, seen = deque(done.operands), set()
+    while waiting:
+        instruction = module.instructions[waiting.popleft()]
+        if _reduced(module, instruction) is not None:
+            return instruction.name
+        if instruction.name not in seen and instruction.opcode in _PASSED_ON:
+            seen.add(instruction.name)
+            waiting.extend(instruction.operands)
+    return ""
+
+
+def _holds(module: Module, instruction: Instruction, target: str) -> bool:
+    return instruction.opcode == "fusion" and any(
+        inner.target == target for inner in module.within(instruction)
+    )

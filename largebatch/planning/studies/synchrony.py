@@ -1,0 +1,251 @@
+"""One small model trained under many rules of who waits for whom, on one device and exactly.
+
+Gradients are computed at the parameters that the worker in question would have read, of the
+examples that it would have seen, and applied in the order in which they would have arrived. Nothing
+depends on how fast this machine is: seconds are those of the sampled worker times.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from largebatch import data, optim
+from largebatch.errors import ConfigError
+from largebatch.models import Model
+from largebatch.optim import Rates, RateSchedule, Schedule
+from largebatch.planning.arrival_models import LogNormal, Tailed, Workers
+from largebatch.planning.stragglers import Policy
+from largebatch.planning.studies.arrivals import Arrivals, Barrier, asynchronous, barrier, draws
+from largebatch.planning.studies.server import Server
+from largebatch.training.state import TrainState
+
+PyTree = Any
+MEDIAN_S = math.exp(3) / 1000
+TIMES = Tailed(LogNormal(math.log(MEDIAN_S), 0.1), share=0.04, delay=MEDIAN_S)
+"""μ = 3, σ = 0.1 in milliseconds (median 20 ms), and a tail, which is our choice: one step of a
+worker in 25 is held up by another 20 ms on average."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asynchronous:
+    """Nobody waits: every gradient is an update of its own."""
+
+    workers: int
+    momentum: float = 0.9
+    """Of the velocity. The learning rate is multiplied by 1 − it over 1 − the setup's, so that in
+    all every gradient weighs as much."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or not 0 <= self.momentum < 1:
+            raise ConfigError(
+                f"{self.workers} asynchronous workers with momentum {self.momentum} cannot be run; "
+                "give at least one, and a momentum from 0 to below 1"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What all runs of a study share.
+
+    A full step is ``workers`` × ``microbatches`` × ``images``. An asynchronous update, of one
+    worker's images, has that share of its learning rate, and of the logarithm of its BatchNorm
+    momentum: linear scaling.
+    """
+
+    workers: int = 16
+    """W, of synchronous policies; backup workers come on top."""
+    microbatches: int = 4
+    """k, of a worker's step; each has BatchNorm statistics of its own."""
+    images: int = 8
+    """Of a microbatch."""
+    steps: int = 96
+    """Synchronous updates; asynchronous runs see as many images."""
+    peak: float = 0.4
+    """Learning rate of a full step after the warm-up, which decays linearly to 0."""
+    warmup: float = 0.1
+    """Share of the training."""
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    label_smoothing: float = 0.1
+    norm_momentum: float = 0.9
+    shift: int = 1
+    """Pixels of random translation."""
+    width: int = 4
+    """Channels of the first stage of ResNet-18."""
+    evaluations: int = 12
+    times: Workers = TIMES
+
+    @property
+    def worker_images(self) -> int:
+        """Images of a worker's step."""
+        return self.microbatches * self.images
+
+    @property
+    def batch(self) -> int:
+        """Images of a full step."""
+        return self.workers * self.worker_images
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """How a run went; float64 (evaluations,) each, unless said otherwise."""
+
+    updates: np.ndarray
+    images: np.ndarray
+    """Counted in updates."""
+    computed: np.ndarray
+    """Images whose gradient was computed, counted or not."""
+    seconds: np.ndarray
+    """Of the simulated clock."""
+    top1: np.ndarray
+    loss: np.ndarray
+    staleness: np.ndarray
+    """int64 (updates,), of asynchronous runs; empty for others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The data and compiled programs of a setup, for any policy and seed."""
+
+    setup: Setup
+    server: Server
+    train: data.Source
+    validation: data.Source
+
+    def run(self, policy: Policy | Asynchronous, seed: int) -> Curve:
+        """Train once; parameters, data order and worker times are functions of the seed."""
+        return self.trained(policy, seed)[1]
+
+    def trained(self, policy: Policy | Asynchronous, seed: int) -> tuple[TrainState, Curve]:
+        """As ``run``, with the last state."""
+        if isinstance(policy, Asynchronous):
+            updates = self.setup.steps * self.setup.workers
+            arrived = asynchronous(self.setup.times, policy.workers, updates, seed)
+            return self._asynchronous(policy, arrived, seed)
+        machines = policy.machines(self.setup.workers)
+        times = draws(self.setup.times, machines, self.setup.steps, seed)
+        return self._barrier(barrier(times, policy, self.setup.microbatches), seed)
+
+    def rates(self, images: int, update: int, share: float, momentum: float) -> Rates:
+        """Of an update, the first of whose images is number ``images``.
+
+        Args:
+          images: counted from 0.
+          update: its number, from 1.
+          share: its images, as a share of a full step's.
+          momentum: of the velocity.
+        """
+        setup = self.setup
+        schedule = Schedule(
+            setup.peak,
+            warmup=round(setup.warmup * setup.steps * setup.batch),
+            decay_end=setup.steps * setup.batch,
+            decay="linear",
+        )
+        rates = RateSchedule(schedule, setup.weight_decay, momentum=momentum)
+        scale = share * (1 - momentum) / (1 - setup.momentum)
+        found = rates.at(images, None, update, scale=scale)
+        return Rates(*(np.asarray(x, self.server.dtype) for x in found))
+
+    def _barrier(self, found: Barrier, seed: int) -> tuple[TrainState, Curve]:
+        setup, state = self.setup, self.server.init(seed)
+        machines, kept = found.done.shape[1], np.asarray(setup.norm_momentum, self.server.dtype)
+        due, rows = self._due(setup.steps), []
+        for step, done in enumerate(found.done):
+            # Workers that are not counted are left out where that makes room for those that are.
+            computed = np.sort(np.argsort(done == 0, kind="stable")[: setup.workers])
+            images, labels = self._parts(step * machines + computed, seed)
+            counted = np.arange(setup.microbatches) < done[computed, None]
+            rates = self.rates(step * setup.batch, step + 1, 1.0, setup.momentum)
+            state = self.server.update(
+                state,
+                state.params,
+                images,
+                labels,
+                counted.ravel().astype(self.server.dtype),
+                rates,
+                kept,
+            )
+            if step + 1 in due:
+                used = found.done[: step + 1].sum() * setup.images
+                all_ = (step + 1) * machines * setup.worker_images
+                rows.append((step + 1, used, all_, found.ends[step], *self.evaluate(state)))
+        return state, _curve(rows, np.zeros(0, np.int64))
+
+    def _asynchronous(
+        self, policy: Asynchronous, found: Arrivals, seed: int
+    ) -> tuple[TrainState, Curve]:
+        setup, state = self.setup, self.server.init(seed)
+        held = [state.params] * policy.workers
+        share = setup.worker_images / setup.batch
+        kept = np.asarray(setup.norm_momentum**share, self.server.dtype)
+        counted = np.ones(setup.microbatches, self.server.dtype)
+        due, rows = self._due(len(found.ends)), []
+        for update, (worker, part) in enumerate(zip(found.worker, found.part, strict=True)):
+            images, labels = self._parts(part[None], seed)
+            seen = update * setup.worker_images
+            rates = self.rates(seen, update + 1, share, policy.momentum)
+            state = self.server.update(state, held[worker], images, labels, counted, rates, kept)
+            held[worker] = state.params
+            if update + 1 in due:
+                seen += setup.worker_images
+                rows.append((update + 1, seen, seen, found.ends[update], *self.evaluate(state)))
+        return state, _curve(rows, found.staleness)
+
+    def evaluate(self, state: TrainState) -> tuple[float, float]:
+        """Top-1, a fraction, and mean loss over the validation split."""
+        sums = jax.device_get(self.server.evaluate(state, *self._validation))
+        return float(sums.top1) / float(sums.count), float(sums.loss) / float(sums.count)
+
+    def _due(self, updates: int) -> set[int]:
+        """After which updates a run is evaluated."""
+        count = self.setup.evaluations
+        return {round(updates * (i + 1) / count) for i in range(count)}
+
+    @functools.cached_property
+    def _validation(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.validation.read(np.arange(len(self.validation)))
+
+    def _parts(self, parts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Microbatches of consecutive parts of the data, each a worker's step.
+
+        Returns:
+          uint8 (parts · k, n, height, width, channels) and int32 (parts · k, n).
+        """
+        setup = self.setup
+        order = data.Order(seed, len(self.train))
+        positions = parts[:, None] * setup.worker_images + np.arange(setup.worker_images)
+        ids, epochs = order.ids(positions.ravel()), order.epochs(positions.ravel())
+        images, labels = self.train.read(ids)
+        augment = data.Augment(shift=setup.shift)
+        images = augment(images, seed=seed, epochs=epochs, ids=ids)
+        return images.reshape(-1, setup.images, *images.shape[1:]), labels.reshape(-1, setup.images)
+
+
+def open_study(setup: Setup, *, dtype: str = "float32") -> Study:
+    """The study on scikit-learn's digits with SGD."""
+    train, validation = (
+        data.open_source("digits", split, data.SourceOptions()) for split in ("train", "validation")
+    )
+    model = Model("resnet18", len(train.classes), 1, width=setup.width, stem="small")
+
+    def decayed(params: PyTree) -> PyTree:
+        return optim.mask(params, ("bn", "bias"))
+
+    server = Server(
+        model,
+        optim.sgd(decay_mask=decayed),
+        train.mean,
+        train.std,
+        setup.label_smoothing,
+        dtype,
+    )
+    return Study(setup, server, train, validation)
+
+
+def _curve(rows: list[tuple[float, ...]], staleness: np.ndarray) -> Curve:
+    return Curve(*np.asarray(rows, np.float64).T, staleness)

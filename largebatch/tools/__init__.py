@@ -1,0 +1,1 @@
+"""What the commands call: report, sweep, doctor, reproduction records, recipe pages."""

@@ -1,0 +1,173 @@
+"""PNG files of the report's figures, for where no browser is: slides, papers, documents."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from largebatch.tools.report import palette
+from largebatch.tools.report.charts import Bars, Chart, Figure, HeatMap, Line, Panel
+
+_WIDTH = 6.0
+_LETTERS = 100
+"""Of a line of the legend."""
+_CSS_INCH = 80.0
+"""Pixels of a panel's height that make an inch."""
+_STYLE = {
+    "font.size": 8.2,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": palette.MUTED.light,
+    "axes.labelcolor": palette.MUTED.light,
+    "axes.edgecolor": palette.GRID.light,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": palette.GRID.light,
+    "grid.linewidth": 0.7,
+    "xtick.color": palette.GRID.light,
+    "ytick.color": palette.GRID.light,
+    "xtick.labelcolor": palette.MUTED.light,
+    "ytick.labelcolor": palette.MUTED.light,
+    "lines.linewidth": 1.4,
+    "legend.frameon": False,
+    "legend.labelcolor": palette.MUTED.light,
+    "text.color": palette.INK.light,
+    "text.parse_math": False,
+}
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write a figure on white with its title, charts against the first axis that they have."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE):
+        if isinstance(figure, Chart):
+            made = _chart(figure)
+        else:
+            made = _map(figure) if isinstance(figure, HeatMap) else _bars(figure)
+        made.suptitle(figure.title, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+        made.savefig(path, dpi=180, metadata={"Software": None})
+
+
+def _panels(heights: Sequence[float]) -> tuple[Any, list[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    made = Canvas(figsize=(_WIDTH, 0.8 + sum(heights)), layout="constrained")
+    FigureCanvasAgg(made)
+    options = {"squeeze": False, "sharex": True, "height_ratios": heights}
+    return made, [row[0] for row in made.subplots(len(heights), 1, **options)]
+
+
+def _chart(chart: Chart) -> Any:
+    axis, label = next(iter(chart.axes.items()), ("epochs", "epochs"))
+    made, axes = _panels([panel.height / _CSS_INCH + 0.3 for panel in chart.panels])
+    for ax, panel in zip(axes, chart.panels, strict=True):
+        for line in panel.lines:
+            _line(ax, line, axis)
+        for mark in chart.marks:
+            colour = palette.BAD if mark.bad else palette.MUTED
+            at = float(mark.x.get(axis, np.full(1, np.nan))[0])
+            if math.isfinite(at):
+                ax.axvline(at, color=colour.light, linewidth=0.8, alpha=0.6)
+        for value, text in panel.levels:
+            ax.axhline(value, color=palette.MUTED.light, linewidth=1, linestyle="--", label=text)
+        _scale(ax, panel)
+    axes[-1].set_xlabel(label)
+    found: dict[str, Any] = {}  # a run that was never evaluated is in the first panel only
+    for ax in axes:
+        found |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    if len(found) > 1 and not chart.panels[0].rows:
+        columns = max(1, min(len(found), _LETTERS // (6 + max(map(len, found)))))
+        made.legend(found.values(), found, loc="outside lower left", ncols=columns)
+        made.set_figheight(made.get_figheight() + 0.18 * -(-len(found) // columns))
+    return made
+
+
+def _line(ax: Any, line: Line, axis: str) -> None:
+    from matplotlib import colors
+
+    x = line.x.get(axis, np.full(len(line.y), np.nan))
+    known = np.isfinite(x)
+    colour = palette.series(line.colour)
+    if line.band is not None:
+        low, high = (edge[known] for edge in line.band)
+        ax.fill_between(x[known], low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(
+        x[known],
+        line.y[known],
+        color=colors.to_rgba(colour),
+        label=line.label if not line.label.startswith("_") else f" {line.label}",
+        linestyle=palette.dash(line.colour) if line.joined else "none",
+        drawstyle="steps-post" if line.steps else "default",
+        marker="o" if line.dots else None,
+        markersize=3,
+    )
+
+
+def _scale(ax: Any, panel: Panel) -> None:
+    ax.set_title(panel.title)
+    if panel.rows:
+        ax.set_yticks(range(len(panel.rows)), panel.rows)
+        ax.set_ylim(len(panel.rows) - 0.5, -0.5)
+    elif panel.log:
+        ax.set_yscale("log")
+        _plain_log(ax.yaxis)
+    elif panel.zero:
+        ax.set_ylim(bottom=0)
+
+
+def _plain_log(axis: Any) -> None:
+    """Ticks that are plain numbers, some of them at any range."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low) if low > 0 else 1.0
+    subs = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
+
+
+def _map(found: HeatMap) -> Any:
+    from matplotlib.colors import LogNorm
+
+    count = len(found.names)
+    made, (ax,) = _panels([max(0.9, 0.135 * count)])
+    low, high = found.scale
+    shown = np.where(found.values > 0, found.values, np.where(found.values == 0, low, np.nan))
+    # Each cell reaches from the row before, or from 0, to its own.
+    edges = np.concatenate([[min(0.0, found.x[0] - 1e-9)], found.x])
+    norm = LogNorm(low, high, clip=True)
+    image = ax.pcolormesh(
+        edges, np.arange(count + 1) - 0.5, shown, norm=norm, cmap=palette.HEAT, rasterized=True
+    )
+    ax.set(ylim=(count - 0.5, -0.5), xlabel=found.label)
+    ax.set_yticks(range(count), found.names, fontsize=6.5)
+    ax.grid(visible=False)
+    bar = made.colorbar(image, cax=ax.inset_axes((1.02, 0, 0.025, 1)))
+    bar.outline.set_visible(False)
+    _plain_log(bar.ax.yaxis)
+    return made
+
+
+def _bars(found: Bars) -> Any:
+    made, (ax,) = _panels([0.4 + 0.26 * len(found.rows)])
+    titles = [title for title, _ in found.rows]
+    left = np.zeros(len(titles))
+    for part, colour in found.colours.items():
+        width = np.array([parts.get(part, 0.0) for _, parts in found.rows])
+        if width.any():
+            bars = ax.barh(titles, width, 0.66, left, color=palette.series(colour), label=part)
+            left += width
+    if len(found.colours) == 1:
+        ax.bar_label(bars, fmt="%.1f", padding=3)
+    else:
+        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=6, borderaxespad=0.2)
+    ax.set(xlabel=found.unit, ylim=(len(titles) - 0.5, -0.5))
+    ax.grid(axis="y", visible=False)
+    return made

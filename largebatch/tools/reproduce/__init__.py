@@ -1,0 +1,1 @@
+"""Timed reproduction of a published run, and its record."""

@@ -1,1 +1,0 @@
-"""Train state, step functions, loop, evaluation and checkpoints."""

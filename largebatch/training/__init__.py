@@ -1,0 +1,1 @@
+"""Set-up, step functions, loop, evaluation and the session of a run."""

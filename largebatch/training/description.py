@@ -1,0 +1,166 @@
+"""A run in words: what it is about to do, and how it ended."""
+
+import dataclasses
+import resource
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from largebatch.config import changed
+from largebatch.environment import ROOT, environment
+from largebatch.tracking.progress import loss_text
+from largebatch.training.build import Run
+from largebatch.training.evaluation import Result
+from largebatch.training.memory import GIB
+
+Rows = list[tuple[str, str]]
+
+
+def plan_rows(run: Run, hosts: str) -> Rows:
+    """The resolved recipe, as (label, value)."""
+    plan, config = run.plan, run.plan.config
+    facts, buckets = plan.facts, run.programs.steps.buckets
+    kind = jax.devices()[0].device_kind
+    parameters = sum(bucket.size for bucket in buckets)
+    span = "all workers" if plan.span == plan.workers else f"{plan.span} worker(s)"
+    optimizer = config.optimizer
+    rows = [
+        (
+            "model",
+            f"{config.model.name}, width {config.model.width}, {config.model.dtype}, "
+            f"{parameters:,} parameters",
+        ),
+        ("training data", run.train_source.describe()),
+        ("validation data", run.validation_source.describe()),
+        ("devices", f"{facts.devices} × {kind}, {hosts}"),
+        (
+            "global batch",
+            f"{plan.samples_per_step:,} = {plan.workers:,} workers "
+            f"× {plan.images_per_worker} images",
+        ),
+        *([("rounded", plan.rounding)] if plan.rounding else []),
+        (
+            "each device",
+            f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
+            f"{plan.local_images} images at a time",
+        ),
+        *_stage_rows(run),
+        ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
+        (
+            "optimizer",
+            f"{optimizer.title}, momentum {optimizer.momentum:g}, "
+            f"weight decay {optimizer.weight_decay:g}",
+        ),
+        ("peak LR", f"{plan.schedule.peak:g}"),
+    ]
+    rows += [
+        (
+            f"LR at {name}",
+            f"{rate:.6g} (sample {position:,}, step {position / plan.samples_per_step:.1f})",
+        )
+        for name, position, rate in plan.schedule.milestones()
+    ]
+    rows += [
+        ("batch statistics", f"over {span}; evaluation uses {plan.norm_statistics}"),
+        (
+            "all-reduce",
+            f"{len(buckets)} {config.comm.allreduce}(s), {config.comm.wire} on the wire",
+        ),
+        ("evaluation", f"every {plan.evaluate_every_steps:,} steps"),
+        ("checkpoint", f"every {plan.checkpoint_every_steps:,} steps"),
+    ]
+    if cache := jax.config.jax_compilation_cache_dir:
+        kept, home = Path(cache), Path.home()
+        place = f"~/{kept.relative_to(home)}" if kept.is_relative_to(home) else kept
+        rows.append(("compiled programs", f"kept in {place}"))
+    rows += [(key, str(value)) for key, value in changed(config).items()]
+    return rows
+
+
+def _stage_rows(run: Run) -> Rows:
+    """What changes at the later stages."""
+    return [
+        (
+            f"from step {stage.plan.first_step + 1:,}",
+            f"{text.partition(':')[2].strip()} (global batch {stage.plan.samples_per_step:,}, "
+            f"{stage.plan.microbatch} worker(s) of a device at a time)",
+        )
+        for stage, text in zip(run.later, run.plan.config.batch.stages, strict=True)
+    ]
+
+
+def memory(run: Run) -> str:
+    """What the programs need on a device, and the most that this process has had in use."""
+    on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
+    in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
+    return f"{on_device:.3g} GiB on each device, {in_process:.2f} GiB peak of this process"
+
+
+def peak_bytes(who: int) -> int:
+    """Most memory resident at once: of this process, or of the largest child that has ended."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(who).ru_maxrss * unit
+
+
+def result_rows(result: Result, classes: int) -> Rows:
+    """What an evaluation found; top-5 only where there are more than five classes."""
+    return [
+        (
+            "top-1",
+            f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
+        ),
+        *([("top-5", f"{result.top5:.2%}")] if classes > 5 else []),
+        ("loss", loss_text(result.loss)),
+    ]
+
+
+def command(
+    recipe: Path, workdir: Path, overrides: tuple[tuple[str, str], ...], *flags: str
+) -> str:
+    """A command line that can be pasted."""
+    words = [f"--config={recipe}", f"--workdir={workdir}"]
+    words += [f"--config.{key}={text}" for key, text in overrides]
+    script = "train.py" if Path("train.py").is_file() else str(ROOT / "train.py")
+    return shlex.join(["python", script, *words, *flags])
+
+
+def resolved(run: Run) -> dict[str, Any]:
+    """Everything that determines the run, for ``config.json``."""
+    plan, source = run.plan, run.train_source
+    return {
+        "config": dataclasses.asdict(plan.config),
+        "facts": dataclasses.asdict(plan.facts),
+        "plan": {
+            "samples_per_step": plan.samples_per_step,
+            "rounding": plan.rounding,
+            "steps": plan.steps,
+            "samples": plan.samples,
+            "epochs": plan.epochs,
+            "microbatch": plan.microbatch,
+            "microbatches": plan.microbatches,
+            "stages": [
+                {
+                    "first_step": stage.first_step,
+                    "first_sample": stage.first_sample,
+                    "samples_per_step": stage.samples_per_step,
+                    "image_shape": list(stage.facts.image_shape),
+                    "rate": stage.rate,
+                }
+                for stage in plan.stages
+            ],
+            "span": plan.span,
+            "members": plan.members,
+            "peak_learning_rate": plan.schedule.peak,
+            "milestones": [list(m) for m in plan.schedule.milestones()],
+        },
+        # What its weights need where its data are not: to evaluate, export and predict.
+        "source": {
+            "classes": list(source.classes),
+            "mean": list(source.mean),
+            "std": list(source.std),
+        },
+        "environment": environment(),
+    }

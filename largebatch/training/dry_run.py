@@ -1,0 +1,146 @@
+"""A rehearsal: everything a run does, twice over, and nothing left behind."""
+
+import contextlib
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from largebatch.checkpoint import run_directory as directory
+from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.errors import CheckpointError
+from largebatch.fault_tolerance import IDLE, Guard
+from largebatch.parallel import processes
+from largebatch.training import description as describe
+from largebatch.training.build import Run
+from largebatch.training.evaluation import evaluate_batch
+from largebatch.training.execution import run_step
+from largebatch.training.initialization import initial_state
+from largebatch.training.state import TrainState
+
+if TYPE_CHECKING:  # few runs begin with weights
+    from largebatch.weights import Weights
+
+STEPS = 2
+
+
+def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | None" = None) -> None:
+    """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
+
+    Args:
+      run: ready to start.
+      workdir: of the run; what is written there is removed.
+      guard: bounds the time of each part.
+      weights: those of ``model.init_from``, if they have been read already.
+
+    Raises:
+      UserError: what would stop the run too.
+    """
+    place = workdir.absolute() / ".dry_run"
+    with directory.leaving_nothing_empty(place):
+        try:
+            if jax.process_index() == 0:
+                guard.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
+            processes.first_process_does(lambda: directory.prepare(place, anew=False))
+            _rehearse(run, place, guard, weights)
+        finally:
+            if jax.process_index() == 0:
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") -> None:
+    plan, console = run.plan, run.console
+    run.warn_of_unreadable()
+    with (
+        guard.section("compile"),
+        console.compiling("initialisation, train step and evaluation"),
+    ):
+        run.prepare()
+        state = initial_state(run, weights)
+    eta, evaluations = run.compile_s, 0
+    for stage in run.stages:
+        with guard.section("step"):
+            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), guard)
+        steps = range(stage.plan.first_step + 1, stage.plan.first_step + stage.plan.stage_steps + 1)
+        count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
+        eta += len(steps) * step_s + count * evaluation_s
+        evaluations += count
+
+    with guard.section("checkpoint"):
+        saved_s = _save_and_restore(run, state, place)
+    console.closing(
+        [
+            ("compile", f"{run.compile_s:.1f} s"),
+            ("memory", describe.memory(run)),
+            ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
+            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
+        ],
+        "dry run: all well, nothing kept",
+    )
+
+
+def _rehearse_stage(
+    run: Run, stage: Run, state: TrainState, guard: Guard
+) -> tuple[TrainState, float, float]:
+    """The first steps of a stage and a batch of its evaluation.
+
+    Returns:
+      The state; seconds of a step, and of an evaluation.
+    """
+    plan, programs, console = stage.plan, stage.programs, run.console
+    seconds = []
+    begin = plan.first_sample
+    stop = begin + STEPS * plan.samples_per_step + plan.microbatch_samples
+    with contextlib.closing(stage.train_microbatches(begin, stop)) as feed:
+        for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
+            start = time.perf_counter()
+            state, metrics = run_step(programs, state, feed, run.plan.rates(step), guard)
+            loss = float(metrics.loss)
+            seconds.append(time.perf_counter() - start)
+            console.note(
+                f"step {step}  loss {loss:.4f}  {seconds[-1]:.2f} s, "
+                f"{plan.samples_per_step / seconds[-1]:,.0f} images/s"
+            )
+        if plan.norm_statistics == "precise":
+            images = next(feed).images
+            jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
+
+    guard.alive()
+    start = time.perf_counter()
+    with contextlib.closing(stage.validation_batches()) as batches:
+        batch = next(batches)
+    sums, _ = jax.device_get(evaluate_batch(programs, state.params, state.stats, batch))
+    evaluation_s = time.perf_counter() - start
+    console.note(
+        f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
+        f"{evaluation_s:.2f} s"
+    )
+    count = -(-plan.facts.validation_examples // plan.microbatch_samples)
+    return state, seconds[-1], count * evaluation_s
+
+
+def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
+    """Seconds that it takes.
+
+    Raises:
+      CheckpointError: what comes back is not, to the bit, what was saved.
+    """
+    start = time.perf_counter()
+    progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
+    keep, like = run.plan.config.run.keep_checkpoints, run.programs.stored
+    opened = Checkpoints(place / "checkpoints", keep=keep, warn=run.console.warn)
+    with contextlib.closing(opened) as checkpoints:
+        checkpoints.check_space(like)
+        state = run.programs.steps.stored(state)
+        checkpoints.save(state, progress, run.plan)
+        checkpoints.wait()
+        restored = checkpoints.newest(run.plan, like).state
+    saved, restored = jax.device_get(jax.tree.leaves(state)), jax.tree.leaves(restored)
+    if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
+        raise CheckpointError(
+            f"what was restored from {place} is not what was saved; check the disk"
+        )
+    processes.wait_for_all("dry run restored")
+    return time.perf_counter() - start

@@ -1,0 +1,146 @@
+"""Exact evaluation: every validation image once, for any batch, device and process count."""
+
+import contextlib
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from largebatch.checkpoint.arrays import on_devices
+from largebatch.errors import DataError
+from largebatch.fault_tolerance import IDLE, Guard, Interrupted
+from largebatch.models.loss import Sums
+from largebatch.parallel.transfer import OnDevices, patient
+from largebatch.training import statistics
+from largebatch.training.build import Run
+from largebatch.training.execution import tell
+from largebatch.training.programs import Programs
+from largebatch.training.state import TrainState
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Over the whole validation split; accuracies are fractions."""
+
+    loss: float
+    top1: float
+    top5: float
+    images: int
+    seconds: float
+
+
+def is_far_above(validation_loss: float, training_loss: float) -> bool:
+    """Whether a validation loss is more than twice the training loss and 1 more than it.
+
+    Label smoothing keeps both well above 0, so that a network that generalises stays below that.
+    """
+    return validation_loss > max(2 * training_loss, training_loss + 1)
+
+
+def with_final_statistics(
+    run: Run, state: TrainState, position: int, guard: Guard = IDLE
+) -> TrainState:
+    """Return ``state`` with the BatchNorm statistics that its evaluation uses.
+
+    Those that the state has, or precise ones, which a checkpoint then holds too: so whatever reads
+    it computes what the evaluation did. Training itself never reads running statistics.
+
+    Args:
+      run: the stage that trained it.
+      state: trained up to sample ``position``; not donated.
+      position: see ``state``.
+      guard: polled between microbatches.
+
+    Raises:
+      Interrupted: the run is to stop.
+    """
+    if run.plan.norm_statistics != "precise":
+        return state
+    stats = precise_statistics(run, state, position, guard)
+    return state._replace(stats=on_devices(stats, run.programs.state.stats))
+
+
+def evaluate(run: Run, state: TrainState, guard: Guard = IDLE) -> Result:
+    """Evaluate ``state`` with its statistics (see `with_final_statistics`).
+
+    Raises:
+      DataError: the images counted are not those of the split.
+      Interrupted: the run is to stop.
+    """
+    start = time.perf_counter()
+    pending = []
+    with contextlib.closing(run.validation_batches(guard.patience)) as batches:
+        for batch in patient(batches, guard):
+            pending.append(
+                evaluate_batch(
+                    run.programs, state.params, state.stats, batch, bool(guard.requested)
+                )
+            )
+            if len(pending) > 2:  # bounds the batches that wait on the device
+                pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
+                if stop is not None and stop > 0:  # the same number on all processes
+                    raise Interrupted(guard.requested or "another process is to stop")
+    # Sums over the split in float64: counts stay exact however many images there are.
+    counted = [sums for sums, _ in jax.device_get(pending)]
+    totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
+    expected = run.plan.facts.validation_examples
+    if int(totals.count) != expected:
+        raise DataError(
+            f"evaluation counted {totals.count:.0f} images of {expected}; the source is at fault"
+        )
+    return Result(
+        loss=float(totals.loss / expected),
+        top1=float(totals.top1 / expected),
+        top5=float(totals.top5 / expected),
+        images=expected,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def evaluate_batch(
+    programs: Programs, params: PyTree, stats: PyTree, batch: OnDevices, stop: bool = False
+) -> tuple[Sums, jax.Array | None]:
+    """Sums over a batch of evaluation, and how many devices' processes want to stop.
+
+    Args:
+      programs: compiled on first use.
+      params: of the state.
+      stats: to normalise with.
+      batch: on the devices.
+      stop: whether this process wants the run to stop; several tell each other.
+    """
+    told = tell(programs.steps, [stop]) if programs.steps.plan.facts.processes > 1 else None
+    program = programs.evaluate(batch.shape)
+    return program(params, stats, batch.images, batch.labels, batch.mask, told)
+
+
+def precise_statistics(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> PyTree:
+    """Statistics of the ``norm.precise_batches`` global batches that training consumed last.
+
+    At most of as many as hold an epoch, since a second look at an image of a small data set says
+    nothing new, and of as many as have been consumed (one at position 0). A function of parameters
+    and position alone, so that a restored run evaluates to the same.
+    """
+    step = run.plan.samples_per_step
+    of_epoch, consumed = -(-run.plan.epoch_samples // step), max(1, position // step)
+    wanted = min(run.plan.config.norm.precise_batches, of_epoch, consumed) * step
+    start = max(0, position - wanted)
+    total, count = None, 0
+    with contextlib.closing(
+        run.train_microbatches(start, start + wanted, guard.patience)
+    ) as microbatches:
+        for microbatch in patient(microbatches, guard):
+            measured = jax.device_get(
+                run.programs.measure_statistics(state.params, state.stats, microbatch.images)
+            )
+            measured = jax.tree.map(np.float64, measured)
+            total = measured if total is None else jax.tree.map(np.add, total, measured)
+            count += 1
+    average = jax.tree.map(lambda x: x / count, total)
+    return jax.tree.map(
+        lambda x: np.asarray(x, run.programs.steps.dtype), statistics.pooled(average)
+    )

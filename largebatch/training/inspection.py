@@ -1,0 +1,98 @@
+"""What a run looks at now and then: how slow each host is, and whether a step can be repeated."""
+
+import contextlib
+from collections.abc import Iterator
+
+from largebatch.fault_tolerance import Guard
+from largebatch.optim import Rates
+from largebatch.parallel.transfer import OnDevices
+from largebatch.training.build import Run
+from largebatch.training.clock import Clock
+from largebatch.training.execution import run_step
+from largebatch.training.journal import Journal
+from largebatch.training.replay import Replay, Result
+from largebatch.training.state import TrainState
+from largebatch.training.stragglers import HostTimes, gathered, host_names
+
+
+class Inspection:
+    """Of one turn at a run; what it finds goes to people and to the log."""
+
+    def __init__(self, run: Run, journal: Journal, clock: Clock, first: int, guard: Guard) -> None:
+        """After ``first`` steps; each process calls it."""
+        self._guard = guard
+        self._run, self._journal, self._clock = run, journal, clock
+        self._names = host_names()
+        self._since = (clock.now(), clock.wait_s, first)
+        self._measured: HostTimes | None = None
+        self._replays: dict[int, Replay] = {}
+        """By the first step of a stage."""
+
+    def begin(self, stage: Run, step: int, state: TrainState) -> TrainState | None:
+        """Before a step: a copy of the state, if the step is to be computed twice.
+
+        If the time to the barrier is to be measured, ``measured`` is where.
+        """
+        plan = self._run.plan
+        several = plan.facts.processes > 1
+        due = several and plan.is_due(step, stage.plan.hosts_every_steps)
+        self._measured = HostTimes() if due else None
+        if not plan.is_due(step, stage.plan.replay_every_steps):
+            return None
+        return self._replay(stage).copied(state)
+
+    @property
+    def measured(self) -> HostTimes | None:
+        """Takes the time that this step computes; None if it need not be known."""
+        return self._measured
+
+    def end(
+        self, stage: Run, step: int, copy: TrainState | None, result: Result, rates: Rates
+    ) -> None:
+        """After a step has been dispatched, and before its state is given away.
+
+        Args:
+          stage: the step's.
+          step: its number.
+          copy: what ``begin`` returned.
+          result: of the step.
+          rates: of the step.
+        """
+        if copy is not None:
+            self._compare(stage, step, copy, result, rates)
+        if self._measured is not None:
+            self._exchange(step)
+
+    def _compare(
+        self, stage: Run, step: int, copy: TrainState, result: Result, rates: Rates
+    ) -> None:
+        plan = self._run.plan
+        batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
+        with contextlib.closing(batches):
+            again = run_step(stage.programs, copy, self._living(batches), rates)
+        mismatch = self._replay(stage).compared(result, again)
+        self._journal.event("replay", step, **(mismatch.row() if mismatch else {}))
+        if mismatch:
+            self._run.console.warn(f"silent data corruption at step {step}: {mismatch.text}")
+
+    def _living(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
+        """The same; each is a sign of life."""
+        for batch in batches:
+            self._guard.alive()
+            yield batch
+
+    def _exchange(self, step: int) -> None:
+        now, waited, then = self._clock.now(), self._clock.wait_s, self._since
+        self._measured.steps = step - then[2]
+        self._measured.step_s, self._measured.wait_s = now - then[0], waited - then[1]
+        self._since = (now, waited, step)
+        report = gathered(self._measured, self._names, self._run.plan.config.health.slow_factor)
+        self._journal.event("hosts", step, **report.row())
+        if report.slow:
+            self._run.console.warn(report.text)
+
+    def _replay(self, stage: Run) -> Replay:
+        key = stage.plan.first_step
+        if key not in self._replays:
+            self._replays[key] = Replay(stage.programs.steps, self._names)
+        return self._replays[key]

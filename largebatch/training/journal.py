@@ -1,0 +1,103 @@
+"""What the log keeps of the steps of a run."""
+
+import numpy as np
+
+from largebatch import data
+from largebatch.optim import by_path
+from largebatch.tracking import Tracker
+from largebatch.training.build import Run
+from largebatch.training.clock import Clock
+from largebatch.training.state import Metrics, TrainState
+from largebatch.training.statistics import summarised
+
+
+class Journal:
+    """Rows and events of one turn at a run."""
+
+    def __init__(self, run: Run, tracker: Tracker, clock: Clock, first: int) -> None:
+        """``first`` steps were done before this turn."""
+        self._run, self._tracker, self._clock = run, tracker, clock
+        self._logged = (clock.train_s, 0.0, first)
+        self._trained = clock.train_s
+        self._left_out = 0.0
+        """Shares of the microbatches of a step, summed over the steps since the last row."""
+
+    def step(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> bool:
+        """A step that has been computed.
+
+        Args:
+          step: which.
+          metrics: on the host.
+          extra: columns of its row; None where it has one only if that is due.
+
+        Returns:
+          Whether it has a row.
+        """
+        plan = self._run.plan
+        if metrics.left_out is not None:
+            self._left_out += float(metrics.left_out) / (plan.facts.devices * plan.microbatches)
+        stage = plan.stage_at(step)
+        if extra is None and not plan.is_due(step, stage.log_every_steps):
+            return False
+        rates = plan.rates(step)
+        then, waited, logged = self._logged
+        seconds = max(self._clock.now() - then, 1e-9)
+        values = {
+            "samples": plan.position(step),
+            "epoch": self.epoch(step),
+            "loss": float(metrics.loss),
+            "top1": float(metrics.top1),
+            "top5": float(metrics.top5),
+            "learning_rate": rates.learning_rate,
+            "momentum": rates.momentum,
+            "batch": stage.samples_per_step,
+            "image_size": stage.facts.image_shape[0],
+            "gradient_norm": float(metrics.gradient_norm),
+            "images_per_s": (plan.position(step) - plan.position(logged)) / seconds,
+            "fingerprint": self._fingerprint(step),
+            "input_wait": (self._clock.wait_s - waited) / seconds,
+            "seconds": self._clock.wall_s(),
+            **(extra or {}),
+        }
+        if plan.config.batch.deadline_s:
+            values["left_out"] = self._left_out / max(1, step - logged)
+        self._tracker.scalars(step, values)
+        self._logged = (self._clock.now(), self._clock.wait_s, step)
+        self._left_out = 0.0
+        return True
+
+    def event(self, name: str, step: int, **values: float | str) -> None:
+        """Something that happens now, after so many steps."""
+        self._tracker.event(name, step, self._run.plan.position(step), **values)
+
+    def layers(self, step: int, state: TrainState) -> None:
+        """Every parameter's norms, every BatchNorm's averages; waits: the next step takes them."""
+        values = by_path(state.optimizer.report, state.params) | summarised(state.stats)
+        self._tracker.layers(step, self._run.plan.position(step), values)
+
+    def times(self, step: int) -> None:
+        """What this turn's seconds were spent on so far."""
+        clock = self._clock
+        spent = {
+            "compile_s": self._run.compile_s,
+            "train_s": clock.now() - self._trained,
+            "evaluation_s": clock.evaluation_s,
+            "checkpoint_s": clock.checkpoint_s,
+        }
+        other = clock.turn_s() - sum(spent.values())
+        self.event("times", step, **spent, wait_s=clock.wait_s, other_s=other)
+
+    @property
+    def input_wait(self) -> float:
+        """Share of this turn's training time that was waiting for data."""
+        return self._clock.wait_s / max(self._clock.now() - self._trained, 1e-9)
+
+    def epoch(self, step: int) -> float:
+        """Epochs consumed after so many steps."""
+        return self._run.plan.position(step) / self._run.plan.epoch_samples
+
+    def _fingerprint(self, step: int) -> str:
+        """Hash of the examples of a step, by which two sites find where their runs part."""
+        plan = self._run.plan
+        positions = np.arange(plan.position(step - 1), plan.position(step))
+        return data.fingerprint(self._run.stage_at(step).order.ids(positions))

@@ -1,0 +1,139 @@
+"""From a plan to its programs, and the most workers at a time whose programs fit the devices."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import Mesh
+
+from largebatch import data, parallel
+from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
+from largebatch.models import Model
+from largebatch.parallel.processes import agreed_maximum, agreed_minimum
+from largebatch.parallel.transfer import WAITING
+from largebatch.training.memory import device_bytes, is_exhausted, largest_that_fits, program_bytes
+from largebatch.training.programs import Programs
+from largebatch.training.rules import optimizer_of
+from largebatch.training.steps import Steps
+
+# Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
+# 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
+_ACTIVATIONS = 10_000
+_TOO_LARGE = 2**61  # bytes; more than any device has
+
+
+def model_of(plan: Plan, platform: str | None = None) -> Model:
+    """The network of a plan, in the form for ``platform``; None is that of this process."""
+    model, norm, pointwise = plan.config.model, plan.config.norm, plan.config.model.pointwise
+    if pointwise == "auto":
+        on_cpu = (platform or jax.default_backend()) == "cpu"
+        pointwise = "matmul" if on_cpu else "convolution"
+    return Model(
+        name=model.name,
+        classes=plan.facts.classes,
+        channels=plan.facts.image_shape[-1],
+        width=model.width,
+        stem=model.stem,
+        epsilon=norm.epsilon,
+        gamma=norm.gamma,
+        last_gamma=None if norm.last_gamma == "auto" else norm.last_gamma,
+        init_fan=model.init,
+        head_deviation=None if model.head_deviation == "auto" else model.head_deviation,
+        blur_pool=model.blur_pool,
+        dtype=model.dtype,
+        pointwise=pointwise,
+        remat=model.remat,
+    )
+
+
+def steps_of(plan: Plan, mesh: Mesh, source: data.Source) -> Steps:
+    """The step functions of a plan on a mesh."""
+    model = model_of(plan, mesh.devices.flat[0].platform)
+    return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
+
+
+class Maker:
+    """Programs of one stage, with any number of workers at a time."""
+
+    def __init__(
+        self,
+        config: Config,
+        facts: Facts,
+        devices: Sequence[jax.Device],
+        source: data.Source,
+        options: Mapping[str, str],
+        before: tuple[int | None, ...],
+        stages: int,
+    ) -> None:
+        """``before`` are the choices of the stages before this one, of ``stages`` in all."""
+        self._config, self._facts, self._devices = config, facts, devices
+        self._source, self._options = source, options
+        self._before, self._stages = before, stages
+        self._made: dict[int | None, Programs] = {}
+        self.plan = self._plan(None)
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """Workers at a time that may be chosen; one where the configuration says it."""
+        if self.plan.config.batch.microbatch != "auto":
+            return (self.plan.microbatch,)
+        return microbatch_candidates(self.plan.config, self.plan.facts)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of compiling so far."""
+        return sum(programs.compile_s for programs in self._made.values())
+
+    def programs(self, microbatch: int | None) -> Programs:
+        """Those for so many workers at a time."""
+        if microbatch not in self._made:
+            plan = self._plan(microbatch)
+            mesh = parallel.make_mesh(self._devices, plan.members)
+            self._made[microbatch] = Programs(steps_of(plan, mesh, self._source), self._options)
+        return self._made[microbatch]
+
+    def _plan(self, microbatch: int | None) -> Plan:
+        index = len(self._before)
+        choices = (*self._before, microbatch, *[None] * (self._stages - index - 1))
+        return resolve(self._config, self._facts, microbatch=choices).stages[index]
+
+
+def fitting(maker: Maker, *, for_evaluation: bool = False) -> int:
+    """Return the most workers at a time whose largest program fits every process's devices.
+
+    Args:
+      maker: of the programs.
+      for_evaluation: fit the evaluation program instead of the train step, which is not compiled.
+    """
+    config, facts, candidates = maker.plan.config, maker.plan.facts, maker.candidates
+    local = jax.local_devices()
+    available = device_bytes(local[0], config.batch.memory_gib, len(local))
+    usable = agreed_minimum(int(available * (1 - config.batch.memory_margin)))
+
+    side = config.data.evaluation_size
+    seen = (side, side) if side else facts.image_shape[:2]
+
+    def needed(microbatch: int) -> int:
+        candidate = maker.programs(microbatch)
+        # Images that wait on the device while a step computes.
+        side = facts.stored_size
+        shape = (side, side, 3) if side else facts.image_shape
+        waiting = WAITING * candidate.steps.plan.local_images * math.prod(shape)
+        try:
+            if for_evaluation:
+                # Rectangular images are up to twice as large as the square ones.
+                factor = 2 if config.data.rectangular else 1
+                found = factor * program_bytes(candidate.evaluate(seen)) + waiting
+            else:
+                found = program_bytes(candidate.finish) + waiting
+        except jax.errors.JaxRuntimeError as error:
+            # Tuning kernels while compiling allocates too: what cannot even be tuned does not fit.
+            if not is_exhausted(error):
+                raise
+            found = _TOO_LARGE
+        # Processes that disagreed would compile different candidates and wait for each other.
+        return agreed_maximum(found)
+
+    pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)
+    small = 4 * pixels * _ACTIVATIONS < usable
+    return largest_that_fits(candidates, needed, usable, surely_small=small)

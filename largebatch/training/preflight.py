@@ -1,0 +1,122 @@
+"""What can be known to be wrong before a run of hours starts."""
+
+import dataclasses
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from largebatch import data
+from largebatch.config import Config, Plan, resolve
+from largebatch.data.open import facts_of, open_source
+from largebatch.errors import ConfigError, UserError
+from largebatch.parallel import processes
+from largebatch.tracking.compliance import check_log, rehearse
+from largebatch.tracking.mlperf import CLOSED_TARGET
+from largebatch.training.making import model_of
+from largebatch.training.memory import GIB
+
+LOG_BYTES = 2**28
+"""Of metrics, layers and TensorBoard events, generously."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preflight:
+    """A run that may start.
+
+    Attributes:
+        plan: what it resolves to.
+        rows: (label, value) of what was looked at, for people.
+    """
+
+    plan: Plan
+    rows: list[tuple[str, str]]
+
+
+def preflight(
+    config: Config, out: Path, *, devices: Sequence[jax.Device] | None = None
+) -> Preflight:
+    """Looks at configuration, data, devices, disk and, if there is to be one, the MLPerf log.
+
+    Of each split one example is read. Nothing is compiled.
+
+    Args:
+        config: what is to run.
+        out: directory that is to be written to.
+        devices: None for all devices of all processes.
+
+    Raises:
+        UserError: something that would stop the run, or make its log worthless.
+    """
+    devices = jax.devices() if devices is None else devices
+    splits = [open_source(config, split) for split in ("train", "validation")]
+    for split in splits:
+        # What cannot be decoded is for the run to count, against data.max_unreadable.
+        data.as_far_as_possible(split.read, np.zeros(1, np.int64))
+    on_device = config.data.crops == "device"
+    facts = facts_of(*splits, len(devices), jax.process_count(), crops_on_device=on_device)
+    plan = resolve(config, facts)
+    needed, free = checkpoint_bytes(plan) + LOG_BYTES, free_bytes(out)
+    if needed > free:
+        raise UserError(
+            f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f}; "
+            "free some, or use another directory"
+        )
+    rows = [
+        ("training data", splits[0].describe()),
+        ("validation data", splits[1].describe()),
+        (
+            "devices",
+            f"{len(devices)} × {devices[0].device_kind} in {jax.process_count()} process(es)",
+        ),
+        ("disk", f"{free / GIB:,.1f} GiB free, {needed / GIB:.2f} GiB needed"),
+    ]
+    if config.run.mlperf_log:
+        processes.first_process_does(lambda: check_rules(plan))
+        rows.append(("MLPerf log", f"{config.run.mlperf_log} division, as its checker wants it"))
+    return Preflight(plan, rows)
+
+
+def check_rules(plan: Plan) -> None:
+    """Asks MLPerf's checker about the log that a run of the plan would leave.
+
+    Raises:
+        ConfigError: it would be refused, whatever the accuracy.
+        UserError: mlperf-logging is not installed.
+    """
+    options = plan.config.run
+    if importlib.util.find_spec("mlperf_logging") is None:
+        raise UserError("run.mlperf_log needs mlperf-logging; install it with pip")
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory, f"result_{options.seed}.txt")
+        reached = options.target or CLOSED_TARGET
+        rehearse(
+            log,
+            plan,
+            division=options.mlperf_log,
+            accuracy=lambda epochs: reached * (epochs / plan.epochs),
+            target=options.target,
+        )
+        verdict = check_log(log)
+    if not verdict.accepted:
+        raise ConfigError(
+            f"run.mlperf_log={options.mlperf_log}: the division's rules refuse this recipe: "
+            f"{'; '.join(verdict.complaints)}; change it, or use run.mlperf_log=open"
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes free where a directory is, or will be."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    return shutil.disk_usage(existing).free
+
+
+def checkpoint_bytes(plan: Plan) -> int:
+    """Of the checkpoints kept at once: float32 parameters, velocities and statistics."""
+    params, stats = jax.eval_shape(model_of(plan).init, 0)
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, stats)]
+    return 4 * (2 * sizes[0] + sizes[1]) * (plan.config.run.keep_checkpoints + 1)

@@ -1,0 +1,89 @@
+"""A trace of a few steps, for XProf and ``scripts/report.py --trace``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from largebatch.errors import one_line
+from largebatch.training.clock import Clock
+
+PyTree = Any
+
+
+class Profiler:
+    """Traces the steps of a range, and nothing else that the run does.
+
+    What was dispatched before is waited for at both ends, so that the trace holds whole steps and
+    those only; the steps in between overlap as they do without it. Where the range meets an
+    evaluation, a checkpoint or the end of a stage, it ends there. None of it is training time.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[int, int] | None,
+        place: Path,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Trace to a folder.
+
+        Args:
+          steps: the first and the last; None traces nothing.
+          place: the folder.
+          clock: of training, which stands still meanwhile.
+          tell: is told where the trace is, or why there is none.
+        """
+        self._steps, self._place = steps, place
+        self._clock, self._tell = clock, tell
+        self._from: int | None = None
+        """The first step of the trace that is under way."""
+
+    def before(self, step: int, state: PyTree) -> None:
+        """Step number ``step`` is about to be dispatched, on ``state``.
+
+        A turn that begins within the range traces the rest of it.
+        """
+        if self._steps is None or self._from or not self._steps[0] <= step <= self._steps[1]:
+            return
+        jax.block_until_ready(state)
+        options = jax.profiler.ProfileOptions()
+        # Calls of Python functions fill a trace with millions of events that no share is made of.
+        options.python_tracer_level = 0
+        self._attempt(lambda: jax.profiler.start_trace(str(self._place), profiler_options=options))
+        self._from = step if self._steps else None
+
+    def after(self, step: int, state: PyTree, *, last: bool = False) -> None:
+        """Step ``step`` has been dispatched and leads to ``state``.
+
+        Args:
+          step: its number.
+          state: after it.
+          last: whether something else than a step comes next.
+        """
+        if self._from and (last or step >= self._steps[1]):
+            jax.block_until_ready(state)
+            first, done = self._from, self._attempt(jax.profiler.stop_trace)
+            self._steps = self._from = None
+            if done:
+                self._tell(f"profile of steps {first} to {step}: {self._place}")
+
+    def close(self) -> None:
+        """Drop a trace that an error has cut off."""
+        if self._from:
+            self._steps = self._from = None
+            self._attempt(jax.profiler.stop_trace)
+
+    def _attempt(self, action: Callable[[], None]) -> bool:
+        """A trace that cannot be made, for want of room say, ends no training."""
+        self._clock.pause()
+        try:
+            action()
+        except Exception as error:
+            self._steps = None
+            self._tell(f"warning: no profile: {one_line(error)}")
+            return False
+        finally:
+            self._clock.start()
+        return True

@@ -1,0 +1,370 @@
+"""One invocation of the trainer, in a working directory, with what people see of it."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from largebatch import tracking
+from largebatch.checkpoint import run_directory as workdir
+from largebatch.checkpoint.arrays import on_devices
+from largebatch.checkpoint.directories import Stored, has_checkpoints
+from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.config import Config, changed
+from largebatch.config.checks import check_ranges
+from largebatch.errors import ConfigError
+from largebatch.fault_tolerance import IDLE, Guard, Interrupted
+from largebatch.files import write_json
+from largebatch.parallel import processes
+from largebatch.tracking.summary import Status
+from largebatch.training import description as describe
+from largebatch.training import history
+from largebatch.training.build import Opened, Run, opened
+from largebatch.training.dry_run import dry_run
+from largebatch.training.evaluation import evaluate, with_final_statistics
+from largebatch.training.failures import full_disk_explained, out_of_memory_explained
+from largebatch.training.initialization import initial_state
+from largebatch.training.loop import Loop
+from largebatch.training.preflight import check_rules
+from largebatch.training.request import Request
+from largebatch.training.request import check as check_request
+from largebatch.training.state import TrainState
+from largebatch.training.warm_up import warm_up
+
+if TYPE_CHECKING:  # weights are read by few runs
+    from largebatch.weights import Weights
+
+
+def run(
+    config: Config,
+    request: Request,
+    *,
+    hosts: str = "one process",
+    devices: Sequence[jax.Device] | None = None,
+    guard: Guard = IDLE,
+) -> tracking.Summary | None:
+    """Train, evaluate or rehearse, as asked.
+
+    Args:
+      config: what to run.
+      request: what to do, and where.
+      hosts: how the processes found each other, for people.
+      devices: None for all devices of all processes.
+      guard: asks the run to stop, and ends it where it cannot be asked.
+
+    Returns:
+      The summary; None for a dry run.
+
+    Raises:
+      UserError: anything that the user can mend.
+      Interrupted: the run was asked to stop; the same command resumes.
+    """
+    began = time.perf_counter()
+    console = tracking.Console(quiet=jax.process_index() != 0)
+    weights = _check_early(config, request)
+    free = request.eval_only or request.dry_run  # may share the directory with a training
+    with (
+        full_disk_explained(request.workdir),
+        contextlib.nullcontext()
+        if free
+        else workdir.held(request.workdir, guard, console.note, began),
+        contextlib.ExitStack() as closing,
+    ):
+        with guard.section("compile"):  # a data set may take long to open
+            found = opened(config, console, devices)
+        checkpoints, stored = None, None
+        if not (request.dry_run or request.resume == "never"):
+            # All that a checkpoint decides is known before anything is compiled.
+            checkpoints = _open_checkpoints(config, request, console)
+            closing.enter_context(contextlib.closing(checkpoints))
+            stored = _newest(found, request, checkpoints)
+            if not request.eval_only and (done := _complete(found, request, stored)) is not None:
+                return done
+        with guard.section("compile"):  # the search for a microbatch compiles
+            made = found.build(evaluated_step=stored.step if request.eval_only else None)
+        rows = describe.plan_rows(made, hosts)
+        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
+        if config.batch.deadline_s and made.plan.microbatches == 1:
+            console.warn(
+                "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
+                f"batch.microbatch below {made.plan.microbatch}"
+            )
+        with out_of_memory_explained(made):
+            if request.dry_run:
+                dry_run(made, request.workdir, guard, weights)
+                return None
+            if checkpoints is None:
+                checkpoints = _open_checkpoints(config, request, console)
+                closing.enter_context(contextlib.closing(checkpoints))
+            guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
+            session = _Session(made, request, checkpoints, stored, began, guard, weights)
+            return session.evaluate() if request.eval_only else session.train()
+
+
+def _check_early(config: Config, request: Request) -> "Weights | None":
+    """Refuse, before data is opened, what needs no data to be refused.
+
+    Returns:
+      The weights to begin with, if a fresh run begins with some.
+
+    Raises:
+      UserError: a number is out of range, a tracker is unknown or not installed, the run to
+        evaluate or resume does not exist, or the weights to begin with cannot be read.
+    """
+    check_ranges(config)
+    for name in config.run.trackers:
+        tracking.check_installed(name)
+    check_request(config, request)
+    begin = config.model.init_from
+    if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):
+        return None  # a resumed run has its own; the file may be gone
+    from largebatch import weights
+
+    return weights.read(Path(begin))
+
+
+def _open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
+    """Those in the working directory, which is made or cleared as asked."""
+    if not request.eval_only:
+        moved = processes.first_process_does(
+            lambda: workdir.prepare(request.workdir, anew=request.resume == "never")
+        )
+        if moved:
+            console.note(f"the earlier run in {request.workdir} is now in {moved}")
+    return Checkpoints(
+        request.checkpoints,
+        keep=config.run.keep_checkpoints,
+        warn=console.warn,
+        read_only=request.eval_only,
+    )
+
+
+def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored | None:
+    """The newest checkpoint; None if training is to start from the beginning.
+
+    Raises:
+      CheckpointError: it is of another run, or there is none and one is needed.
+      ConfigError: a clocked run cannot be resumed.
+    """
+    stored = checkpoints.newest(found.plan, found.stored)
+    if stored is None and request.needs_checkpoint:
+        raise request.no_checkpoint()
+    clocked = found.config.run.mlperf_log
+    if clocked and stored is not None and not request.eval_only:
+        raise ConfigError(
+            f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
+            f"one at step {stored.step}; use --resume=never, or --config.run.mlperf_log= to "
+            "continue without the log"
+        )
+    return stored
+
+
+def _complete(found: Opened, request: Request, stored: Stored | None) -> tracking.Summary | None:
+    """The summary of the run, if there is nothing left of it to do; None otherwise."""
+    steps = found.plan.steps
+    summary = tracking.Summary.read(request.workdir)
+    at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
+    complete = summary is not None and summary.status == "complete" and summary.steps == steps
+    if not processes.agreed_minimum(int(at_end and complete)):
+        return None
+    again = describe.command(request.recipe, request.workdir, request.overrides)
+    rows = [
+        *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
+        ("checkpoint", str(request.checkpoints / str(steps))),
+        ("evaluate", f"{again} --eval_only"),
+        ("train again", f"{again} --resume=never"),
+    ]
+    found.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    return summary
+
+
+class _Session:
+    """A run with its directory opened."""
+
+    def __init__(
+        self,
+        made: Run,
+        request: Request,
+        checkpoints: Checkpoints,
+        stored: Stored | None,
+        began: float,
+        guard: Guard,
+        weights: "Weights | None",
+    ) -> None:
+        self.made = made
+        self.request = request
+        self.checkpoints = checkpoints
+        self.stored = stored
+        self.began = began
+        self.guard = guard
+        self.weights = weights
+        self.console = made.console
+        step = None if stored is None else stored.step
+        if not request.eval_only and step != made.plan.steps:
+            checkpoints.check_space(made.programs.stored)
+
+    def train(self) -> tracking.Summary:
+        """Train from the newest checkpoint or from the start."""
+        made, plan, request = self.made, self.made.plan, self.request
+        clocked = plan.config.run.mlperf_log
+        if self.stored is not None and plan.stop_after_step <= self.stored.step < plan.steps:
+            self.console.warn(
+                f"run.stop_after={plan.config.run.stop_after!r} is reached already: the newest "
+                f"checkpoint is of step {self.stored.step:,}; nothing is trained"
+            )
+        if clocked:
+            processes.first_process_does(lambda: check_rules(plan))
+        progress = self._stored_progress()
+        with (
+            self.guard.section("compile"),
+            self.console.compiling("initialisation, train step and evaluation"),
+        ):
+            made.prepare()
+            if clocked:
+                warm_up(made)
+            state = self._state()
+        status: Status = "failed"
+        written = self._history(progress)
+        with contextlib.closing(written.tracker):
+            self._connect_unreadable()
+            loop = Loop(
+                made,
+                written.tracker,
+                self.checkpoints,
+                progress,
+                self.began,
+                self.guard,
+                target=written.target,
+                profile=request.workdir / "profile" if jax.process_index() == 0 else None,
+            )
+            if jax.process_index() == 0:
+                self.guard.finally_do(
+                    "summary", lambda status, _: loop.summary(status).write(request.workdir)
+                )
+            self.guard.keep_stacks(request.workdir)
+            try:
+                with self.guard.section("step"):
+                    loop.train(state)
+                self._saved(loop)
+                status = "complete" if loop.step == plan.steps else "stopped"
+            except Interrupted as reason:
+                self._saved(loop)
+                status = "preempted"
+                raise Interrupted(
+                    f"{reason}; saved at step {self.checkpoints.latest_step():,}",
+                    then="the clock cannot be stopped: start again with --resume=never"
+                    if clocked
+                    else reason.then,
+                ) from reason
+            finally:
+                summary = loop.summary(status)
+                if jax.process_index() == 0:
+                    summary.write(request.workdir)
+        self._close(summary, loop)
+        return summary
+
+    def _connect_unreadable(self) -> None:
+        """Have every example that cannot be decoded told and listed; each process lists its own."""
+        process = jax.process_index()
+        path = self.request.workdir / f"unreadable_{process}.jsonl"
+
+        def report(name: str, reason: str) -> None:
+            with path.open("a") as stream:
+                stream.write(json.dumps({"name": name, "reason": reason}) + "\n")
+            if process == 0:
+                self.console.warn(f"{name} cannot be decoded: {reason}; listed in {path}")
+
+        for split in self.made.unreadable.values():
+            split.connect(report, str(path))
+
+    def _saved(self, loop: Loop) -> None:
+        """When the newest checkpoint is on disk; no process leaves process 0 alone with it."""
+        since = time.perf_counter()
+        with self.guard.section("checkpoint"):
+            processes.first_process_does(self.checkpoints.wait)
+        loop.clock.checkpoint_s += time.perf_counter() - since
+
+    def evaluate(self) -> tracking.Summary:
+        """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
+        progress = self._stored_progress()
+        self.made.warn_of_unreadable()
+        with self.guard.section("compile"), self.console.compiling("evaluation"):
+            stage = self.made.stage_at(progress.step)
+            for view in stage.validation_views:
+                stage.programs.evaluate(view.shape)
+            state = stage.placed(self._state())
+        with self.guard.section("evaluation"):
+            state = with_final_statistics(stage, state, progress.samples, self.guard)
+            result = evaluate(stage, state, self.guard)
+        summary = tracking.Summary(
+            status="evaluated",
+            top1=result.top1,
+            top5=result.top5,
+            loss=result.loss,
+            steps=progress.step,
+            samples=progress.samples,
+            wall_s=time.perf_counter() - self.began,
+            compile_s=self.made.compile_s,
+            images_per_s=result.images / result.seconds,
+        )
+        if jax.process_index() == 0:
+            write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
+        rows = [
+            *describe.result_rows(result, self.made.plan.facts.classes),
+            ("checkpoint", self._checkpoint(progress.step)),
+        ]
+        self.console.closing(rows, f"evaluated at step {progress.step}")
+        return summary
+
+    def _stored_progress(self) -> Progress:
+        """The newest checkpoint's progress, its plan compared to this one; zero without one."""
+        if self.stored is None:
+            return Progress()
+        self.console.note(f"resuming from {self._checkpoint(self.stored.step)}")
+        if self.stored.table:
+            self.console.warn(f"options that differ from the checkpoint's:\n{self.stored.table}")
+        return self.stored.progress
+
+    def _state(self) -> TrainState:
+        if self.stored is None:
+            return initial_state(self.made, self.weights)
+        programs = self.made.programs
+        stored, self.stored = self.stored, None  # as large on the host as on a device
+        return programs.steps.restored(on_devices(stored.state, programs.stored))
+
+    def _history(self, progress: Progress) -> history.History:
+        made, place = self.made, self.request.workdir
+        opened = processes.first_process_does(
+            lambda: history.opened(made, place, progress, self.began)
+        )
+        return opened or history.nothing()
+
+    def _checkpoint(self, step: int) -> str:
+        """A checkpoint as people name it: in the directory that they gave."""
+        return str(self.request.checkpoints / str(step))
+
+    def _close(self, summary: tracking.Summary, loop: Loop) -> None:
+        request, again = self.request, (self.request.recipe, self.request.workdir)
+        if summary.status == "stopped":
+            kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
+            following = describe.command(*again, kept)
+        else:
+            following = f"python scripts/report.py {shlex.quote(str(request.workdir))}"
+        rows = [
+            *describe.result_rows(loop.result, self.made.plan.facts.classes),
+            *loop.target.rows(),
+            ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
+            ("throughput", f"{summary.images_per_s:,.0f} images/s"),
+            ("memory", describe.memory(self.made)),
+            ("checkpoint", self._checkpoint(summary.steps)),
+            ("next", following),
+        ]
+        self.console.closing(
+            rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
+        )

@@ -1,0 +1,337 @@
+"""The functions of a step. Pure; each is jitted over the mesh and compiled once.
+
+A step of k microbatches is k − 1 calls of ``accumulate``, which computes gradients and crosses no
+network, and one of ``finish``, whose backward pass reduces each bucket as soon as it is complete
+and which then updates. With k = 1 only ``finish`` runs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+
+from largebatch import parallel
+from largebatch.config import Plan
+from largebatch.data.device_crops import crop_and_resize
+from largebatch.fault_tolerance.health import kept
+from largebatch.models import BatchMode, Model
+from largebatch.models.loss import Sums, classification_sums
+from largebatch.optim import Rates, global_norm
+from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.parallel.backward_times import shapes_of
+from largebatch.parallel.bucket_planner import gradient_buckets
+from largebatch.parallel.transfer import Images
+from largebatch.training import statistics
+from largebatch.training.state import Carry, Metrics, TrainState
+from largebatch.training.update import Replicated, Sharded, Update
+from largebatch.trees import flatten_paths, unflatten_paths
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The step functions of a plan on a mesh."""
+
+    plan: Plan
+    model: Model
+    optimizer: optax.GradientTransformationExtraArgs
+    mesh: Mesh
+    mean: tuple[float, ...]
+    """Of the images' channels, in grey levels 0 to 255."""
+    std: tuple[float, ...]
+    dtype: str = "float32"
+    """Of parameters, statistics and sums; tests prove equalities in float64."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether processes tell each other something with every step."""
+        return self.plan.facts.processes > 1 or bool(self.plan.config.batch.deadline_s)
+
+    @property
+    def computes_alone(self) -> bool:
+        """Whether a step has microbatches for which a device needs no other."""
+        return self.plan.microbatches > 1 and self.plan.members == 1
+
+    @property
+    def unoptimised(self) -> dict[str, int] | None:
+        """Options for programs of many small parts that run now and then."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return {"xla_backend_optimization_level": 0} if on_cpu else None
+
+    @functools.cached_property
+    def own_devices(self) -> int:
+        """Devices of this process; counted once, for a pod has thousands."""
+        start, stop = parallel.local_rows(self.mesh, self.mesh.size)
+        return stop - start
+
+    @functools.cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The static groups in which gradients are reduced."""
+        return gradient_buckets(
+            shapes_of(self.model),
+            self.plan.config.comm,
+            tuple(self.mesh.devices.flat),
+            images=self.plan.local_images,
+            image_shape=self.plan.facts.image_shape,
+            dtype=self.plan.config.model.dtype,
+        )
+
+    @functools.cached_property
+    def update(self) -> Update:
+        """How gradients become new parameters."""
+        parts = self.optimizer, self.buckets, self.plan.config.comm.wire
+        sharded = self.plan.config.optimizer.update == "sharded"
+        return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
+
+    @functools.cached_property
+    def specs(self) -> TrainState:
+        """How the state lies on the devices, a prefix of its tree."""
+        params, _ = jax.eval_shape(self.model.init, 0)
+        state = jax.eval_shape(self.update.init, params)
+        return TrainState(REPLICATED, REPLICATED, self.update.specs(state))
+
+    @functools.cached_property
+    def init(self) -> Callable[[np.int32], TrainState]:
+        """Seed → state. Every device computes it for itself; nothing is sent."""
+
+        def init(seed: jax.Array) -> TrainState:
+            params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
+            return TrainState(params, stats, self.update.init(params))
+
+        # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
+        # second to run as it is.
+        shardings = parallel.placed(self.mesh, self.specs)
+        return jax.jit(init, out_shardings=shardings, compiler_options=self.unoptimised)
+
+    @functools.cached_property
+    def stored(self) -> Callable[[TrainState], TrainState]:
+        """State → the state as checkpoints hold it, whatever the devices and the update are."""
+
+        def stored(state: TrainState) -> TrainState:
+            return state._replace(optimizer=self.update.stored(state.optimizer, state.params))
+
+        return jax.jit(stored, out_shardings=parallel.replicated(self.mesh))
+
+    @functools.cached_property
+    def restored(self) -> Callable[[TrainState], TrainState]:
+        """The inverse of ``stored``."""
+
+        def restored(state: TrainState) -> TrainState:
+            return state._replace(optimizer=self.update.restored(state.optimizer))
+
+        return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
+
+    @functools.cached_property
+    def finite(self) -> Callable[[TrainState], jax.Array]:
+        """State → whether all its numbers are finite."""
+
+        def finite(state: TrainState) -> jax.Array:
+            return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
+
+        return jax.jit(
+            finite,
+            out_shardings=parallel.replicated(self.mesh),
+            compiler_options=self.unoptimised,
+        )
+
+    @functools.cached_property
+    def empty_carry(self) -> Callable[[], Carry]:
+        """A carry of zeros."""
+        totals = sum(x.size for x in jax.tree.leaves(jax.eval_shape(self.model.init, 0)[1]))
+
+        def empty() -> Carry:
+            sizes = [bucket.size for bucket in self.buckets]
+            *gradients, sums = (
+                jnp.zeros((self.mesh.size, size), self.dtype)
+                for size in [*sizes, totals + len(Sums._fields)]
+            )
+            return Carry(tuple(gradients), sums)
+
+        return jax.jit(empty, out_shardings=parallel.split(self.mesh))
+
+    @functools.cached_property
+    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], Carry]:
+        """(params, stats, carry, images, labels) → carry, with this microbatch added."""
+
+        def accumulate(
+            params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
+        ) -> Carry:
+            gradients, totals = jax.grad(self._loss, has_aux=True)(params, stats, images, labels)
+            flat = flatten_paths(gradients)
+            added = tuple(
+                held + parallel.flatten([flat[path] for path in bucket.paths])
+                for held, bucket in zip(carry.gradients, self.buckets, strict=True)
+            )
+            return Carry(added, carry.totals + ravel_pytree(totals)[0])
+
+        mapped = parallel.map_over(
+            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), SPLIT
+        )
+        return jax.jit(mapped, donate_argnums=2)
+
+    @functools.cached_property
+    def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
+        """(state, carry, images, labels, rates, told) → (state, metrics): the last microbatch.
+
+        ``carry`` is None where a step is one microbatch. ``told``, of which only several processes
+        or a deadline make use (``tells``), is a row for each device: whether its process wants to
+        stop, and how many microbatches it has left out of ``carry``. Gradients and statistics are
+        then means over what was computed; with nothing left out, to the bit what they always are.
+        """
+
+        def finish(
+            state: TrainState,
+            carry: Carry | None,
+            images: Images,
+            labels: jax.Array,
+            rates: Rates,
+            told: jax.Array | None = None,
+        ) -> tuple[TrainState, Metrics]:
+            held = None if carry is None else [g[0] for g in carry.gradients]
+
+            def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
+                hooked = self.update.hook(state.params, handles, held)
+                return self._loss(unflatten_paths(hooked), state.stats, images, labels)
+
+            handles = self.update.handles(state.params)
+            gradients, totals = jax.grad(loss, has_aux=True)(handles)
+            if self.plan.loss_scale != 1:
+                gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
+            flat, unravel = ravel_pytree(totals)
+            flat = flat if carry is None else flat + carry.totals[0]
+            flat, heard = parallel.sum_over_devices((flat, None if told is None else told[0]))
+            batch, sums = unravel(flat)
+            stop, left_out = (None, None) if heard is None else heard
+            microbatches = self.mesh.size * self.plan.microbatches
+            if self.plan.config.batch.deadline_s:
+                # Without a branch of its own the update would be compiled together with the factor
+                # and round differently, also where it is 1.
+                weight = microbatches / (microbatches - left_out)
+                gradients = jax.lax.cond(
+                    left_out > 0,
+                    lambda tree: jax.tree.map(lambda g: g * weight, tree),
+                    lambda tree: tree,
+                    gradients,
+                )
+                microbatches = microbatches - left_out
+            params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
+            spans = microbatches * self.plan.spans_per_microbatch
+            stats = statistics.moving_average(
+                state.stats,
+                jax.tree.map(lambda x: x / spans, batch),
+                statistics.share_kept(rates.step, self.plan.norm_momentum),
+            )
+            new = TrainState(params, stats, optimizer)
+            metrics = Metrics(
+                loss=sums.loss / sums.count,
+                top1=sums.top1 / sums.count,
+                top5=sums.top5 / sums.count,
+                gradient_norm=global_norm(optimizer.report),
+                stop=stop,
+                left_out=left_out,
+            )
+            if self.plan.config.health.policy == "skip":
+                new = kept(state, new, metrics.loss, metrics.gradient_norm)
+            return new, metrics
+
+        mapped = parallel.map_over(
+            self.mesh,
+            finish,
+            (self.specs, SPLIT, SPLIT, SPLIT, REPLICATED, SPLIT),
+            (self.specs, REPLICATED),
+        )
+        return jax.jit(mapped, donate_argnums=0)
+
+    def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
+        """(params, stats, images, labels, weights, told) → sums over all devices, of the last too.
+
+        ``told`` is None, or 1 for each device whose process wants the run to stop.
+
+        Args:
+          shape: height and width at which the images are seen.
+        """
+        smoothing = self.plan.config.loss.label_smoothing
+
+        def evaluate(
+            params: PyTree,
+            stats: PyTree,
+            images: Images,
+            labels: jax.Array,
+            weights: jax.Array,
+            told: jax.Array | None = None,
+        ) -> tuple[Sums, jax.Array | None]:
+            pixels = self._pixels(images, shape)
+            logits = self.model.apply(params, stats, pixels)
+            if self.plan.config.data.evaluation_flip:
+                mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
+                logits = (logits + mirrored) / 2
+            sums = classification_sums(logits, labels, weights, smoothing)
+            return parallel.sum_over_devices((sums, None if told is None else told[0]))
+
+        mapped = parallel.map_over(
+            self.mesh, evaluate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT, SPLIT), REPLICATED
+        )
+        return jax.jit(mapped)
+
+    @functools.cached_property
+    def measure_statistics(self) -> Callable[[PyTree, PyTree, Images], PyTree]:
+        """(params, stats, images) → batch statistics with squared means.
+
+        Averaged over all spans of this microbatch on all devices.
+        """
+        mode = dataclasses.replace(self._mode, unbiased=False)
+
+        def measure(params: PyTree, stats: PyTree, images: Images) -> PyTree:
+            _, batch = self.model.apply_train(params, stats, self._pixels(images), mode)
+            sums = statistics.sum_over_spans(statistics.with_squared_means(batch))
+            spans = self.mesh.size * self.plan.spans_per_microbatch
+            return jax.tree.map(lambda x: x / spans, parallel.sum_over_devices(sums))
+
+        mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
+        return jax.jit(mapped)
+
+    @property
+    def _mode(self) -> BatchMode:
+        return BatchMode(
+            spans=self.plan.spans_per_microbatch,
+            members=self.plan.members,
+            member_sum=parallel.member_sum,
+            unbiased=self.plan.config.norm.running_variance == "unbiased",
+        )
+
+    def _loss(
+        self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
+        """This microbatch's share of the batch's mean loss, scaled; (statistics, metrics) sums."""
+        logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
+        weights = jnp.ones(labels.shape, logits.dtype)
+        sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
+        weight = self.plan.loss_scale / self.plan.samples_per_step
+        return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
+
+    def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
+        """Floats of mean 0 and deviation 1, cut out of decoded pictures first if those are given.
+
+        Args:
+          images: as they were sent.
+          shape: height and width to cut at; None is the training's.
+        """
+        if isinstance(images, tuple):
+            pictures, crops = images
+            images = crop_and_resize(
+                pictures,
+                crops[:, :4],
+                crops[:, 4] != 0,
+                shape or self.plan.facts.image_shape[:2],
+                resampling=self.plan.config.data.resampling,
+            )
+        mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
+        return (images.astype(self.dtype) - mean) / std

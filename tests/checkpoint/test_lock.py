@@ -1,0 +1,309 @@
+"""Two runs in one directory: one of them is refused, whatever moment and host it comes from."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from largebatch.checkpoint import lock
+from largebatch.checkpoint import run_directory as workdir
+from largebatch.checkpoint.lock import hold
+from largebatch.checkpoint.lock_holder import state
+from largebatch.errors import UserError
+from largebatch.files import replacing
+
+FAST = {"every_s": 0.02, "patience_s": 0.4}
+HOLDER = """
+import sys
+from pathlib import Path
+from largebatch.errors import UserError
+from largebatch.checkpoint.lock import hold
+patience_s = float(sys.argv[1])
+for line in sys.stdin:
+    try:
+        with hold(Path(line.strip()), note=lambda m: None, lost=lambda m: print("lost", m),
+                  every_s=0.02, patience_s=patience_s):
+            print("won", flush=True)
+            sys.stdin.readline()
+    except UserError as error:
+        print(f"refused: {error}", flush=True)
+        sys.stdin.readline()
+    print("free", flush=True)
+"""
+
+
+class Holder:
+    """Another process, which takes a lock and lets it go when told."""
+
+    def __init__(self, patience_s=0.4):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(patience_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, line):
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        return self.process.stdout.readline().strip()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def holders():
+    with contextlib.ExitStack() as stack:
+
+        def make(count, patience_s=0.4):
+            return [
+                stack.enter_context(contextlib.closing(Holder(patience_s))) for _ in range(count)
+            ]
+
+        yield make
+
+
+def taken(directory, **options):
+    """Holds the lock; what was noted."""
+    said = []
+    with hold(directory, note=said.append, lost=said.append, **FAST | options):
+        assert stored(directory)["pid"] == os.getpid()
+    assert not list(directory.iterdir())
+    return said
+
+
+def stored(directory):
+    return json.loads((directory / lock.NAME).read_text())
+
+
+def leave(directory, **changes):
+    """A lock file as a process of this system would leave it, with changes."""
+    (directory / lock.NAME).unlink(missing_ok=True)
+    with hold(directory, note=print, lost=print):
+        content = stored(directory)
+    (directory / lock.NAME).write_text(json.dumps(content | changes))
+    return content | changes
+
+
+def test_a_lock_names_its_holder_beats_and_goes(tmp_path):
+    directory = tmp_path / "new" / "run"
+    with hold(directory, note=pytest.fail, lost=pytest.fail, **FAST):
+        first = stored(directory)
+        assert first["pid"] == os.getpid()
+        limit = time.monotonic() + 10
+        while stored(directory)["beat"] < 3 and time.monotonic() < limit:
+            time.sleep(0.01)
+        later = stored(directory)
+        assert later.pop("beat") >= 3
+        assert first.pop("beat") < 3
+        assert later == first
+        # `prepare` puts an earlier run aside, not the lock of this one.
+        (directory / "metrics.jsonl").touch()
+        assert workdir.prepare(directory, anew=True) == directory / "previous" / "1"
+        assert stored(directory)["token"] == first["token"]
+    assert not (directory / lock.NAME).exists()
+    with pytest.raises(KeyError), hold(directory, note=pytest.fail, lost=pytest.fail):
+        raise KeyError
+    assert not (directory / lock.NAME).exists()
+    assert not [t for t in threading.enumerate() if t.name == "largebatch-lock"]
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holders):
+    (other,) = holders(1)
+    other.ask(tmp_path)
+    assert other.answer() == "won"
+    began = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        taken(tmp_path, patience_s=60.0)
+    assert time.monotonic() - began < 10  # a process of this system is looked up, not watched
+    message = str(caught.value)
+    assert "\n" not in message
+    for words in (
+        f"{tmp_path} is in use by process {other.process.pid} on ",
+        f"since {stored(tmp_path)['taken']}, heartbeat 0 s ago",
+        "give another --workdir, or stop that process",
+    ):
+        assert words in message
+    # Stopped, it does not beat, and lives.
+    other.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(UserError, match="in use"):
+        taken(tmp_path)
+    other.process.kill()
+    while state(other.process.pid)[0] not in ("Z", ""):
+        time.sleep(0.01)
+    # Killed, though nobody has waited for it: a zombie.
+    began = time.monotonic()
+    (said,) = taken(tmp_path, patience_s=60.0)
+    assert time.monotonic() - began < 10
+    assert f"process {other.process.pid} on" in said
+    assert said.endswith("that process is gone")
+
+
+def test_a_process_of_the_same_number_is_another(tmp_path):
+    mine = leave(tmp_path)
+    if mine["started"] is None:
+        pytest.skip("this system does not tell when a process started")
+    with pytest.raises(UserError, match="in use"):
+        taken(tmp_path)
+    leave_started = mine | {"started": mine["started"] - 1}
+    (tmp_path / lock.NAME).write_text(json.dumps(leave_started))
+    assert "gone" in taken(tmp_path)[0]
+
+
+@pytest.mark.parametrize("changed", ["host", "system"])
+def test_elsewhere_a_heartbeat_that_stands_still_is_stale(tmp_path, changed):
+    leave(tmp_path, **{changed: "elsewhere", "pid": 1})
+    began = time.monotonic()
+    waits, takes = taken(tmp_path)
+    assert time.monotonic() - began >= FAST["patience_s"]
+    assert "taking it over if there is no heartbeat within 0 s" in waits
+    assert takes.endswith("no heartbeat within 0 s")
+
+
+def test_elsewhere_a_heartbeat_that_moves_is_alive(tmp_path):
+    left = leave(tmp_path, host="elsewhere")
+    path = tmp_path / lock.NAME
+    ended = threading.Event()
+
+    def beat():
+        while not ended.wait(0.02):
+            left["beat"] += 1
+            with replacing(path) as stream:
+                stream.write(json.dumps(left).encode())
+
+    other = threading.Thread(target=beat)
+    other.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(UserError, match=r"in use by process .* on elsewhere"):
+            taken(tmp_path, patience_s=30.0)
+        assert time.monotonic() - began < 15  # it is seen at once, not at the end of the patience
+    finally:
+        ended.set()
+        other.join()
+    assert stored(tmp_path)["token"] == left["token"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\x00\xff",
+        b"null",
+        b"[[[[",
+        b'{"pid": 1}',
+        b'{"host":"a","system":"","pid":-1,"started":1,"taken":"","token":"%s"}' % (b"a" * 32),
+        b'{"host":"a","system":"","pid":7,"started":1,"taken":"","token":"../../x"}',
+    ],
+)
+def test_a_damaged_lock_is_judged_by_its_age(tmp_path, content):
+    (tmp_path / lock.NAME).write_bytes(content)
+    began = time.monotonic()
+    waits, takes = taken(tmp_path)
+    assert time.monotonic() - began >= FAST["patience_s"]
+    assert "lock.json is damaged" in waits
+    assert "lock.json is damaged" in takes
+
+
+def test_who_loses_its_lock_is_told_and_leaves_it(tmp_path):
+    said = []
+    told = threading.Event()
+    with hold(tmp_path, note=pytest.fail, lost=lambda m: (said.append(m), told.set()), **FAST):
+        other = stored(tmp_path) | {"token": "b" * 32, "pid": 4242, "host": "elsewhere"}
+        with replacing(tmp_path / lock.NAME) as stream:
+            stream.write(json.dumps(other).encode())
+        assert told.wait(10)
+        time.sleep(5 * FAST["every_s"])
+    assert len(said) == 1
+    assert "was taken by process 4242 on elsewhere" in said[0]
+    assert stored(tmp_path) == other
+
+
+def test_a_lock_deleted_by_hand_comes_back(tmp_path):
+    with hold(tmp_path, note=pytest.fail, lost=pytest.fail, **FAST):
+        token = stored(tmp_path)["token"]
+        (tmp_path / lock.NAME).unlink()
+        limit = time.monotonic() + 10
+        while not (tmp_path / lock.NAME).exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert stored(tmp_path)["token"] == token
+
+
+def test_who_died_while_taking_over_is_in_nobodys_way(tmp_path):
+    dead = {"started": 1} if leave(tmp_path)["started"] else {"pid": 2**22 + 1}
+    first = leave(tmp_path, **dead)
+    second = leave(tmp_path, **dead)
+    third = leave(tmp_path, **dead)
+    # The second died about to replace the first, the third about to replace the second.
+    (tmp_path / lock.NAME).write_text(json.dumps(first))
+    (tmp_path / f".lock.json.{first['token']}").write_text(json.dumps(second))
+    (tmp_path / f".lock.json.{second['token']}").write_text(json.dumps(third))
+    assert len(taken(tmp_path)) == 3  # and nothing is left in the directory
+
+
+def test_a_living_process_that_takes_over_is_respected(tmp_path, holders):
+    (other,) = holders(1)
+    dead = {"started": 1} if leave(tmp_path)["started"] else {"pid": 2**22 + 1}
+    stale = leave(tmp_path, **dead)
+    alive = leave(tmp_path)
+    claim = tmp_path / f".lock.json.{stale['token']}"
+    (tmp_path / lock.NAME).write_text(json.dumps(stale))
+    claim.write_text(json.dumps(alive))
+    other.ask(tmp_path)
+    assert other.answer().startswith(f"refused: {tmp_path} is in use by process {os.getpid()} on")
+    assert stored(tmp_path) == stale
+    assert json.loads(claim.read_text()) == alive
+
+
+def test_a_directory_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "run" / lock.NAME).mkdir(parents=True)
+    for directory in (tmp_path / "file" / "run", tmp_path / "run"):
+        with pytest.raises(UserError, match=r"cannot be written to .*; use another --workdir"):
+            taken(directory)
+
+
+ROUNDS = 40
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["none", "dead", "damaged", "elsewhere"])
+def test_of_many_that_come_at_once_exactly_one_wins(tmp_path, holders, kind):
+    rounds = ROUNDS if kind in ("none", "dead") else ROUNDS // 10
+    others = holders(4, patience_s=0.1)
+    for number in range(rounds):
+        directory = tmp_path / str(number)
+        if kind != "none":
+            left = leave(directory)
+            dead = {"started": 1} if left["started"] else {"pid": 2**22 + 1}
+            text = json.dumps(left | (dead if kind == "dead" else {"host": "elsewhere"}))
+            (directory / lock.NAME).write_text("" if kind == "damaged" else text)
+        for other in others:
+            other.ask(directory)
+        answers = [other.answer() for other in others]
+        assert sorted(answer.partition(":")[0] for answer in answers) == [
+            "refused",
+            "refused",
+            "refused",
+            "won",
+        ], answers
+        winner = others[answers.index("won")]
+        assert stored(directory)["pid"] == winner.process.pid
+        for other in others:
+            other.ask("")
+        assert {other.answer() for other in others} == {"free"}
+        assert not list(directory.iterdir())

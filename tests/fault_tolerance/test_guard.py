@@ -1,0 +1,186 @@
+"""The guard in processes of its own: it ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from largebatch.config.sections import Health
+from largebatch.fault_tolerance import Guard, Interrupted
+from largebatch.fault_tolerance.limits import Limits
+from largebatch.parallel.transfer import patient
+
+ROOT = Path(__file__).parent.parent.parent
+
+CHILD = """
+import ctypes, json, os, sys, time
+from pathlib import Path
+from largebatch.config.sections import Health
+from largebatch.fault_tolerance import Guard, Interrupted
+
+def blocked_in_c():  # as in a compiler: Python's own handlers cannot run
+    while True:  # a signal cuts it short
+        ctypes.CDLL(None).sleep(60)
+
+def write(status, reason):
+    Path("end.json").write_text(json.dumps([status, reason]))
+
+with Guard(Health(**json.loads(sys.argv[1]))).watching() as guard:
+    guard.finally_do("first", lambda *_: Path("last").touch())
+    guard.finally_do("summary", write)
+    guard.keep_stacks(Path("."))
+    def ready():
+        print("ready", flush=True)
+"""
+
+
+def start(body, where, environment=(), **options):
+    """Run lines within the guard's body until they print that they are ready."""
+    script = CHILD + textwrap.indent(textwrap.dedent(body), "    ")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, json.dumps(options)],
+        cwd=where,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    return process
+
+
+def ended(process, within=20):
+    _, errors = process.communicate(timeout=within)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_while_compiling_ends_at_once(tmp_path, number):
+    process = start("with guard.section('compile'): ready(); blocked_in_c()", tmp_path)
+    process.send_signal(number)
+    code, errors = ended(process)
+    assert code == 75
+    name = signal.Signals(number).name
+    assert f"{name}, with nothing to save yet; the same command resumes" in errors
+    assert json.loads((tmp_path / "end.json").read_text())[0] == "preempted"
+    assert (tmp_path / "last").exists()
+
+
+def test_a_signal_in_a_step_only_asks_and_a_second_ends_at_once(tmp_path):
+    process = start("with guard.section('step'): ready(); blocked_in_c()", tmp_path)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, errors = ended(process)
+    assert code == 128 + signal.SIGTERM
+    assert "the run saves and stops; a second signal stops it at once" in errors
+    assert not (tmp_path / "end.json").exists()
+
+
+def test_who_does_not_save_within_the_grace_is_ended(tmp_path):
+    body = "with guard.section('step'): ready(); blocked_in_c()"
+    process = start(body, tmp_path, grace_s=0.5)
+    process.send_signal(signal.SIGTERM)
+    code, errors = ended(process)
+    assert code == 75
+    assert "could not save in time" in errors
+    assert json.loads((tmp_path / "end.json").read_text())[0] == "preempted"
+
+
+def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
+    body = """
+    import threading
+    def waits_for_ever():
+        threading.Event().wait()
+    threading.Thread(target=waits_for_ever, daemon=True).start()
+    with guard.section('evaluation'):
+        ready()
+        for _ in range(4):
+            time.sleep(0.4)
+            guard.alive()  # 1.6 s in all, more than the limit
+        blocked_in_c()
+    """
+    code, errors = ended(start(body, tmp_path, evaluation_limit_s=1.0))
+    assert code == 70
+    assert "no progress in evaluation" in errors
+    assert "health.evaluation_limit_s=1" in errors
+    assert json.loads((tmp_path / "end.json").read_text())[0] == "failed"
+    (stacks,) = tmp_path.glob("stacks_*.txt")
+    for text in (errors, stacks.read_text()):
+        assert "blocked_in_c" in text
+        assert "waits_for_ever" in text
+
+
+def test_the_end_of_a_slurm_job_is_a_signal(tmp_path):
+    end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 100)}
+    body = """
+    with guard.section('step'):
+        ready()
+        while True:
+            time.sleep(0.1)
+            guard.poll()
+    """
+    process = start(body, tmp_path, end, before_limit_s=95.0)
+    code, errors = ended(process)
+    assert code == 1  # the exception, which nobody catches here
+    assert "Interrupted: the SLURM job ends in 9" in errors
+
+
+def test_only_one_process_may_stop_where_it_is():
+    guard = Guard()
+    guard.poll()
+    with guard.watching(), guard.section("step"):  # in setup it would end this very process
+        signal.raise_signal(signal.SIGTERM)
+        limit = time.monotonic() + 10
+        while not guard.requested and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert guard.requested == "SIGTERM"
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            guard.poll()
+        guard.join(object())
+        guard.poll()  # several stop together
+        guard.join(None)
+
+
+def test_limits_count_from_the_last_progress(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("largebatch.fault_tolerance.limits.time.monotonic", lambda: now[0])
+    limits = Limits(Health(step_limit_s=10, checkpoint_limit_s=0))
+    assert limits.setup
+    limits.enter("compile")
+    assert limits.setup
+    limits.enter("step")
+    assert not limits.setup
+    now[0] = 10.0
+    assert limits.overdue() is None
+    now[0] = 10.5
+    assert "no progress in step for 10 s" in limits.overdue()
+    limits.alive()
+    assert limits.overdue() is None
+    limits.enter("checkpoint")
+    now[0] = 1e6
+    assert limits.overdue() is None  # 0 is no limit
+    limits.enter("init")
+    assert not limits.setup  # it has trained
+
+
+def test_to_wait_for_data_is_no_progress():
+    class Counting(Guard):
+        lived = polled = 0
+
+        def alive(self):
+            self.lived += 1
+
+        def poll(self):
+            self.polled += 1
+
+    guard = Counting()
+    assert list(patient(iter([None, None, "a", None, "b"]), guard)) == ["a", "b"]
+    assert (guard.lived, guard.polled) == (2, 5)

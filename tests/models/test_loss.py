@@ -1,0 +1,87 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from largebatch.models.loss import classification_sums
+from largebatch.weights.evaluation.outcomes import kept_of
+
+
+def by_hand(logits, labels, smoothing):
+    logits = np.asarray(logits, np.float64)
+    shifted = logits - logits.max(1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    target = np.full(logits.shape, smoothing / logits.shape[1])
+    target[np.arange(len(labels)), labels] += 1 - smoothing
+    return -(target * log_p).sum()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_cross_entropy(smoothing):
+    logits = jax.random.normal(jax.random.key(0), (50, 11)) * 5
+    labels = jnp.arange(50) % 11
+    sums = classification_sums(logits, labels, jnp.ones(50), smoothing)
+    np.testing.assert_allclose(sums.loss, by_hand(logits, labels, smoothing), rtol=1e-6)  # f32
+    assert sums.count == 50
+
+
+def test_top_k_counts():
+    logits = jnp.array([[9.0, 8, 7, 6, 5, 4, 3]] * 7)
+    sums = classification_sums(logits, jnp.arange(7), jnp.ones(7), 0.0)
+    assert (sums.top1, sums.top5) == (1, 5)
+
+
+def test_ties_are_broken_as_argmax_does():
+    logits = jnp.zeros((7, 7))
+    sums = classification_sums(logits, jnp.arange(7), jnp.ones(7), 0.0)
+    assert (sums.top1, sums.top5) == (1, 5)
+
+
+def test_a_nan_is_never_a_hit():
+    logits = jnp.full((3, 4), jnp.nan)
+    sums = classification_sums(logits, jnp.arange(3), jnp.ones(3), 0.1)
+    assert (sums.top1, sums.top5) == (0, 0)
+    assert jnp.isnan(sums.loss)
+
+
+@pytest.mark.parametrize("junk", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_without_finite_probabilities_there_is_no_hit(junk, smoothing):
+    """Also where the label's own logit is the largest number; evaluation reports count alike."""
+    logits = jnp.eye(3)[:, ::-1].at[:2, 0].set(junk)
+    labels = jnp.array([2, 1, 0])
+    sums = classification_sums(logits, labels, jnp.ones(3), smoothing)
+    kept = kept_of(logits, labels, smoothing)
+    assert (sums.top1, sums.top5) == (1, 1)
+    assert kept.top1.tolist() == kept.top5.tolist() == [False, False, True]
+
+
+def test_a_logit_of_minus_infinity_is_a_probability_of_zero():
+    logits = jnp.array([[-jnp.inf, 2.0, 1.0]] * 3)
+    sums = classification_sums(logits, jnp.arange(3), jnp.ones(3), 0.0)
+    assert (sums.top1, sums.top5) == (1, 3)
+
+
+def test_fewer_than_five_classes():
+    sums = classification_sums(jnp.eye(3), jnp.array([1, 2, 0]), jnp.ones(3), 0.0)
+    assert (sums.top1, sums.top5) == (0, 3)
+
+
+def test_padding_counts_for_nothing_whatever_it_holds():
+    logits = jax.random.normal(jax.random.key(0), (4, 5))
+    labels = jnp.array([1, 2, 3, 4])
+    alone = classification_sums(logits[:2], labels[:2], jnp.ones(2), 0.1)
+    for junk in (0.0, jnp.inf, jnp.nan):
+        padded = classification_sums(
+            logits.at[2:].set(junk), labels, jnp.array([1.0, 1, 0, 0]), 0.1
+        )
+        np.testing.assert_allclose(padded, alone, rtol=1e-6)
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    logits = jax.random.normal(jax.random.key(0), (4096, 5)).astype(jnp.bfloat16)
+    sums = classification_sums(logits, jnp.zeros(4096, jnp.int32), jnp.ones(4096), 0.1)
+    assert sums.loss.dtype == jnp.float32
+    wide = np.asarray(logits, np.float64)
+    np.testing.assert_allclose(sums.loss, by_hand(wide, np.zeros(4096, int), 0.1), rtol=1e-5)
+    assert sums.count == 4096

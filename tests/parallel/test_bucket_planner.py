@@ -1,0 +1,300 @@
+"""The cuts against all cuts, the prediction against the recurrence, and what runs are given."""
+
+import dataclasses
+import itertools
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from largebatch.config.sections import Comm
+from largebatch.errors import ConfigError
+from largebatch.parallel import plan_buckets
+from largebatch.parallel.backward_times import BackwardProfile, estimate
+from largebatch.parallel.bucket_planner import (
+    FALLBACK_MIB,
+    SLOWER,
+    best_cuts,
+    buckets_at,
+    cubic_cuts,
+    gradient_buckets,
+    plan,
+    predict,
+)
+from largebatch.parallel.clusters import Cluster, cluster_of
+from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.network import all_reduce_s
+from tests.planning.networks import parameters
+
+ELEMENTS = [(path, math.prod(shape)) for path, shape in parameters()]
+FACTS = {"images": 40, "image_shape": (224, 224, 3), "dtype": "float16"}
+
+
+def end_of(seconds, sizes, cuts, cost_s):
+    """When the last transfer ends, by the rule itself."""
+    network = 0.0
+    for begin, end in itertools.pairwise([0, *cuts]):
+        network = max(network, sum(seconds[:end])) + cost_s(sum(sizes[begin:end]))
+    return network
+
+
+def all_cuts(count):
+    for inner in itertools.product([False, True], repeat=count - 1):
+        yield (*(i for i, cut in enumerate(inner, start=1) if cut), count)
+
+
+def test_the_cuts_are_as_good_as_the_best_of_all_and_no_more_than_needed():
+    draw = random.Random(0)
+    for _ in range(150):
+        count = draw.randint(1, 9)
+        # Whole numbers: ends are exact, and ties are frequent.
+        seconds = [draw.choice([0, 1, 2, 5]) for _ in range(count)]
+        sizes = [draw.choice([1, 1, 2, 8]) for _ in range(count)]
+        latency, rate = draw.choice([0, 1, 3]), draw.choice([1, 2])
+
+        def cost_s(nbytes, latency=latency, rate=rate):
+            return latency + rate * nbytes
+
+        ends = {cuts: end_of(seconds, sizes, cuts, cost_s) for cuts in all_cuts(count)}
+        found = best_cuts(seconds, sizes, cost_s)
+        assert ends[found] == min(ends.values())
+        fewest = min(len(cuts) for cuts, end in ends.items() if end == ends[found])
+        assert len(found) == fewest
+
+
+def test_cuts_of_costs_that_are_not_affine_are_optimal_too():
+    draw = random.Random(1)
+    for _ in range(50):
+        count = draw.randint(2, 8)
+        seconds = [draw.random() for _ in range(count)]
+        sizes = [draw.randint(1, 50) for _ in range(count)]
+        table = [0, *itertools.accumulate(draw.random() ** 4 for _ in range(sum(sizes)))]
+        found = end_of(
+            seconds, sizes, best_cuts(seconds, sizes, table.__getitem__), table.__getitem__
+        )
+        least = min(end_of(seconds, sizes, cuts, table.__getitem__) for cuts in all_cuts(count))
+        assert found == pytest.approx(least, rel=2e-9)  # the planner's own tie
+
+
+def schemes(itemsize):
+    """What else one could do."""
+    sizes = (1, 2, 4, 8, 16, 32)
+    fixed = {"leaf": 0, "tree": 0} | {f"{mib} MiB": mib for mib in sizes}
+    found = {
+        name: plan_buckets(
+            ELEMENTS,
+            scheme="bucket" if mib else name,
+            least_bytes=mib * 2**20,
+            itemsize=itemsize,
+        )
+        for name, mib in fixed.items()
+    }
+    return found | {"cubic": buckets_at(ELEMENTS, cubic_cuts(len(ELEMENTS)))}
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("name", ["v100", "h200", "tpu:v5p"])
+def test_the_plan_is_near_the_best_on_every_network_that_it_is_made_for(name, itemsize):
+    hardware = HARDWARE[name]
+    cluster = Cluster(hardware, 2048)
+    profile = estimate(
+        parameters(), hardware, images=40, image_shape=(224, 224, 3), dtype="bfloat16"
+    )
+
+    def cost_s(nbytes):
+        return all_reduce_s(cluster, nbytes)
+
+    def end(buckets, factor):
+        return predict(buckets, profile, lambda n: factor * cost_s(n), itemsize=itemsize).end_s
+
+    others = schemes(itemsize)
+    best = {}
+    for factor in SLOWER:
+        optimum = plan(
+            ELEMENTS, profile, lambda n, f=factor: f * cost_s(n), itemsize=itemsize, slower=(1.0,)
+        )
+        best[factor] = end(optimum, factor)
+        for other in others.values():
+            assert best[factor] <= end(other, factor) * (1 + 1e-9)
+
+    def regret(buckets):
+        return max(end(buckets, factor) / best[factor] for factor in SLOWER)
+
+    found = regret(plan(ELEMENTS, profile, cost_s, itemsize=itemsize))
+    assert 1 - 1e-9 <= found < 1.12  # the worst of all hardware is 1.115, H200 with four bytes
+    # Never clearly behind the others, of which each is far off somewhere.
+    assert found < min(regret(other) for other in others.values()) + 0.01
+
+
+def test_a_prediction_says_what_the_recurrence_does():
+    draw = random.Random(2)
+    for _ in range(50):
+        count = draw.randint(1, 12)
+        layers = [(str(i), draw.randint(1, 1000)) for i in range(count)]
+        profile = BackwardProfile(
+            {path: draw.random() for path, _ in reversed(layers)}, "estimated", "v100", 1
+        )
+        cuts = tuple(sorted({*draw.sample(range(1, count + 1), draw.randint(0, count)), count}))
+        buckets = buckets_at(layers, cuts)
+        found = predict(buckets, profile, lambda n: 1e-3 * n, itemsize=2)
+        sizes = [2 * size for _, size in reversed(layers)]
+        seconds = list(profile.seconds.values())
+        expected = end_of(seconds, sizes, cuts, lambda n: 1e-3 * n)
+        assert found.end_s == pytest.approx(expected, rel=1e-12)
+        assert found.exposed_s == pytest.approx(expected - sum(seconds), abs=1e-12)
+        assert sum(found.nbytes) == sum(sizes)
+        assert [b.size * 2 for b in buckets] == list(found.nbytes)
+
+
+def test_the_records_groups_are_those_of_its_source():
+    # Fujitsu's MLPerf v0.6 submission: 3, 21, 57 and 80 tensors, 4.10, 22.0, 20.1 and 4.84 MB fp16
+    # beside some BatchNorm in fp32 (RECIPES 1.3); here all of it is fp16.
+    buckets = buckets_at(ELEMENTS, cubic_cuts(len(ELEMENTS)))
+    assert [len(bucket.paths) for bucket in buckets] == [3, 21, 57, 80]
+    found = [2e-6 * bucket.size for bucket in buckets]
+    assert found == pytest.approx([4.10, 22.0, 20.1, 4.84], abs=0.06)
+    assert buckets[0].paths == ("head/bias", "head/kernel", "stage4/block3/bn3/bias")
+    assert [cubic_cuts(n) for n in (2, 3, 24, 25)] == [(2,), (3,), (3, 24), (3, 24, 25)]
+
+
+def test_the_plan_is_an_insurance_against_a_slow_network():
+    cluster = Cluster(HARDWARE["v100"], 2048)
+    profile = estimate(parameters(), cluster.hardware, **FACTS)
+
+    def exposed_ms(slower):
+        buckets = plan(
+            ELEMENTS, profile, lambda n: all_reduce_s(cluster, n), itemsize=2, slower=slower
+        )
+        return [
+            1e3
+            * predict(
+                buckets, profile, lambda n, s=s: s * all_reduce_s(cluster, n), itemsize=2
+            ).exposed_s
+            for s in SLOWER
+        ]
+
+    # The figures of SLOWER's docstring.
+    assert exposed_ms((1.0,)) == pytest.approx([0.18, 4.8, 15.06], rel=0.01)
+    assert exposed_ms(SLOWER) == pytest.approx([0.39, 0.78, 2.14], rel=0.01)
+
+
+# ---- what a run gets
+
+
+def devices(kind, count, per_process, per_slice=0, coords=None):
+    """As JAX describes them."""
+    return [
+        SimpleNamespace(
+            device_kind=kind,
+            process_index=i // per_process,
+            slice_index=i // per_slice if per_slice else None,
+            coords=coords[i % len(coords)] if coords else None,
+        )
+        for i in range(count)
+    ]
+
+
+def grid(*shape):
+    return list(itertools.product(*(range(side) for side in shape)))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (devices("Tesla V100-SXM2-16GB", 2048, 4), ("v100", 512, 4)),
+        (devices("NVIDIA H100 80GB HBM3", 2048, 8), ("h100", 256, 8)),
+        # One process for each GPU: hosts are told apart by their slices, or else as is usual.
+        (devices("NVIDIA H200", 32, 1, per_slice=8), ("h200", 4, 8)),
+        (devices("NVIDIA H200", 32, 1), ("h200", 4, 8)),
+        (devices("NVIDIA H200", 32, 2, per_slice=4), ("h200", 8, 4)),
+        (devices("NVIDIA H200", 1, 1), ("h200", 1, 1)),
+        (devices("NVIDIA A100-SXM4-40GB", 3, 3), ("a100-40g", 1, 3)),
+        (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), ("tpu:v5p", 1, 256)),
+        (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), ("tpu:v5e", 2, 256)),
+    ],
+)
+def test_the_cluster_is_read_from_the_devices(given, expected):
+    cluster = cluster_of(given)
+    assert (cluster.hardware.name, cluster.nodes, cluster.node_devices) == expected
+    if given[0].coords:
+        assert math.prod(cluster.torus_shape) == cluster.node_devices
+
+
+def test_cores_of_one_chip_share_its_place_in_the_torus():
+    cores = [coords for coords in grid(4, 4, 1) for _ in range(2)]
+    cluster = cluster_of(devices("TPU v3", 32, 8, coords=cores))
+    assert (cluster.torus_shape, cluster.nodes) == ((4, 4, 1), 1)
+
+
+def test_a_cluster_that_cannot_be_told_is_none():
+    assert cluster_of(devices("Radeon", 8, 8)) is None
+    uneven = devices("NVIDIA H200", 8, 8) + devices("NVIDIA H200", 3, 8, per_slice=0)
+    uneven[-1].process_index = 1
+    assert cluster_of(uneven) is None
+
+
+def paths(buckets):
+    return [bucket.paths for bucket in buckets]
+
+
+@pytest.mark.parametrize(
+    ("given", "scheme", "count"),
+    [
+        # Joining costs, and gains nothing.
+        (devices("cpu", 8, 8), "leaf", 161),
+        # Nothing to plan for, or with.
+        (devices("NVIDIA H200", 1, 1), "bucket", 19),
+        (devices("Radeon", 64, 8), "bucket", 19),
+    ],
+)
+def test_auto_falls_back_where_there_is_no_network_to_plan_for(given, scheme, count):
+    found = gradient_buckets(parameters(), Comm(bucket_mib="auto"), given, **FACTS)
+    fixed = gradient_buckets(
+        parameters(), Comm(allreduce=scheme, bucket_mib=FALLBACK_MIB), given, **FACTS
+    )
+    assert paths(found) == paths(fixed)
+    assert len(fixed) == count
+
+
+def test_a_number_and_the_other_schemes_are_taken_as_they_are():
+    v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
+    for comm in (
+        Comm(bucket_mib=8.0, wire="bfloat16"),
+        Comm(allreduce="leaf"),
+        Comm(allreduce="tree", bucket_mib=2.0),
+    ):
+        expected = plan_buckets(ELEMENTS, scheme=comm.allreduce, least_bytes=8 * 2**20, itemsize=2)
+        assert paths(gradient_buckets(parameters(), comm, v100s, **FACTS)) == paths(expected)
+
+
+def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
+    v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
+    comm = Comm(bucket_mib="auto", wire="bfloat16")
+    found = gradient_buckets(parameters(), comm, v100s, **FACTS)
+    profile = estimate(parameters(), HARDWARE["v100"], **FACTS)
+    cluster = Cluster(HARDWARE["v100"], 2048)
+    assert paths(found) == paths(
+        plan(ELEMENTS, profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
+    )
+    file = tmp_path / "profile.json"
+    # The same estimate from a file; then one of a device without any work in its early stages.
+    profile.save(file)
+    measured = dataclasses.replace(comm, backward_profile=str(file))
+    assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) == paths(found)
+    late = {path: s * path.startswith("stage4") for path, s in profile.seconds.items()}
+    dataclasses.replace(profile, seconds=late).save(file)
+    assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) != paths(found)
+
+
+def test_processes_with_different_profiles_are_told(tmp_path, monkeypatch):
+    file = tmp_path / "profile.json"
+    estimate(parameters(), HARDWARE["v100"], **FACTS).save(file)
+    monkeypatch.setattr("largebatch.parallel.bucket_planner.agree", lambda value: False)
+    with pytest.raises(ConfigError, match="is not the same file for all processes"):
+        gradient_buckets(
+            parameters(),
+            Comm(backward_profile=str(file)),
+            devices("Tesla V100-SXM2-16GB", 8, 4),
+            **FACTS,
+        )

@@ -1,0 +1,132 @@
+import pytest
+
+from largebatch.errors import ConfigError
+from largebatch.parallel.clusters import cluster_in
+from largebatch.parallel.hardware import HARDWARE, MACHINES, Link, hardware_of, machine, read
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla V100-SXM3-32GB-H", "v100-450w"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("TPU v3", "tpu:v3"),
+        ("TPU v4", "tpu:v4"),
+        ("TPU v5 lite", "tpu:v5e"),
+        ("TPU v5e", "tpu:v5e"),
+        ("TPU v5", "tpu:v5p"),
+        ("TPU v5p", "tpu:v5p"),
+        ("TPU v6 lite", "tpu:v6e"),
+        ("cpu", "cpu"),
+        ("Radeon RX 7900", None),
+        ("TPU v9", None),
+    ],
+)
+def test_devices_are_known_by_the_names_that_jax_gives_them(kind, name):
+    found = hardware_of(kind)
+    assert (found and found.name) == name
+
+
+def test_every_entry_is_named_by_its_key_and_has_plausible_units():
+    for name, hardware in HARDWARE.items():
+        assert hardware.name == name
+        assert set(hardware.flops) == {"float32", "float16", "bfloat16"}
+        # A peak in TFLOP/s or a bandwidth in GB/s instead of plain ones would be far off.
+        assert all(1e10 <= value <= 1e16 for value in hardware.flops.values())
+        assert 1e9 <= hardware.bandwidth <= 1e14
+        assert 1e9 <= hardware.memory <= 1e12
+        assert 0.1 < hardware.sustained < 1
+        for link in (hardware.inside, hardware.between):
+            assert 1e8 <= link.bandwidth <= hardware.bandwidth
+            assert 1e-7 <= link.latency <= 1e-4
+        assert hardware.between.latency >= hardware.inside.latency
+        assert bool(hardware.torus) == bool(hardware.slice_chips)
+
+
+@pytest.mark.parametrize(
+    ("name", "images_per_s"),  # one JAX device, published (RECIPES 5.2 and 6.4)
+    [
+        ("v100", 1376),
+        ("a100", 2470),
+        ("h100", 7140),
+        ("h200", 7940),
+        ("tpu:v3", 1171 / 2),
+        ("tpu:v4", 2050),
+    ],
+)
+def test_what_is_sustained_gives_the_published_rate(name, images_per_s):
+    hardware = HARDWARE[name]
+    found = hardware.sustained * hardware.bandwidth / 386e6
+    assert found == pytest.approx(images_per_s, rel=0.01)  # `sustained` has two digits
+
+
+# ---- clusters.toml
+
+GIVEN = """
+[hardware.box]
+source = "a data sheet"
+kinds = ["box"]
+flops = { float32 = 1e12, float16 = 2e12, bfloat16 = 2e12 }
+bandwidth = 1e12
+memory = 1e10
+devices_per_node = 4
+inside = { bandwidth = 1e11, latency = 1e-6 }
+between = { bandwidth = 1e10, latency = 1e-5 }
+launch_s = 1e-5
+sustained = 0.5
+
+[cluster.room]
+source = "its door"
+hardware = "box"
+rack_nodes = 2
+uplink_share = 0.5
+"""
+
+
+def test_a_description_is_read():
+    hardware, machines = read(GIVEN, "f.toml")
+    assert hardware["box"].inside == Link(1e11, 1e-6)
+    assert hardware["box"].kinds == ("box",)
+    assert machines["room"].hardware is hardware["box"]
+    assert (machines["room"].rack_nodes, machines["room"].most_devices) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("launch_s", "lunch_s", r"f.toml, hardware.box: unknown key 'lunch_s'; did you mean 'laun"),
+        ("sustained = 0.5", "", "f.toml, hardware.box: 'sustained' is missing"),
+        ("memory = 1e10", "memory = 0", "f.toml, hardware.box.memory=0 is not positive"),
+        ("memory = 1e10", "memory = inf", "f.toml, hardware.box.memory=inf is not positive"),
+        ("1e11, latency", "-1.0, latency", r"hardware.box.inside.bandwidth=-1.0 is not positive"),
+        ("latency = 1e-5", "delay = 1e-5", r"hardware.box.between: unknown key 'delay'"),
+        ("float16 = 2e12,", "", "hardware.box.flops has float32, bfloat16"),
+        ('= "box"', '= "bok"', "cluster.room: hardware 'bok'; did you mean 'box'"),
+        ('source = "its door"', "", "cluster.room: 'source' is missing"),
+        ("uplink_share = 0.5", "uplink_share = 3", r"uplink_share=3 is not in \(0, 1\]"),
+        ("[cluster.room]", "[room]", r"unknown table 'room'; give \[hardware"),
+        ("[cluster.room]", "[cluster.room", "f.toml is no TOML"),
+    ],
+)
+def test_a_wrong_description_is_told_by_its_place(old, new, told):
+    assert old in GIVEN
+    with pytest.raises(ConfigError, match=told):
+        read(GIVEN.replace(old, new), "f.toml")
+
+
+def test_every_number_has_a_source_and_every_cluster_can_be_built():
+    assert all(hardware.source for hardware in HARDWARE.values())
+    assert set(MACHINES) >= {
+        *("abci", "dgx1-v100", "dgx2h-v100", "dgx-a100", "dgx-h100", "h200-node"),
+        *("tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p"),
+    }
+    for name, machine_ in MACHINES.items():
+        assert machine_.source
+        assert cluster_in(machine_, 8).devices == 8, name
+    with pytest.raises(ConfigError, match="unknown cluster 'abcd'; did you mean 'abci'"):
+        machine("abcd")

@@ -1,0 +1,92 @@
+"""A trial is the trainer's own run, and the arms differ in what they say they do."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.config import Facts, override, resolve
+from largebatch.errors import ConfigError
+from largebatch.planning.studies import batch_size, trials
+from largebatch.planning.studies.batch_size import ARMS, Arm, Grid
+from largebatch.training.session import Request, run
+
+TINY = dataclasses.replace(batch_size.quick()[0], images=4, most=48)
+FACTS = Facts(1437, 360, 10, (8, 8, 1), devices=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sooner(tmp_path_factory):
+    """The runs of this module are the same few programs."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return trials.prepared(batch_size.config(TINY, Arm("lars"), 24, seed=3))
+
+
+def leaves(state):
+    return jax.tree.leaves(jax.device_get(state))
+
+
+def test_a_trial_is_the_trainers_run(shared, tmp_path):
+    """Of a seed and schedule that the programs were not compiled for; to the bit."""
+    chosen = batch_size.config(TINY, Arm("lars", warmup=False), 24, seed=1)
+    training = override(chosen, "health.stuck_after", "")  # it learns next to nothing
+    summary = run(training, Request(tmp_path, tmp_path / "run"), devices=jax.devices()[:1])
+    trial = trials.with_programs(shared, chosen)
+    assert trial.plan.microbatches == 2
+    state = trials.trained(trial)
+    result = trials.evaluated(trial, state, "precise")
+    assert (result.top1, result.loss) == (summary.top1, summary.loss)
+    assert trials.evaluated(trial, state, "ema").loss != summary.loss
+
+
+def test_trials_are_functions_of_seed_and_schedule(shared):
+    def state(arm, seed):
+        chosen = batch_size.config(TINY, arm, 24, seed)
+        return leaves(trials.trained(trials.with_programs(shared, chosen)))
+
+    def same(a, b):
+        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+    first = state(Arm("lars"), 1)
+    assert same(first, state(Arm("lars"), 1))
+    assert not same(first, state(Arm("lars"), 2))
+    assert not same(first, state(Arm("lars", warmup=False), 1))
+
+
+@pytest.mark.parametrize("other", [Arm("sgd"), Arm("lars", smoothing=False)])
+def test_other_programs_are_not_taken_for_these(shared, other):
+    with pytest.raises(ConfigError, match="differ in seed, schedule and statistics"):
+        trials.with_programs(shared, batch_size.config(TINY, other, 24))
+
+
+def test_every_arm_at_every_batch_is_what_it_says():
+    grid = Grid()
+    base = grid.workers[0] * grid.images
+    for arm in ARMS:
+        for workers in grid.workers:
+            plan = resolve(batch_size.config(grid, arm, workers), FACTS)
+            config, batch = plan.config, workers * grid.images
+            assert plan.samples_per_step == batch
+            assert plan.span == 1
+            assert plan.local_images <= grid.most
+            # Whole steps, and at least as many epochs as asked for.
+            assert 0 <= plan.samples - grid.epochs * 1437 < batch
+            growth = batch / base
+            first = resolve(batch_size.config(grid, arm, grid.workers[0]), FACTS).schedule.peak
+            scaled = growth if arm.rule == "sgd" else growth**0.5
+            assert plan.schedule.peak == pytest.approx(first * scaled, rel=1e-12)
+            assert plan.rates(1).learning_rate == (0 if arm.warmup else plan.schedule.peak)
+            assert config.loss.label_smoothing == (0.1 if arm.smoothing else 0)
+            assert config.optimizer.name == arm.rule
+            # Precise statistics of about one epoch, whatever the batch.
+            assert 0.9 < config.norm.precise_batches * batch / 1437 < 1.1
+    assert len({arm.name for arm in ARMS}) == len(ARMS) == 6

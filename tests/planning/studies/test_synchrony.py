@@ -1,0 +1,235 @@
+"""The emulated server equals the trainer, and every policy the one that it turns into.
+
+float64, where rounding leaves about 1e-13 of the largest value of an array; a gradient counted too
+many, or read at other parameters, moves it by more than 1e-3.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch import parallel
+from largebatch.config import Facts, resolve
+from largebatch.errors import ConfigError
+from largebatch.optim import Rates
+from largebatch.planning.stragglers import Policy
+from largebatch.planning.studies.arrivals import asynchronous, barrier, draws
+from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
+from largebatch.training.making import model_of
+from largebatch.training.programs import Programs
+from largebatch.training.rules import optimizer_of
+from largebatch.training.steps import Steps
+from largebatch.trees import flatten_paths
+from tests.training import worlds
+
+EQUAL = 1e-10
+SETUP = Setup(workers=4, microbatches=2, images=3, steps=5, evaluations=2, width=2, warmup=0.2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _float64():
+    # Unoptimised machine code compiles sooner and computes the same sums.
+    jax.config.update("jax_disable_most_optimizations", True)
+    with jax.enable_x64(True):
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return open_study(SETUP, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def batches(study):
+    """Three batches of a full step, as the trainer and as the server are given them."""
+    count = SETUP.microbatches * SETUP.workers
+    found = []
+    for step in range(3):
+        ids = np.random.default_rng(step).integers(0, 1437, count * SETUP.images)
+        images, labels = study.train.read(ids)
+        found.append((images, labels.astype(np.int32)))
+    return found
+
+
+def error(a, b):
+    """Largest difference of two trees, as a share of the largest value of each array."""
+    a, b = flatten_paths(jax.device_get(a)), flatten_paths(jax.device_get(b))
+    assert a.keys() == b.keys()
+    return max(np.abs(a[p] - b[p]).max() / max(np.abs(b[p]).max(), 1e-300) for p in a)
+
+
+def parts_of(state):
+    return {"params": state.params, "stats": state.stats, "momentum": state.optimizer.momentum}
+
+
+def identical(a, b):
+    """Whether two states are the same to the bit."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+def rates(*values):
+    return Rates(*(np.asarray(value, "float64") for value in values))
+
+
+def update(study, state, batch, counted, rates):
+    """A step of a batch, of whose microbatches some are counted."""
+    images, labels = batch
+    shape = len(counted), SETUP.images
+    return study.server.update(
+        state,
+        state.params,
+        images.reshape(*shape, *images.shape[-3:]),
+        labels.reshape(shape),
+        np.asarray(counted, float),
+        rates,
+        np.asarray(0.9),
+    )
+
+
+def test_all_workers_counted_is_the_trainers_own_step(study, batches):
+    """As many of the trainer's workers as there are microbatches, each with its own statistics."""
+    workers = SETUP.microbatches * SETUP.workers
+    made = worlds.config(
+        model={"name": "resnet18", "width": SETUP.width},
+        batch={"workers": workers, "images_per_worker": SETUP.images},
+        optimizer={"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
+    )
+    plan = resolve(made, Facts(1437, 360, 10, (8, 8, 1), devices=1), microbatch=workers)
+    mesh = parallel.make_mesh(jax.devices()[:1], 1)
+    means = study.train.mean, study.train.std
+    run = Programs(Steps(plan, model_of(plan), optimizer_of(made), mesh, *means, "float64"))
+    ours = study.server.init(0)
+    state = worlds.place(run, jax.device_get(ours))
+    for batch, rate in zip(batches, (0.5, 0.3, 0.4), strict=True):
+        given = plan.rates(1)._replace(learning_rate=rate)
+        ours = update(study, ours, batch, [1] * workers, rates(*given))
+        state, _ = worlds.run_step(run, state, *batch, rate)
+    found = error(parts_of(ours), parts_of(state))
+    print(found)
+    assert found < EQUAL
+    assert error(ours.params, study.server.init(0).params) > 0.1
+
+
+def test_workers_that_are_not_counted_leave_the_mean_of_the_others(study, batches):
+    """Against the workers one by one: plain steps of rate 1, whose mean is that of gradients."""
+    state, plain = study.server.init(1), rates(1.0, 0.0, 0.0, 1.0, 1.0, 0.0)
+    chosen, every = (0, 2, 3, 6), np.arange(8)
+    alone = [parts_of(update(study, state, batches[0], every == w, plain)) for w in chosen]
+    mean = jax.tree.map(lambda *x: sum(x) / len(x), *alone)
+    counted = np.isin(every, chosen)
+    together = parts_of(update(study, state, batches[0], counted, plain))
+    assert error(together, mean) < EQUAL
+    assert error(parts_of(update(study, state, batches[0], every >= 0, plain)), mean) > 1e-3
+    # Nothing of the others' enters.
+    images, labels = batches[0]
+    other = np.where(np.repeat(counted, SETUP.images)[:, None, None, None], images, 255 - images)
+    again = update(study, state, (other, labels), counted, plain)
+    assert error(parts_of(again), together) < EQUAL
+
+
+def test_a_policy_that_leaves_nothing_out_waits_for_all(study):
+    waited, curve = study.trained(Policy(), 0)
+    never = Policy(deadline=1e6, microbatches=SETUP.microbatches)
+    for policy in (never, Policy(ignored=0, backup=True)):
+        state, same = study.trained(policy, 0)
+        assert identical(state, waited)
+        np.testing.assert_array_equal(same.seconds, curve.seconds)
+    for policy in (
+        Policy(ignored=1),
+        Policy(deadline=MEDIAN_S, microbatches=SETUP.microbatches),
+        Asynchronous(4),
+    ):
+        state, other = study.trained(policy, 0)
+        assert error(state.params, waited.params) > 1e-3
+        assert other.seconds[-1] < curve.seconds[-1]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(study):
+    for policy in (Policy(ignored=1), Asynchronous(4)):
+        first, again, other = (study.trained(policy, seed)[0] for seed in (1, 1, 2))
+        assert identical(first, again)
+        assert not identical(first, other)
+
+
+def test_backup_workers_give_the_first_gradients(study):
+    """Against a loop that sorts the arrivals of each step."""
+    times = draws(SETUP.times, 6, SETUP.steps, 0)
+    state = study.server.init(0)
+    for step in range(SETUP.steps):
+        first = sorted(range(6), key=lambda w, at=times[step]: at[w])[:4]
+        batch = study._parts(step * 6 + np.sort(first), 0)
+        state = update(
+            study, state, batch, [1] * 8, study.rates(step * SETUP.batch, step + 1, 1.0, 0.9)
+        )
+    found, curve = study.trained(Policy(ignored=2, backup=True), 0)
+    assert identical(found, state)
+    np.testing.assert_allclose(curve.seconds[-1], np.sort(times)[:, 3].sum(), rtol=1e-12)
+    assert (curve.computed == 6 / 4 * curve.images).all()
+
+
+def test_one_asynchronous_worker_is_plain_sgd(study):
+    """As one synchronous worker, whose steps are the trainer's."""
+    setup = dataclasses.replace(SETUP, workers=1, steps=6)
+    alone = dataclasses.replace(study, setup=setup)
+    plain, expected = alone.trained(Policy(), 0)
+    state, curve = alone.trained(Asynchronous(1), 0)
+    assert identical(state, plain)
+    assert not curve.staleness.any()
+    np.testing.assert_array_equal(curve.top1, expected.top1)
+
+
+def test_stale_gradients_are_those_of_as_many_updates_ago(study):
+    """Against a loop that keeps every version of the parameters and counts back by τ."""
+    machines, momentum = 3, 0.5
+    updates = SETUP.steps * SETUP.workers
+    found = asynchronous(SETUP.times, machines, updates, 4)
+    assert found.staleness.max() >= 2
+    share = 1 / SETUP.workers
+    state = study.server.init(4)
+    versions = [state.params]
+    for number in range(updates):
+        images, labels = study._parts(found.part[number : number + 1], 4)
+        given = study.rates(number * SETUP.worker_images, number + 1, share, momentum)
+        state = study.server.update(
+            state,
+            versions[number - found.staleness[number]],
+            images,
+            labels,
+            np.ones(SETUP.microbatches),
+            given,
+            np.asarray(SETUP.norm_momentum**share),
+        )
+        versions.append(state.params)
+    assert identical(study.trained(Asynchronous(machines, momentum), 4)[0], state)
+
+
+def test_rates_weigh_images_alike(study):
+    """Linear scaling, and a velocity's sum: rate / ((1 − momentum) · images) is one number."""
+    full = study.rates(40, 3, 1.0, 0.9)
+    for share, momentum in ((1 / 4, 0.9), (1 / 4, 0.0), (1 / 16, 0.5)):
+        given = study.rates(40, 3, share, momentum)
+        weight = given.learning_rate / (1 - given.momentum) / share
+        np.testing.assert_allclose(weight, full.learning_rate / (1 - 0.9), rtol=1e-12)
+        assert given.momentum == momentum
+
+
+def test_images_are_counted_as_they_are_used(study):
+    policy = Policy(deadline=MEDIAN_S, microbatches=SETUP.microbatches)
+    curve = study.run(policy, 0)
+    times = draws(SETUP.times, SETUP.workers, SETUP.steps, 0)
+    done = barrier(times, policy, SETUP.microbatches).done
+    assert curve.images[-1] == done.sum() * SETUP.images
+    assert curve.computed[-1] == SETUP.steps * SETUP.batch
+    assert curve.images[-1] < curve.computed[-1]
+    np.testing.assert_array_equal(curve.updates, [2, 5])
+
+
+def test_impossible_asynchronous_training_is_refused():
+    with pytest.raises(ConfigError, match="0 asynchronous workers"):
+        Asynchronous(0)
+    with pytest.raises(ConfigError, match=r"momentum 1\.0"):
+        Asynchronous(2, 1.0)

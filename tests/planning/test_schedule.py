@@ -1,0 +1,276 @@
+"""All-reduces among convolutions: what the two shares count, and what not."""
+
+import pytest
+
+from largebatch.parallel.clusters import Cluster
+from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.network import all_reduce_s
+from largebatch.parallel.timeline import Compute, Done, Start
+from largebatch.planning import hlo, schedule
+from tests.planning.programs import ALL, FORWARD, attributes, conv, done, module, reduce_, start
+
+ARRAYS = [
+    ("g1", "f32[100]{0}"),
+    ("g2", "bf16[300]{0}"),
+    ("statistics", "f32[7]{0}"),
+    ("span", "f32[100]{0}"),
+]
+SIZES = (100, 300)
+CLUSTER = Cluster(HARDWARE["v100"], 8)
+
+
+def read(*lines, before="", **options):
+    text = module(*lines, arrays=ARRAYS, before=before)
+    return schedule.read(hlo.parse(text), SIZES, **options)
+
+
+def test_only_backward_convolutions_between_start_and_done_count():
+    found = read(
+        conv("f", FORWARD),
+        conv("b1"),
+        start("a", "g1"),  # nothing under it
+        done("a"),
+        conv("b2"),
+        start("b", "g2"),
+        conv("b3"),
+        conv("b4"),
+        done("b"),
+        conv("b5"),
+    )
+    assert (found.convolutions, found.backward_convolutions) == (6, 5)
+    a, b = found.collectives
+    assert (a.convolutions_before, a.backward_between, a.is_overlapped) == (2, 0, False)
+    assert (b.convolutions_before, b.backward_between, b.is_overlapped) == (3, 2, True)
+    assert (a.dtypes, b.dtypes) == (("f32",), ("bf16",))
+    assert (a.gradient_bytes, b.gradient_bytes) == (400, 600)
+    assert found.overlapped_share == pytest.approx(600 / 1000)
+
+
+def test_a_forward_convolution_under_an_all_reduce_does_not_count():
+    found = read(start("a", "g1"), conv("f", FORWARD), done("a"))
+    assert found.overlapped_share == 0
+    assert found.collectives[0].is_async
+
+
+def test_a_synchronous_all_reduce_lies_under_nothing():
+    found = read(conv("b1"), reduce_("a", "g1"), conv("b2"))
+    assert not found.collectives[0].is_async
+    assert found.collectives[0].backward_between == 0
+    assert found.overlapped_share == 0
+    assert found.gradient_bytes == 400
+
+
+def test_merged_ones_are_told_apart_by_operand():
+    found = read(start("all", "g1", "statistics", "g2"), conv("b"), done("all"))
+    (merged,) = found.collectives
+    assert merged.nbytes == 400 + 28 + 600
+    assert merged.gradient_bytes == 1000
+    assert merged.gradient_elements == found.gradient_elements == 400
+    assert merged.dtypes == ("f32", "bf16")
+    assert found.overlapped_share == 1
+
+
+@pytest.mark.parametrize(
+    ("elements", "gradients"), [(400, 400), (407, 400), (307, 300), (7, 0), (8, 0), (401, 0)]
+)
+def test_arrays_joined_into_one_are_told_apart_by_their_sum(elements, gradients):
+    text = module(reduce_("joined", "j"), arrays=[("j", f"f32[{elements}]{{0}}")])
+    found = schedule.read(hlo.parse(text), SIZES, totals=7)
+    assert found.gradient_elements == gradients
+    assert found.gradient_bytes == 4 * gradients
+    assert found.collectives[0].nbytes == 4 * elements
+
+
+def test_an_array_of_the_statistics_size_is_theirs_though_gradients_might_add_up_to_it():
+    text = module(reduce_("s", "j"), arrays=[("j", "f32[400]{0}")])
+    assert schedule.read(hlo.parse(text), SIZES, totals=400).gradient_bytes == 0
+
+
+def test_statistics_are_no_gradients():
+    found = read(start("a", "g1"), conv("b"), done("a"), reduce_("s", "statistics"))
+    assert [each.name for each in found.gradients] == ["a"]
+    assert found.overlapped_share == 1
+
+
+def test_batch_norm_sums_of_a_span_are_no_gradients_whatever_their_size():
+    found = read(start("s", "span", groups="{'member'}"), conv("b"), done("s"), reduce_("a", "g2"))
+    assert [each.nbytes for each in found.collectives] == [400, 600]
+    assert [each.name for each in found.gradients] == ["a"]
+    assert found.overlapped_share == 0
+
+
+def test_wrapped_asynchronous_operations_are_followed_to_their_end():
+    wrapped = (
+        "%wrapped (p: f32[100]) -> f32[100] {\n"
+        "  %p = f32[100]{0} parameter(0)\n"
+        f"  ROOT %inner = f32[100]{{0}} all-reduce(%p), {attributes(ALL)}\n}}\n\n"
+        "%copied (q: f32[100]) -> f32[100] {\n"
+        "  %q = f32[100]{0} parameter(0)\n"
+        "  ROOT %other = f32[100]{0} copy(%q)\n}\n\n"
+    )
+    found = read(
+        "  %w = ((f32[100]{0}), f32[100]{0}, u32[]) async-start(%g1), calls=%wrapped",
+        "  %c = ((f32[100]{0}), f32[100]{0}, u32[]) async-start(%g1), calls=%copied",
+        conv("b1"),
+        "  %w.u = ((f32[100]{0}), f32[100]{0}, u32[]) async-update(%w)",
+        "  %c.d = f32[100]{0} async-done(%c)",
+        conv("b2"),
+        "  %w.d = f32[100]{0} async-done(%w.u)",
+        before=wrapped,
+    )
+    (only,) = found.collectives
+    assert (only.name, only.is_async, only.backward_between) == ("w", True, 2)
+    assert found.overlapped_share == 1
+
+
+def test_where_the_update_is_sharded_gradients_are_scattered_and_parameters_gathered():
+    text = module(
+        "  %r = ((f32[100]{0}), f32[25]{0}) reduce-scatter-start(%g1), " + attributes(),
+        conv("b"),
+        "  %r.done = f32[25]{0} reduce-scatter-done(%r)",
+        "  %n = f32[100]{0} all-gather(%part), dimensions={0}",
+        "  %o = (f32[25]{0}, f32[100]{0}) all-gather-start(%part), dimensions={0}",
+        "  %o.done = f32[100]{0} all-gather-done(%o)",
+        arrays=[*ARRAYS, ("part", "f32[25]{0}")],
+    )
+    parsed = hlo.parse(text)
+    found = schedule.read(parsed, SIZES)
+    assert [each.opcode for each in found.collectives] == [
+        "reduce-scatter",
+        "all-gather",
+        "all-gather",
+    ]
+    assert [each.nbytes for each in found.collectives] == [400, 400, 400]
+    assert [each.gradient_bytes for each in found.collectives] == [400, 0, 0]
+    assert [each.is_async for each in found.collectives] == [True, False, True]
+    assert found.overlapped_share == 1
+    starts = [o for o in schedule.operations(parsed, found, CLUSTER) if isinstance(o, Start)]
+    assert [o.seconds for o in starts] == [all_reduce_s(CLUSTER, 400) / 2] * 3
+
+
+def test_a_tpus_fused_collective_lasts_from_its_start_over_its_steps_to_its_end():
+    def fused(name, *lines):
+        body = ["  %" + name + ".p = f32[100]{0} parameter(0)", *lines]
+        inner = f"  %{name}.all = f32[100]{{0}} all-reduce(%{name}.p), {attributes(ALL)}"
+        return f"%{name} (p: f32[100]) -> f32[100] {{\n" + "\n".join([*body, inner]) + "\n}\n\n"
+
+    def call(name, target):
+        return f'  %{name}.c = f32[] custom-call(), custom_call_target="{target}"'
+
+    before = (
+        fused("begin", call("begin", "AsyncCollectiveStart"))
+        + fused("step", conv("step.conv"))
+        + fused("finish", call("finish", "AsyncCollectiveDone"))
+    )
+    found = read(
+        "  %s = (f32[100]{0}, u32[]) fusion(%g1), kind=kCustom, calls=%begin",
+        "  %s.0 = f32[100]{0} get-tuple-element(%s), index=0",
+        "  %t = (f32[9]{0}, f32[100]{0}) fusion(%image, %s.0), kind=kOutput, calls=%step",
+        "  %t.1 = f32[100]{0} get-tuple-element(%t), index=1",
+        "  %d = f32[100]{0} fusion(%t.1), kind=kCustom, calls=%finish",
+        conv("later"),
+        before=before,
+    )
+    (only,) = found.collectives  # those inside the steps and the end are the same one
+    assert (only.name, only.nbytes, only.backward_between) == ("s", 400, 1)
+    assert found.overlapped_share == 1
+
+
+def test_a_convolution_in_a_fusion_counts_by_its_own_origin():
+    fused = (
+        "%fused (i: f32[2,8,8,4], k: f32[3,3,4,4]) -> f32[2,8,8,4] {\n"
+        "  %i = f32[2,8,8,4]{3,2,1,0} parameter(0)\n  %k = f32[3,3,4,4]{3,2,1,0} parameter(1)\n"
+        + conv("inside").replace("%image, %kernel", "%i, %k")
+        + "\n}\n\n"
+    )
+    line = (
+        "  %fusion = f32[2,8,8,4]{3,2,1,0} fusion(%image, %kernel), kind=kOutput, calls=%fused, "
+        f'metadata={{op_name="{FORWARD}"}}'
+    )
+    found = read(start("a", "g1"), line, done("a"), before=fused)
+    assert found.overlapped_share == 1
+
+
+def dot(name, op_name, rows="20,30", columns="30,40"):
+    """A matrix product as cuBLAS does it: rows × columns, with a workspace."""
+    m, n = rows.split(",")[0], columns.split(",")[1]
+    call = 'custom_call_target="__cublas$lt$matmul"'
+    return (
+        f"  %{name}.l = f32[{rows}]{{1,0}} constant(0)\n"
+        f"  %{name}.r = f32[{columns}]{{1,0}} constant(0)\n"
+        f"  %{name} = (f32[{m},{n}]{{1,0}}, s8[9]{{0}}) custom-call(%{name}.l, %{name}.r), {call}, "
+        f'metadata={{op_name="{op_name}"}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "share"), [(0.0, 1), (2 * 20 * 30 * 40, 0), (2 * 20 * 30 * 41, 0)]
+)
+def test_a_matrix_product_is_a_convolution_unless_it_is_the_heads(head, share):
+    # The last: as large as the head's but for padding.
+    found = read(
+        start("a", "g1"), dot("d", "jit(s)/transpose(jvp())/dot"), done("a"), head_flops=head
+    )
+    assert found.convolutions == share
+    assert found.overlapped_share == share
+
+
+def test_a_product_of_unknown_origin_is_backward_once_that_has_begun():
+    found = read(
+        conv("x", ""), conv("f", FORWARD), conv("b"), start("a", "g1"), conv("y", ""), done("a")
+    )
+    assert (found.convolutions, found.backward_convolutions) == (4, 2)
+    assert found.overlapped_share == 1
+    forward_only = read(start("a", "g1"), conv("y", ""), done("a"))
+    assert forward_only.overlapped_share == 0
+
+
+def test_nothing_reduced_is_no_share():
+    assert read(conv("b")).overlapped_share == 0
+
+
+FLOPS = 2 * 2 * 4 * 4 * 22 * 22  # of conv(): of 8 × 3 positions a side, 2 see no pixel
+
+
+def test_the_program_of_two_streams_has_the_models_times():
+    text = module(
+        conv("b1"),
+        start("a", "g1"),
+        conv("b2"),
+        done("a"),
+        reduce_("s", "statistics"),
+        arrays=ARRAYS,
+    )
+    found = hlo.parse(text)
+    made = schedule.operations(found, schedule.read(found, SIZES), CLUSTER)
+    of = HARDWARE["v100"]
+    nbytes = 2 * (2 * 8 * 8 * 4 * 4) + 3 * 3 * 4 * 4 * 4
+    seconds = max(FLOPS / of.flops["float32"], nbytes / of.bandwidth) / of.sustained
+    assert made == [
+        Compute("b1", pytest.approx(seconds)),
+        Start("a", 400, all_reduce_s(CLUSTER, 400)),
+        Compute("b2", pytest.approx(seconds)),
+        Done("a"),
+        Start("s", 28, all_reduce_s(CLUSTER, 28)),
+        Done("s"),
+    ]
+
+
+def test_the_share_by_time_is_that_of_gradient_bytes_in_flight_while_the_device_computes():
+    lines = [start("a", "g1"), conv("c1"), done("a"), reduce_("b", "g2")]
+    lines += [start("s", "statistics"), conv("c2"), done("s")]
+    found = hlo.parse(module(*lines, arrays=ARRAYS))
+    made = schedule.read(found, SIZES)
+    estimate = schedule.estimate(found, made, CLUSTER)
+    compute, _ = (
+        o.seconds for o in schedule.operations(found, made, CLUSTER) if isinstance(o, Compute)
+    )
+    a, b, s = (all_reduce_s(CLUSTER, nbytes) for nbytes in (400, 600, 28))
+    assert compute < a
+    assert estimate.hidden_share == pytest.approx(400 / 1000 * compute / a)
+    assert estimate.exposed_s == pytest.approx(a + b + s - 2 * compute)
+    assert estimate.step_s == pytest.approx(a + b + s)
+    assert (estimate.compute_s, estimate.network_s) == (
+        pytest.approx(2 * compute),
+        pytest.approx(a + b + s),
+    )

@@ -1,0 +1,113 @@
+"""Names of absent devices, and what is wrong with some."""
+
+import re
+
+import pytest
+
+from largebatch.errors import ConfigError
+from largebatch.parallel.hardware import HARDWARE
+from largebatch.planning import gpu_targets, topologies
+from largebatch.planning.topologies import open_topology
+
+
+@pytest.fixture
+def everything_installed(monkeypatch):
+    monkeypatch.setattr(topologies, "_installed", lambda distribution: True)
+
+
+@pytest.mark.usefixtures("everything_installed")
+@pytest.mark.parametrize(
+    ("text", "devices", "processes", "platform", "shape"),
+    [
+        ("cpu:4", 4, 1, "cpu", ()),
+        ("v100:2048", 2048, 512, "cuda", ()),
+        ("a100:8", 8, 1, "cuda", ()),
+        ("h100:2048", 2048, 256, "cuda", ()),
+        ("h200:1", 1, 1, "cuda", ()),
+        ("tpu:v5p:8x16x16", 2048, 512, "tpu", (8, 16, 16)),
+        ("tpu:v5p:16x8x4", 512, 128, "tpu", (16, 8, 4)),
+        ("tpu:v3:32x32", 2048, 256, "tpu", (32, 32)),  # two cores a chip
+        ("tpu:v4:8x16x16", 2048, 512, "tpu", (8, 16, 16)),
+        ("tpu:v5e:16x16x8slices", 2048, 512, "tpu", (16, 16)),
+        ("tpu:v6e:2x4", 8, 2, "tpu", (2, 4)),
+    ],
+)
+def test_names_become_devices(text, devices, processes, platform, shape):
+    topology = open_topology(text)
+    assert (topology.devices, topology.processes) == (devices, processes)
+    assert (topology.platform, topology.shape) == (platform, shape)
+    assert topology.cluster.devices == devices
+    if platform == "tpu":
+        assert topology.cluster.nodes == topology.slices
+        assert topology.cluster.torus_shape == tuple(sorted(shape))
+
+
+@pytest.mark.usefixtures("everything_installed")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("v10:4", "did you mean 'v100'"),
+        ("tpu", "known: v3, v4"),
+        ("tpu:v5:2x2", "did you mean 'v5p'|did you mean 'v5e'"),
+        ("v100:6", "6 devices fill no whole number of nodes of 4; nearest that do: 4 or 8"),
+        ("h100:12", "nodes of 8; nearest that do: 8 or 16"),
+        ("v100:0", "no number of devices"),
+        ("v100:many", "no number of devices"),
+        ("cpu", "write cpu:N"),
+        ("tpu:v5p:16x16", "lie along 3 axes; write tpu:v5p:4x4x4"),
+        ("tpu:v3:4x4x4", "lie along 2 axes"),
+        ("tpu:v6e:4x0", "lie along 2 axes"),
+        ("tpu:v6e:4x", "lie along 2 axes"),
+        ("tpu:v6e:4x4x0slices", "lie along 2 axes"),
+        ("tpu:v5e:32x64", "2048 chips exceeds the 256"),
+    ],
+)
+def test_impossible_ones_are_told_in_one_line(text, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        open_topology(text)
+    assert "\n" not in str(caught.value)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "present", "extra"),
+    [
+        ("v100:4", (), "compile-gpu"),
+        # CUDA 13 knows no V100.
+        ("v100:4", ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc"), "compile-gpu"),
+        ("h100:8", ("jax-cuda12-pjrt", "jax-cuda12-plugin"), "compile-gpu"),  # no assembler
+        ("h100:8", ("jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"), "compile-gpu"),
+        ("tpu:v5p:2x2x1", ("jax-cuda12-pjrt",), "compile-tpu"),
+    ],
+)
+def test_an_absent_compiler_is_named_with_its_extra(monkeypatch, text, present, extra):
+    monkeypatch.setattr(topologies, "_installed", lambda distribution: distribution in present)
+    monkeypatch.delenv("CUDA_DIR", raising=False)
+    with pytest.raises(ConfigError, match=rf"pip install -e '.\[{extra}\]'"):
+        open_topology(text)
+
+
+def test_either_cuda_compiles_for_an_h100(monkeypatch):
+    present = ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc")
+    monkeypatch.setattr(topologies, "_installed", lambda distribution: distribution in present)
+    assert open_topology("h100:8").devices == 8
+
+
+def test_the_process_that_compiles_touches_no_accelerator_and_has_the_fake_devices():
+    environment = open_topology("cpu:3").child_environment()
+    assert environment == {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"}
+
+
+@pytest.mark.parametrize("name", gpu_targets.NAMES)
+def test_targets_hold_the_facts_of_their_boards(name):
+    text = gpu_targets.target_config(name)
+    found = dict(re.findall(r"(\w+): (\d+)\b", text))
+    board = re.search(r'device_description_str: "(.*)"', text)[1]
+    assert name in board.lower()  # so that the hardware of such a device is found again
+    assert int(found["device_memory_size"]) == HARDWARE[name].memory
+    assert int(found["memory_bandwidth"]) == HARDWARE[name].bandwidth
+    # FP32 units × 2 FLOPs × clock: the data sheet's plain FP32 rate, in TFLOP/s.
+    clock = float(re.search(r"clock_rate_ghz: ([\d.]+)", text)[1])
+    rate = int(found["core_count"]) * int(found["fpus_per_core"]) * 2 * clock / 1000
+    assert rate == pytest.approx({"v100": 15.7, "a100": 19.5}.get(name, 67), rel=0.01)
+    assert text.count("{") == text.count("}")

@@ -1,0 +1,300 @@
+"""The page and its pictures: whole, well-formed, self-contained, whatever the runs hold."""
+
+import gzip
+import html.parser
+import json
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.errors import DataError, UserError
+from largebatch.tools.report import page, palette
+from largebatch.tools.report.charts import Chart, Line, Panel
+from largebatch.tools.report.write import report
+from tests.tools.report import made_up
+
+VOID = {"meta", "input", "br", "link", "img"}
+ODD = (  # rows of which little can be said
+    [{"step": 1}],
+    [{"step": 1, "samples": 0, "epoch": 0.0, "loss": None, "top1": None}],
+    [{"step": n, "samples": n, "epoch": n, "loss": 10.0 ** (40 * n)} for n in range(5)],
+    [{"step": n, "samples": 9 * n, "loss": 1.0, "images_per_s": 0} for n in range(5)],
+)
+EVIL = '<script>alert("x")</script>$_{&'
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements are closed in order; gathers ids, texts and what could be fetched."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.words, self.scripts = [], [], [], [], 0
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes, closed=False):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found[key] for key in ("href", "src", "xlink:href") if key in found]
+        self.links += re.findall(r"url\(([^)]*)\)", found.get("style") or "")
+        self.scripts += tag == "script"
+        if tag not in VOID and not closed:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes, closed=True)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def data(path):
+    """The figures of the page as its script gets them."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text())[1])["figures"]
+
+
+def checked(path):
+    """The page, after what holds of any."""
+    text = path.read_text()
+    found = Page(text)
+    assert len(found.ids) == len(set(found.ids))
+    for link in found.links:
+        assert link.startswith(("#", "data:image/png;base64,"))
+        assert not link.startswith("#") or link[1:] in found.ids
+    library = resources.files("largebatch.tools.report") / "uplot"
+    assert (library / "LICENSE").read_text() in text
+    own = text.replace((library / "uPlot.iife.min.js").read_text(), "")
+    assert len(own) < len(text)
+    assert "://" not in own
+    assert "@import" not in text
+    assert found.scripts == 3
+    # Every colour is a variable, so that the same page serves light and dark.
+    assert not re.search(r"#[0-9a-f]{6}\b", text.partition("<body>")[2])
+    assert {*re.findall(r'data-figure="(.*?)"', text)} == {*data(path)}
+    return found
+
+
+def test_one_run_with_all_that_there_can_be(whole):
+    path = whole
+    assert path.name == "report.html"
+    assert (path.parent.name, path.parent.parent.name) == (
+        "report",
+        "a run with a rather long name",
+    )
+    found = checked(path)
+    words = " ".join(found.words)
+    for expected in ("85.47\u00a0%", "to 60.00\u00a0%", "after step 20", "1 × H200", "conv.1"):
+        assert expected in words
+    titles = ("Loss", "Top-1 accuracy", "Schedule", "Throughput and input wait", "Gradient norm")
+    titles += ("Trust ratios", "Weight norms", "Gradient norms", "BatchNorm means: drift")
+    titles += ("BatchNorm variances: drift", "Where the time went", "Events")
+    titles += ("Where a step's time goes", "Configuration")
+    assert set(titles) <= set(found.words)
+    keys = "loss top1 schedule throughput gradient trust_ratio weight_norm gradient_norm bn_mean"
+    names = {f"{key}.png" for key in (keys + " bn_variance time events trace").split()}
+    assert {p.name for p in path.parent.glob("*.png")} == names
+    with Image.open(path.parent / "loss.png") as image:
+        # White around, and the curve's blue.
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+        assert tuple(pixels[0]) == (255, 255, 255)
+        blue = [int(palette.series(0)[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (pixels == blue).all(1).sum() > 50
+
+
+def test_several_runs(tmp_path, profile):
+    folders = [made_up.write(tmp_path / f"s{seed}", seed=seed) for seed in range(3)]
+    folders.append(made_up.write(tmp_path / "wide", model__width=8))
+    for folder in folders[1:]:  # of the others, fewer figures, sooner done
+        (folder / "layers.jsonl").unlink()
+        (folder / "events.jsonl").unlink()
+    for number, metrics in enumerate(ODD):
+        folder = tmp_path / f"odd{number}"
+        folders.append(made_up.write(folder, metrics=metrics, summary={}, events=[]))
+        (folder / "layers.jsonl").write_text("")
+    layers = [{"step": 1, "samples": 9, "layers": {"a": {"trust_ratio": 0.0}, "b": None}}]
+    made_up.jsonl(folders[-1] / "layers.jsonl", layers)
+    path, _ = report(folders)
+    assert path == tmp_path / "report" / "report.html"
+    found = checked(path)
+    words = " ".join(found.words)
+    assert "s0, s1, s2" in words
+    assert "85.47 ± 0.00\u00a0%" in words
+    assert "0.3707 ± 0.0000" not in words
+    # Losses at the end are 0.01 apart: mean 0.3807, and t(0.975, 2) · 0.01 / √3 = 4.3027 · 0.0058.
+    assert "0.3807 ± 0.0248" in words
+    assert {"model.width", "run.seed", "Top-1 over seeds"} <= set(found.words)
+    assert (path.parent / "seeds.png").is_file()
+    assert (path.parent / "s0-trust_ratio.png").is_file()
+    with pytest.raises(DataError, match="goes with one run"):
+        report(folders, profile=profile)
+
+
+def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
+    why = "the loss of step 26 is nan; lower schedule.peak=1000"
+    events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
+    metrics = made_up.rows(25)
+    metrics[-1]["loss"] = 1e15
+    failed = made_up.SUMMARY | {"status": "failed", "steps": 25}
+    folder = made_up.write(tmp_path / "one", events=events, metrics=metrics, summary=failed)
+    path, _ = report([folder])
+    text = path.read_text()
+    (box,) = re.findall(r'<p class="failure".*?</p>', text)
+    assert why in box
+    assert text.index("<h1>") < text.index(box) < text.index('class="tiles"')
+    loss = data(path)["loss"]
+    assert loss["panels"][0]["log"]
+    assert [(m["x"]["samples"], m["bad"], m["text"]) for m in loss["marks"]] == [
+        (2600, True, "failed, step 26")
+    ]
+    # Of a failure that left no reason, the page says so.
+    bare = made_up.write(tmp_path / "two", events=[], summary=failed, metrics=metrics)
+    (box,) = re.findall(r'<p class="failure".*?</p>', report([bare])[0].read_text())
+    assert "events.jsonl has no reason" in box
+
+
+def test_a_loss_of_any_magnitude_has_ticks(tmp_path):
+    from largebatch.tools.report import png
+
+    labels = []
+
+    def kept(made, path, **_):
+        labels[:] = [text.get_text() for text in made.axes[0].get_yticklabels()]
+
+    for top in (3.0, 30.0, 1e4, 1e15, 1e30):
+        x = {"epochs": np.array([1.0, 2.0])}
+        line = Line("a", 0, x, np.array([1.0, top]))
+        chart = Chart("k", "t", "c", (Panel("loss", (line,), log=True),), {"epochs": "epochs"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("matplotlib.figure.Figure.savefig", kept)
+            png.write(chart, tmp_path / "x.png")
+        assert len([label for label in labels if label]) >= 2, top
+
+
+def test_constants_are_a_sentence_and_few_rows_are_no_map(tmp_path):
+    folder = made_up.write(tmp_path / "one")
+    made_up.jsonl(folder / "layers.jsonl", made_up.layers()[:7])
+    path, _ = report([folder])
+    assert [panel["title"] for panel in data(path)["schedule"]["panels"]] == ["learning rate"]
+    assert "Constant: momentum 0.9, batch 100 images, image size 8 px." in path.read_text()
+    assert "trust_ratio" not in data(path)
+    assert not (path.parent / "trust_ratio.png").exists()
+    assert "need 8 rows of layers.jsonl; this run has 7" in path.read_text()
+
+
+def test_a_comparison_names_runs_marks_the_best_and_hides_what_has_no_effect(tmp_path):
+    folders = []
+    for number, workers in enumerate((4, 8)):
+        metrics = made_up.rows()
+        metrics[-1] |= {"validation/top1": 0.5 + 0.1 * number, "validation/loss": 1 / 3}
+        changes = {"batch__workers": workers, "optimizer__rmsprop_rate": 0.1 / (3 + number)}
+        folders.append(made_up.write(tmp_path / f"000{number}", metrics=metrics, **changes))
+    path, _ = report(folders)
+    text = path.read_text()
+    assert "rmsprop_rate" not in text.partition('<details class="run">')[0]
+    places = [text.index(f'<section id="{key}">') for key in ("training", "differences")]
+    assert places == sorted(places)
+    for panel in data(path)["top1"]["panels"]:
+        labels = [line["label"] for line in panel["lines"]]
+        assert labels == ["batch.workers=4", "batch.workers=8 ★"]
+    assert re.findall(r'class="best"[^>]*>(.*?)<', text) == ["60.00\u00a0%"]  # losses are equal
+
+
+def test_everything_of_a_run_is_escaped(tmp_path):
+    evil = EVIL.replace("/", "\\")  # a name of a folder
+    events = [
+        made_up.event("turn", 0, devices=1, device_kind=EVIL, host=EVIL),
+        made_up.event("rollback", 1, 2, reason=EVIL),
+    ]
+    folder = made_up.write(
+        tmp_path / f"_{evil}", events=events, model__name=EVIL, summary={"status": EVIL}
+    )
+    other = made_up.write(tmp_path / f"$b{evil}", events=events, run__other=EVIL)
+    rows = [{"step": n, "samples": n, "epoch": n, "validation/loss": 1} for n in (1, 2)]
+    made_up.jsonl(other / "metrics.jsonl", [row | {"loss": 1} for row in rows])
+    for path in (folder / "layers.jsonl", other / "layers.jsonl", folder / "metrics.jsonl"):
+        path.write_text("")
+    for folders in ([folder], [folder, other]):
+        words = " ".join(checked(report(folders, tmp_path / "out")[0]).words)
+        assert EVIL in words
+        assert evil in words
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "config.json", "events.jsonl"])
+def test_remains_make_a_page(tmp_path, kept):
+    folder = made_up.write(tmp_path / "one")
+    for path in folder.iterdir():
+        if path.name != kept:
+            path.unlink()
+    if kept == "metrics.jsonl":
+        made_up.jsonl(folder / kept, [{"step": 1, "samples": 9, "loss": 2.0}])
+    words = checked(report([folder])[0]).words
+    assert "unfinished" in words
+    assert "There is no layers.jsonl." in words
+
+
+def test_whatever_json_it_is_there_is_a_page(tmp_path):
+    wrong = [None, "a", [1], {"b": 2}, True, 10**400, float("inf"), -3]
+    events = [
+        {"event": name, "time": value, "step": value, "samples": value, "top1": value}
+        | {"slowest": -9, "host": [], "factor": 2.0, "devices": value, "compile_s": value}
+        for name in ("turn", "train_start", "eval_stop", "hosts", "times", "checkpoint")
+        for value in wrong
+    ]
+    columns = made_up.rows()[9]
+    metrics = [row | {name: value} for row in [columns] for name in row for value in wrong]
+    metrics = [
+        row | {"step": row["step"] if row["step"] in wrong else n} for n, row in enumerate(metrics)
+    ]
+    folder = made_up.write(tmp_path / "one", metrics=metrics, events=events)
+    layers = [
+        {
+            "step": n,
+            "samples": value,
+            "layers": {"stem/bn": {"running_variance": value}, "a": value},
+        }
+        for n, value in enumerate(wrong)
+    ]
+    made_up.jsonl(folder / "layers.jsonl", layers)
+    options = made_up.config()["config"] | {"optimizer": None, "run": {"target": [1], "seed": {}}}
+    found = {"config": options, "plan": {"steps": []}, "environment": {"versions": "1"}}
+    (folder / "config.json").write_text(json.dumps(found))
+    (folder / "summary.json").write_text(json.dumps(dict.fromkeys(made_up.SUMMARY, "x")))
+    place = folder / "profile" / "plugins" / "profile" / "now"
+    place.mkdir(parents=True)
+    (place / "host.trace.json.gz").write_bytes(gzip.compress(b"[]"))
+    path, (run,) = report([folder])
+    words = checked(path).words
+    assert any("host.trace.json.gz is no trace of jax.profiler" in word for word in words)
+    assert {*run.remarks} <= {*words}
+    assert len(run.remarks) > 20
+
+
+def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
+    metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
+    metrics[50_000]["loss"] = 5e3
+    folder = made_up.write(tmp_path / "one", metrics=metrics, events=[])
+    (folder / "layers.jsonl").unlink()
+    path, _ = report([folder])
+    assert path.stat().st_size < 3e6
+    # The spike is there, on a logarithmic axis.
+    (panel,) = data(path)["loss"]["panels"]
+    assert panel["log"]
+    assert max(panel["lines"][0]["y"]) == 5e3
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    folder = made_up.write(tmp_path / "one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        report([folder], tmp_path / "file" / "out")
+
+
+def test_an_empty_page_is_well_formed():
+    assert json.dumps(Page(page.page("a <b> title", "")).words).count("a <b> title") == 1

@@ -1,0 +1,326 @@
+"""The loop of a sweep with an executor that starts no processes."""
+
+import dataclasses
+import os
+
+import pytest
+
+from largebatch.checkpoint.lock import PATIENCE_S
+from largebatch.checkpoint.lock_holder import content, this_process
+from largebatch.tools.sweep import driver as loop
+from largebatch.tools.sweep.driver import Driver
+from largebatch.tools.sweep.outcome import Outcome, maximised, worst
+from largebatch.tools.sweep.points import grid, quasi
+from largebatch.tools.sweep.space import from_text
+from largebatch.tools.sweep.study import STARTUP, Study, importances
+from tests.tools.sweep.fakes import FakeExecutor, summary
+
+pytest.importorskip("optuna")
+AXES = [from_text("schedule.peak=1,2,4"), from_text("run.seed=0,1")]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def driver(study, executor, folder, planned=None, **options):
+    planned = grid(AXES) if planned is None else planned
+    clock = Clock()
+    made = Driver(
+        study,
+        executor,
+        folder,
+        lambda choice, workdir: ("train", *choice.values(), str(workdir)),
+        **{
+            "planned": planned,
+            "total": len(planned),
+            "objective": "top1",
+            "prune": False,
+            "grace_s": 5.0,
+            "clock": clock,
+        }
+        | options,
+    )
+    made.sleep = clock.sleep
+    return made
+
+
+def run(made, ticks=None):
+    """To the end, or asked to stop after some looks."""
+    looks = []
+
+    def stopping():
+        looks.append(1)
+        return ticks is not None and len(looks) > ticks
+
+    return made.run(lambda trials: None, stopping, made.sleep)
+
+
+def states(made):
+    return [trial.state for trial in made.trials]
+
+
+def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
+    executor = FakeExecutor(
+        {
+            0: [{"evaluations": [0.2, 0.4], "code": 0, "top1": 0.8}],
+            1: [{"code": 1, "output": "Traceback\nKeyError: 'x'\n"}],
+            2: [{"code": 2, "output": "error: batch.workers=3: no\n"}],
+            3: [{"code": 2, "unhealthy": "the loss is not finite", "output": "error: y\n"}],
+            4: [{"code": 75}, {"evaluations": [0.1], "code": 75}, {"code": 0, "top1": 0.9}],
+            5: [{"code": 70, "output": "no progress\n"}],
+        }
+    )
+    study = Study(tmp_path / "study.db", AXES, "top1")
+    made = driver(study, executor, tmp_path / "trials")
+    assert run(made)
+    expected = ["complete", "failed", "failed", "diverged", "complete", "failed"]
+    assert states(made) == expected
+    assert [list(trial.values.values()) for trial in made.trials] == [
+        [peak, seed] for peak in "124" for seed in "01"
+    ]
+    assert [trial.value for trial in made.trials] == [0.8, None, None, 0.0, 0.9, None]
+    assert [trial.error for trial in made.trials] == [
+        "",
+        "KeyError: 'x'",
+        "batch.workers=3: no",
+        "the loss is not finite",
+        "",
+        "no progress",
+    ]
+    assert sorted(executor.started) == [0, 1, 2, 3, 4, 4, 4, 5]
+    assert executor.most == 2
+    # Another process reads the same from the file, and has nothing to do.
+    again = driver(Study(tmp_path / "study.db", AXES, "top1"), FakeExecutor(), tmp_path / "trials")
+    assert again.trials == made.trials
+    assert run(again)
+    assert not again._executor.started
+
+
+def test_a_killed_sweep_goes_on_and_runs_nothing_twice(tmp_path):
+    """Killed with one trial at its end, one on its way, one whose process goes on."""
+    study, folder = Study(None, AXES, "top1"), tmp_path
+    endless = [{"evaluations": [0.1]}]
+    executor = FakeExecutor(dict.fromkeys((1, 2, 3), endless), at_once=4)
+    made = driver(study, executor, folder)
+    for _ in range(2):
+        made.tick()
+    assert states(made) == ["complete", *["running"] * 4]
+    before = made.trials[0]
+    # Its own end, after the kill of the sweep: trial 1 is complete.
+    summary(top1=0.7).write(folder / "0001")
+    lock = folder / "0002" / "lock.json"
+    lock.write_bytes(content(this_process()))
+
+    executor = FakeExecutor({3: [{"code": 0, "top1": 0.6}]}, at_once=4)
+    made = driver(study, executor, folder)
+    made.tick()
+    assert made.trials[0] == before
+    assert states(made)[1] == "complete"
+    assert made.trials[1].value == 0.7
+    assert 2 not in executor.started  # somebody trains there
+    assert 1 not in executor.started
+    assert 3 in executor.started
+    lock.unlink()
+    assert run(made)
+    assert executor.started.count(2) == 1
+    assert sorted(executor.started) == [2, 3, 4, 5]
+    assert states(made) == ["complete"] * 6
+
+
+def test_killed_between_drawing_and_starting(tmp_path):
+    """Whatever write was the last one, every trial is there once, in its order."""
+    study = Study(None, AXES, "top1")
+    planned = grid(AXES)
+    study._study.enqueue_trial({axis.name: axis.points[0][0] for axis in AXES})  # and killed
+    assert [trial.state for trial in study.trials()] == ["waiting"]
+    made = driver(study, FakeExecutor(), tmp_path)
+    assert made.trials == []
+    assert run(made)
+    assert [trial.values for trial in made.trials] == planned
+    drawn = study._study.ask({})  # and killed before its values were drawn
+    row = study.trials()[drawn.number]
+    assert row.state == "running"
+    assert set(row.values) == {"schedule.peak", "run.seed"}
+    assert study.trials()[drawn.number] == row
+
+
+def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
+    """An orphan may take its lock only after it was looked for: ours then ends with a mistake."""
+    executor = FakeExecutor({0: [{"code": 2, "output": "error: in use\n"}, {"code": 0, "top1": 1}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    made.tick()
+    lock = tmp_path / "0000" / "lock.json"
+    lock.write_bytes(content(this_process()))
+    for _ in range(4):
+        made.tick()
+    assert states(made)[0] == "running"
+    assert executor.started.count(0) == 1
+    lock.unlink()
+    assert run(made)
+    assert states(made) == ["complete"] * 6
+    assert executor.started.count(0) == 2
+
+
+class Submitting(FakeExecutor):
+    """Finds its jobs again, as a cluster does."""
+
+    def _start(self, job):
+        handle = super()._start(job)
+        handle.token = f"42_{job.number}"
+        return handle
+
+    def attach(self, token):
+        return self.handles[int(token.partition("_")[2])] if token else None
+
+
+def test_a_trial_submitted_twice_waits_for_the_one_on_another_host(tmp_path):
+    """As after a kill between submitting an array and noting its jobs: only its lock tells."""
+    first = {"code": 2, "output": "error: batch.workers=3: no\n"}
+    executor = Submitting({0: [first, {"code": 0, "top1": 1.0}]}, at_once=1)
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    holder = dataclasses.replace(this_process(), host="elsewhere", system="another boot")
+    (tmp_path / "0000").mkdir()
+    lock = tmp_path / "0000" / "lock.json"
+    lock.write_bytes(content(holder))
+    for beat in range(5):
+        made.tick()
+        assert states(made) == ["running"]
+        made.sleep(0.75 * PATIENCE_S)
+        lock.write_bytes(content(dataclasses.replace(holder, beat=beat)))
+    assert executor.started == [0]
+    lock.unlink()
+    assert run(made)
+    # Once it is gone the trial goes on where that one left it.
+    assert states(made) == ["complete"] * 6
+    assert executor.started.count(0) == 2
+
+
+def test_a_lock_that_nobody_holds_hides_no_mistake(tmp_path):
+    executor = Submitting({0: [{"code": 2, "output": "error: batch.workers=3: no\n"}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    holder = dataclasses.replace(this_process(), host="elsewhere", system="another boot")
+    (tmp_path / "0000").mkdir()
+    (tmp_path / "0000" / "lock.json").write_bytes(content(holder))
+    assert run(made)
+    assert states(made) == ["failed", *["complete"] * 5]
+    assert made._clock() < 4 * PATIENCE_S
+
+
+def test_files_that_have_not_changed_are_not_read_again(tmp_path, monkeypatch):
+    looks = []
+    look = loop.look
+    monkeypatch.setattr(loop, "look", lambda workdir: looks.append(workdir) or look(workdir))
+    made = driver(Study(None, AXES, "top1"), FakeExecutor({0: [{}]}, at_once=1), tmp_path)
+    metrics = tmp_path / "0000" / "metrics.jsonl"
+    made.tick()
+    looks.clear()
+    for step in (1, 2):
+        with metrics.open("a") as stream:
+            stream.write(f'{{"step": {step}}}\n')
+        for _ in range(5):
+            made.tick()
+            assert made.trials[0].step == step
+    assert len(looks) == 2
+    metrics.write_text('{"step": 3}\n{"step": 4}\n')  # of the same size, and later
+    os.utime(metrics, ns=(0, metrics.stat().st_mtime_ns + 1))
+    made.tick()
+    assert made.trials[0].step == 4
+
+
+def test_a_value_that_is_no_number_counts_as_the_worst(tmp_path):
+    for objective, expected in (("top1", 0.0), ("loss", float("inf"))):
+        study = Study(None, AXES, objective)
+        study.tell(study.begin(grid(AXES)[0]), Outcome("complete", float("nan")))
+        assert study.trials()[0].value == expected
+
+
+def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
+    study = Study(None, AXES, "top1")
+    script = {0: [{}, {"code": 0, "top1": 0.5}], 1: [{"obeys": False}, {"code": 0, "top1": 0.4}]}
+    executor = FakeExecutor(script)
+    made = driver(study, executor, tmp_path)
+    assert not run(made, ticks=3)
+    assert executor.handles[0].asked
+    assert executor.handles[1].ended == -9  # after the time that it had to save
+    assert made._clock() < 3 * 0.5 + 5.0 + 2.0
+    assert states(made) == ["running", "running"]
+    executor.running.clear()
+    made = driver(study, executor, tmp_path)
+    assert run(made)
+    assert states(made) == ["complete"] * 6
+    assert executor.started == [0, 1, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_trial_that_never_comes_further_is_given_up(tmp_path):
+    executor = FakeExecutor({0: [{"code": 75, "output": "SIGTERM, with nothing to save yet\n"}]})
+    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
+    assert run(made)
+    assert executor.started.count(0) == 4
+    assert made.trials[0].state == "failed"
+    assert "4 times" in made.trials[0].error
+    assert "nothing to save" in made.trials[0].error
+    assert states(made)[1:] == ["complete"] * 5
+
+
+def test_the_median_prunes(tmp_path):
+    """The first eight come to their end; a later one below their median is ended, one above not."""
+    axes = [from_text("schedule.peak=log:0.1:10")]
+    good = {n: [{"evaluations": [0.5, 0.6], "code": 0, "top1": 0.6}] for n in range(STARTUP)}
+    script = good | {
+        STARTUP: [{"evaluations": [0.2, 0.3, 0.3, 0.3], "code": 0, "top1": 0.3}],
+        STARTUP + 1: [{"evaluations": [0.7, 0.8], "code": 0, "top1": 0.8}],
+    }
+    study = Study(None, axes, "top1", prune=True)
+    executor = FakeExecutor(script, at_once=1)
+    made = driver(study, executor, tmp_path, quasi(axes, STARTUP, 0), total=STARTUP + 2, prune=True)
+    assert run(made)
+    assert states(made) == ["complete"] * STARTUP + ["pruned", "complete"]
+    assert executor.handles[STARTUP].polls == 3  # asked after its second evaluation
+    assert made.trials[STARTUP].value is None
+    assert executor.started == list(range(STARTUP + 2))
+
+
+def test_killed_while_a_pruned_trial_ends(tmp_path):
+    study = Study(None, AXES, "top1")
+    made = driver(study, FakeExecutor({0: [{}]}), tmp_path)
+    made.tick()
+    study.note(0, "asked", "prune")
+    made = driver(study, FakeExecutor(), tmp_path)
+    assert made.trials[0].state == "pruned"
+
+
+@pytest.mark.parametrize("objective", ["top1", "loss"])
+def test_tpe_finds_the_better_half_and_survives_divergence(objective):
+    """It draws most near the optimum, at 3 of 0.1 to 10, where a rate above 6 diverges."""
+    axes = [from_text("schedule.peak=log:0.1:10"), from_text("run.seed=0,1")]
+    found = []
+    for _ in range(2):  # the same again: of the seed and what is known alone
+        study = Study(None, axes, objective, seed=1)
+        begin = quasi(axes, STARTUP, 1)
+        for n in range(24):
+            trial = study.begin(begin[n]) if n < STARTUP else study.suggest()
+            peak = float(trial.values["schedule.peak"])
+            off = abs(peak / 3 - 1)
+            value = 1 - off / 3 if maximised(objective) else off
+            result = Outcome("complete", value)
+            if peak > 6:
+                result = Outcome("diverged", worst(objective))
+            study.tell(trial, result)
+        found.append([t.values for t in study.trials()])
+    assert found[0] == found[1]
+    drawn = [float(v["schedule.peak"]) for v in found[0][STARTUP:]]
+    near = sum(1 < peak < 6 for peak in drawn)
+    assert near > len(drawn) * 0.6  # by chance 0.39
+    shares = importances(axes, study.trials(), objective)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["schedule.peak"] > 0.8
+    assert importances(axes, study.trials()[:3], objective) == {}
+    assert study.trials()[0].values == begin[0]

@@ -1,0 +1,118 @@
+"""What a trial's files and exit code mean, and which trial is the best."""
+
+import json
+import math
+
+import pytest
+
+from largebatch.fault_tolerance import FAILED, HUNG, MISTAKE, PEER, PREEMPTED
+from largebatch.tools.sweep.outcome import Outcome, Trial, best, intermediate, outcome, ranked
+from largebatch.tools.sweep.reading import Seen, last_words, look
+from tests.tools.sweep.fakes import summary
+
+DONE = Seen(step=9, top1=0.8, done=True, summary=summary(top1=0.9, loss=0.5, target_s=7.0))
+# A loss that is not finite is null in the files.
+INFINITE = Seen(
+    done=True, top1=0.1, evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None)
+)
+ILL = Seen(step=4, unhealthy="the loss is not finite")
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "seen", "objective", "expected"),
+    [
+        (0, "", DONE, "top1", Outcome("complete", 0.9)),
+        (0, "", DONE, "loss", Outcome("complete", 0.5)),
+        (0, "", DONE, "target_s", Outcome("complete", 7.0)),
+        (0, "", INFINITE, "top1", Outcome("complete", 0.1)),
+        (
+            *(0, "", INFINITE, "loss"),
+            Outcome("diverged", math.inf, "its validation loss is not finite"),
+        ),
+        (0, "prune", DONE, "top1", Outcome("complete", 0.9)),  # it was faster than the signal
+        (0, "stop", DONE, "top1", Outcome("complete", 0.9)),
+        (PREEMPTED, "", ILL, "top1", Outcome("running")),
+        (PREEMPTED, "stop", Seen(), "top1", Outcome("running")),
+        (-9, "stop", Seen(), "top1", Outcome("running")),
+        (PREEMPTED, "prune", Seen(), "top1", Outcome("pruned")),
+        (MISTAKE, "", ILL, "top1", Outcome("diverged", 0.0, ILL.unhealthy)),
+        (MISTAKE, "", ILL, "loss", Outcome("diverged", math.inf, ILL.unhealthy)),
+        (MISTAKE, "", Seen(), "top1", Outcome("failed", None, "words")),
+        (FAILED, "", ILL, "top1", Outcome("failed", None, "words")),
+        (PEER, "", Seen(), "top1", Outcome("failed", None, "words")),
+        (HUNG, "", Seen(), "top1", Outcome("failed", None, "words")),
+        (MISTAKE, "", DONE, "top1", Outcome("failed", None, "words")),
+        (-9, "", Seen(), "top1", None),
+        (0, "", Seen(done=True), "top1", None),
+    ],
+)
+def test_what_an_end_means(code, asked, seen, objective, expected):
+    found = outcome(code, asked, seen, objective, "words")
+    if expected is None:
+        assert found.state == "failed"
+        assert "SIGKILL" in found.error or "evaluate" in found.error
+    else:
+        assert found == expected
+
+
+def test_a_target_never_reached_is_late_and_one_never_looked_for_is_not():
+    late = Seen(done=True, summary=summary(top1=0.1, target_s=None))
+    assert outcome(0, "", late, "target_s", "").value == math.inf
+    assert outcome(0, "", Seen(done=True), "target_s", "").state == "failed"
+
+
+def test_evaluations_that_are_not_finite_count_as_the_worst():
+    seen = Seen(evaluations=((0.5, 1.0), (None, None), (0.7, math.nan)))
+    assert intermediate(seen, "top1") == [0.5, 0.0, 0.7]
+    assert intermediate(seen, "loss") == [1.0, math.inf, math.inf]
+    assert intermediate(seen, "target_s") == pytest.approx([0.5, math.inf, 0.3])
+
+
+def test_a_directory_at_all_times_of_its_life(tmp_path):
+    assert look(tmp_path / "absent") == Seen()
+    rows = [{"step": 10}, {"step": 20, "validation/top1": 0.25, "validation/loss": 2.0}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"step": 30, "loss": 2')
+    (tmp_path / "summary.json").write_text("{")
+    seen = look(tmp_path)
+    assert (seen.step, seen.top1, seen.done) == (20, 0.25, False)
+    assert seen.evaluations == ((0.25, 2.0),)
+    events = [{"event": "train_start"}, {"event": "unhealthy", "why": "stuck"}, {"event": "times"}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    assert look(tmp_path).unhealthy == "stuck"
+    with (tmp_path / "events.jsonl").open("a") as stream:
+        stream.write('{"event": "train_start"}\n')  # another turn, which may do better
+    assert look(tmp_path).unhealthy == ""
+    summary("preempted", top1=None, steps=40, wall_s=2.0).write(tmp_path)
+    assert not look(tmp_path).done
+    summary(top1=None, steps=40, wall_s=2.0).write(tmp_path)
+    seen = look(tmp_path)
+    assert (seen.done, seen.step, seen.seconds) == (True, 40, 2.0)
+    assert Trial(0, {}).with_seen(seen).top1 == 0.25  # of the last evaluation
+
+
+def test_the_words_of_a_failure(tmp_path):
+    path = tmp_path / "output.txt"
+    assert last_words(path) == ""
+    path.write_text("compiling\nTraceback:\n  x\nValueError: no\n\n")
+    assert last_words(path) == "ValueError: no"
+    path.write_text("a" * 100_000 + "\nerror: batch.workers=3: no\nbye\n")
+    assert last_words(path) == "batch.workers=3: no"
+
+
+def test_ranks():
+    states = [
+        ("failed", None, None),
+        ("complete", 0.5, 0.5),
+        ("pruned", None, 0.9),
+        ("complete", 0.7, 0.7),
+        ("diverged", 0.0, 0.1),
+        ("pruned", None, 0.95),
+        ("running", None, None),
+        ("complete", 0.7, 0.7),
+    ]
+    trials = [Trial(i, {}, s, value=v, top1=t) for i, (s, v, t) in enumerate(states)]
+    assert [t.number for t in ranked(trials, "top1")] == [3, 7, 1, 4, 5, 2, 0, 6]
+    assert best(trials, "top1").number == 3
+    assert best(trials, "loss").number == 1
+    assert best(trials[:1], "top1") is None

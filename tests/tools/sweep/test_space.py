@@ -1,0 +1,234 @@
+"""What is swept: axes from texts and recipes, their points, the check before anything starts."""
+
+import contextlib
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largebatch.config import adjusted, freeze, override
+from largebatch.config.options import replaced
+from largebatch.config.recipe_file import execute
+from largebatch.errors import ConfigError
+from largebatch.optim.flavours import lars_settings
+from largebatch.tools.sweep.points import check, grid, quasi
+from largebatch.tools.sweep.ranges import peak_of
+from largebatch.tools.sweep.space import Axis, Range, from_recipe, from_text, text
+
+ROOT = Path(__file__).parents[3]
+DIGITS = freeze(execute(ROOT / "configs" / "digits.py")[0])
+SWEEPS = sorted((ROOT / "configs" / "sweeps").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("said", "points"),
+    [
+        ("schedule.peak=1,2.5", ["1", "2.5"]),
+        ("schedule.peak=log:0.5:8:5", ["0.5", "1", "2", "4", "8"]),
+        ("optimizer.momentum=lin:0:0.8:5", ["0", "0.2", "0.4", "0.6", "0.8"]),
+        ("schedule.peak=log:0.5:8:6", ["0.5", "0.8706", "1.516", "2.639", "4.595", "8"]),
+        ("batch.workers=log:1:64:7", ["1", "2", "4", "8", "16", "32", "64"]),
+        ("batch.workers=lin:1:3:9", ["1", "2", "3"]),  # whole numbers, each once
+        ("schedule.warmup=5 epochs, 40 %", ["5 epochs", "40 %"]),
+        ("schedule.warmup=lin:1:3:3 epochs", ["1 epochs", "2 epochs", "3 epochs"]),
+        ("optimizer.trust_skip=(bn,bias),(bn),auto", ["(bn,bias)", "(bn)", "auto"]),
+    ],
+)
+def test_points_of_an_axis(said, points):
+    axis = from_text(said)
+    assert [point for (point,) in axis.points] == points
+    check(DIGITS, [], [axis], grid([axis]))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("schedule.peak", ["schedule.peak", "key=a,b,c"]),
+        ("=1,2", ["names no values"]),
+        ("schedule.peak=", ["names no values"]),
+        ("schedule.peak=1,,2", ["empty value"]),
+        ("schedule.peak=1,1", ["1 twice"]),
+        ("schedule.peak=log:1:2:3:4", ["no range"]),
+        ("schedule.peak=log:a:2:3", ["no range"]),
+        ("schedule.peak=log:0:2:3", ["above 0"]),
+        ("schedule.peak=lin:2:1:3", ["below HIGH"]),
+        ("schedule.peak=lin:1:inf:3", ["finite"]),
+        ("schedule.peak=lin:1:2:1", ["N must be from 2"]),
+        ("schedule.peak=lin:1:2:3 epochs", ["needs no unit"]),
+        ("schedule.warmup=lin:1:2:3", ["needs a unit"]),
+        ("batch.workers=lin:1.5:2:3", ["whole numbers"]),
+        ("schedule.peek=1,2", ["schedule.peek", "did you mean 'schedule.peak'"]),
+        ("peak=1,2", ["'peak'", "did you mean 'schedule.peak'"]),
+        ("schedule.peak=1,x", ["schedule.peak", "'x'", "number"]),
+        ("optimizer.name=lars,adam", ["'adam'", "lars"]),
+        ("loss.label_smoothing=0.1,1.5", ["trial 1", "label_smoothing=1.5", "below 1"]),
+        ("batch.workers=8,500", ["trial 1", "500 workers", "1,437"]),
+        ("schedule.warmup=5 epochs,7 parsecs", ["trial 1", "7 parsecs", "not a duration"]),
+        ("schedule.peak=lin:0:1", ["without a number of values", "--search=grid"]),
+        ("schedule.peak=lin:0:1:10000", ["trial 0", "schedule.peak"]),
+    ],
+)
+def test_a_wrong_axis_is_one_line(said, words):
+    with pytest.raises(ConfigError) as error:
+        refuse(said)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def refuse(said):
+    axis = from_text(said)
+    check(DIGITS, [], [axis], grid([axis]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="schedule.pkwarmuv=,:0123459lognif -()%e", max_size=40))
+def test_any_text_is_an_axis_or_a_mistake(said):
+    for sweep in (said, f"schedule.peak={said}", f"batch.workers=log:{said}"):
+        with contextlib.suppress(ConfigError):
+            axis = from_text(sweep)
+            assert axis.points or axis.range
+            assert all(all(point) for point in axis.points)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.floats(1e-6, 1e6), st.floats(1.001, 1e6), st.floats(0, 1), st.sampled_from(["log", "lin"])
+)
+def test_a_range_stays_within_its_bounds_and_reads_back(low, factor, share, shape):
+    found = Range(shape, low, low * factor)
+    number = float(found.at(share))
+    assert low <= number <= low * factor
+    assert found.text(number) == found.at(share)  # what the study keeps comes out the same
+    assert override(DIGITS, "schedule.peak", found.at(share)).schedule.peak == number
+
+
+def test_the_last_axis_of_a_grid_is_the_fastest():
+    axes = [from_text("schedule.peak=1,2"), from_text("run.seed=0,1,2")]
+    found = [tuple(choice.values()) for choice in grid(axes)]
+    assert found == [(p, s) for p in "12" for s in "012"]
+    with pytest.raises(ConfigError, match="1,000,000 trials"):
+        grid([from_text(f"{key}=lin:0:99:100") for key in ("run.seed", "batch.workers", "x.y")])
+
+
+def test_quasi_random_points_cover_every_axis_and_can_be_prolonged():
+    axes = [from_text("schedule.peak=log:0.5:8"), from_text("run.seed=0,1,2,3")]
+    found = quasi(axes, 16, 3)
+    assert quasi(axes, 5, 3) == found[:5]
+    assert quasi(axes, 16, 4) != found
+    octaves = [int(math.log2(float(choice["schedule.peak"]) / 0.5)) for choice in found]
+    # What a Sobol sequence is for: every quarter of each axis as often.
+    assert sorted(octaves) == sorted([0, 1, 2, 3] * 4)
+    assert sorted(choice["run.seed"] for choice in found) == sorted("0123" * 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "axes", "words"),
+    [
+        ([("schedule.peak", "1")], ["schedule.peak=1,2"], ["--config.schedule.peak", "drop one"]),
+        ([], ["schedule.peak=1,2", "schedule.peak=3,4"], ["swept twice"]),
+        ([("batch.workers", "500")], ["schedule.peak=1,2"], ["trial 0", "500 workers"]),
+    ],
+)
+def test_what_does_not_go_together(overrides, axes, words):
+    read = [from_text(axis) for axis in axes]
+    with pytest.raises(ConfigError) as error:
+        check(adjusted(DIGITS, []), overrides, read, grid(read))
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("", ["no sweep()"]),
+        ("def sweep():\n    return []", ["returned []"]),
+        ("def sweep():\n    return {}", ["returned {}"]),
+        ("def sweep():\n    return {3: [1]}", ["names 3"]),
+        ("def sweep():\n    return {'schedule.peak': 1}", ["gives 1", "give a list"]),
+        ("def sweep():\n    return {'schedule.peak': []}", ["gives []"]),
+        ("def sweep():\n    return {('run.seed', 'norm.span'): [(1,)]}", ["give 2 values"]),
+        ("def sweep():\n    raise ValueError('no')", ["ValueError", "no"]),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(tmp_path, body, words):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def get_config():\n    return {{}}\n{body}\n")
+    with pytest.raises(ConfigError) as error:
+        from_recipe(path, DIGITS)
+    assert "\n" not in str(error.value)
+    for word in (*words, str(path)):
+        assert word in str(error.value)
+
+
+def test_a_recipe_may_use_the_configuration_and_tie_options(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def get_config():\n    return {}\n"
+        "def sweep(config):\n"
+        "    peak = config.schedule.peak\n"
+        "    return {('batch.workers', 'schedule.peak'): [(8, peak), (16, 2 * peak)],\n"
+        "            'data.flip': [True, False], 'optimizer.decay_skip': [('bn',), ()],\n"
+        "            'schedule.warmup': 'lin:1:2:2 epochs'}\n"
+    )
+    tied, *others = from_recipe(path, DIGITS)
+    assert tied == Axis(("batch.workers", "schedule.peak"), (("8", "2.0"), ("16", "4.0")))
+    assert [[p for (p,) in axis.points] for axis in others] == [
+        ["true", "false"],
+        ["(bn)", "()"],
+        ["1 epochs", "2 epochs"],
+    ]
+    for key, value in grid([tied, *others])[0].items():
+        override(DIGITS, key, value)
+
+
+def test_texts_of_values_read_back():
+    values = {"data.flip": True, "batch.workers": 3, "loss.l2": 1e-05, "data.crop_area": (0.1, 1.0)}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        assert getattr(getattr(override(DIGITS, key, text(value)), section), name) == value
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", ["own", "goyal2017_8k", "fujitsu2019_81920"])
+def test_sweeps_of_configs(path, recipe):
+    """Each as it comes, and over recipes of a rate for 256 images and of LARS."""
+    own = recipe == "own"
+    base = freeze(execute(path if own else ROOT / "configs" / f"{recipe}.py")[0])
+    if (path.stem, recipe) == ("lars_coefficient", "goyal2017_8k"):  # SGD
+        with pytest.raises(ConfigError, match="no trust coefficient"):
+            from_recipe(path, base)
+        return
+    overrides = []
+    if (path.stem, recipe) == ("batch_ladder", "fujitsu2019_81920"):  # 1440 steps
+        with pytest.raises(ConfigError, match=r"schedule\.length='1440 steps'.* in epochs"):
+            from_recipe(path, base)
+        overrides = [("schedule.length", "90 epochs"), ("schedule.warmup", "40 %")]
+        overrides.append(("schedule.decay_end", "88 epochs"))
+    swept = adjusted(base, overrides)
+    axes = from_recipe(path, swept)
+    planned = grid(axes)
+    check(base, overrides, axes, planned)
+    assert f"{len(planned)} trials" in path.read_text()
+    # The recipe itself is one of the trials, but for its warm-up.
+    same = []
+    for choice in planned:
+        choice.pop("schedule.warmup", None)
+        changed = adjusted(swept, list(choice.items()))
+        if math.isclose(peak_of(changed), peak_of(swept), rel_tol=1e-3):
+            rest = {f"schedule.{key}": getattr(swept.schedule, key) for key in ("peak", "per_256")}
+            rest |= coefficient(swept, changed)
+            rest |= {"norm.statistics": swept.norm.statistics}  # auto is one of those swept
+            same.append(replaced(changed, rest) == swept)
+    assert sum(same) == {"lr_warmup": 3, "bn_momentum": 2}.get(path.stem, 1)
+
+
+def coefficient(swept, changed):
+    """That of the flavour, where the recipe leaves it to that."""
+    own = swept.optimizer.trust_coefficient
+    found = changed.optimizer.trust_coefficient
+    if own == "auto" and found == lars_settings(swept.optimizer.flavour).trust_coefficient:
+        return {"optimizer.trust_coefficient": "auto"}
+    return {}

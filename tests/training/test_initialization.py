@@ -1,0 +1,105 @@
+"""Trainings that begin with weights instead of fresh parameters."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch import weights
+from largebatch.errors import UserError
+from largebatch.tracking import Console
+from largebatch.training.build import build
+from largebatch.training.initialization import initial_state
+from largebatch.training.session import Request, run
+from tests.training import worlds
+from tests.training.test_session import changed
+
+CONFIG = worlds.config(
+    batch={"workers": 2, "images_per_worker": 4, "microbatch": 2},
+    data={"source": "digits"},
+    schedule={"length": "2 steps", "warmup": "1 steps", "peak": 0.5},
+)
+
+
+def made(config):
+    return build(config, Console(quiet=True), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    run(CONFIG, Request(recipe=workdir, workdir=workdir), devices=jax.devices()[:1])
+    return workdir
+
+
+def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
+    read = weights.read(trained)
+    begun = jax.device_get(initial_state(made(changed(CONFIG, model__init_from=str(trained)))))
+    for ours, theirs in ((begun.params, read.params), (begun.stats, read.stats)):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert not any(np.any(v) for v in jax.tree.leaves(begun.optimizer.momentum))
+    fresh = jax.device_get(initial_state(made(CONFIG)))
+    assert np.any(fresh.params["stem"]["conv"]["kernel"] != begun.params["stem"]["conv"]["kernel"])
+
+
+def test_the_run_says_what_it_needs_without_its_data(trained):
+    read = weights.read(trained)
+    assert read.classes == tuple("0123456789")
+    assert read.mean == pytest.approx(made(CONFIG).train_source.mean)
+
+
+def test_a_relative_path_will_do(trained, monkeypatch):
+    monkeypatch.chdir(trained.parent)
+    assert weights.read(Path(trained.name)).origin.startswith(trained.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model__init_from": "absent.safetensors"}, r"absent\.safetensors"),
+        ({"run__trackers": "wandb"}, r"run\.trackers=wandb needs its package"),
+    ],
+)
+def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    request = Request(recipe=tmp_path, workdir=tmp_path / "run")
+    monkeypatch.setattr("largebatch.training.session.opened", pytest.fail)
+    with pytest.raises(UserError, match=said):
+        run(changed(CONFIG, **options), request)
+    assert not request.workdir.exists()
+
+
+def test_another_network_is_refused_before_training(trained, tmp_path):
+    wider = changed(CONFIG, model__init_from=str(trained), model__width="8")
+    with pytest.raises(UserError, match=r"model\.width=4"):
+        run(wider, Request(recipe=trained, workdir=tmp_path / "run"), devices=jax.devices()[:1])
+
+
+def test_a_run_that_would_be_put_aside_cannot_give_its_weights(trained):
+    config = changed(CONFIG, model__init_from=str(trained / "checkpoints" / "2"))
+    request = Request(recipe=trained, workdir=trained, resume="never")
+    with pytest.raises(UserError, match=r"model\.init_from=.*--resume=never"):
+        run(config, request, devices=jax.devices()[:1])
+    assert (trained / "checkpoints").is_dir()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.safetensors"):
+        initial_state(made(changed(CONFIG, model__init_from=str(tmp_path / "absent.safetensors"))))
+
+
+def test_a_resumed_run_reads_no_weights(trained, tmp_path):
+    """Its checkpoint has everything; the file may be gone by then."""
+    place = tmp_path / "copy"
+    place.symlink_to(trained)
+    config = changed(CONFIG, model__init_from=str(place))
+    request = Request(recipe=tmp_path, workdir=tmp_path / "run")
+    first = changed(config, run__stop_after="1 steps")
+    assert run(first, request, devices=jax.devices()[:1]).status == "stopped"
+    with contextlib.suppress(FileNotFoundError):
+        place.unlink()
+    assert run(config, request, devices=jax.devices()[:1]).status == "complete"

@@ -1,0 +1,144 @@
+import dataclasses
+import math
+
+import jax
+import pytest
+
+from largebatch.config import microbatch_candidates
+from largebatch.errors import ConfigError
+from largebatch.parallel.transfer import WAITING
+from largebatch.tracking import Console
+from largebatch.training import making
+from largebatch.training.build import build
+from largebatch.training.memory import GIB, device_bytes, largest_that_fits
+from largebatch.training.programs import Programs
+from tests.training import worlds
+
+
+@pytest.mark.parametrize("fixed", [0, 500, 5000])
+@pytest.mark.parametrize("each", [1, 7, 100])
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_the_largest_that_fits_is_found_with_few_compilations(fixed, each, count):
+    candidates = tuple(2**i for i in range(count))
+    for available in range(fixed + each, fixed + each * 5000, 97 * each):
+        asked = []
+
+        def needed(m, asked=asked):
+            asked.append(m)
+            return fixed + each * m
+
+        got = largest_that_fits(candidates, needed, available)
+        assert got == max(m for m in candidates if fixed + each * m <= available)
+        assert len(asked) == len(set(asked)) <= 5
+
+
+def test_a_program_that_grows_unevenly_is_measured_not_guessed():
+    sizes = {1: 100, 2: 110, 4: 400, 8: 420, 16: 2000}
+    for available in (100, 109, 110, 399, 400, 419, 420, 1999, 2000):
+        got = largest_that_fits(tuple(sizes), sizes.__getitem__, available)
+        assert sizes[got] <= available
+
+
+def test_what_is_surely_small_is_measured_once_and_corrected():
+    asked = []
+
+    def needed(m):
+        asked.append(m)
+        return 100 * m
+
+    assert largest_that_fits((1, 2, 4, 8), needed, 800, surely_small=True) == 8
+    assert asked == [8]
+    assert largest_that_fits((1, 2, 4, 8), needed, 799, surely_small=True) == 4
+    with pytest.raises(ConfigError):
+        largest_that_fits((1, 2), needed, 99, surely_small=True)
+
+
+def test_nothing_fits():
+    with pytest.raises(ConfigError, match=r"even 2 worker\(s\).*3\.00 GiB of the 1\.00 GiB"):
+        largest_that_fits((2, 4), lambda _: 3 * GIB, GIB)
+
+
+def test_memory_of_a_device():
+    device = jax.devices()[0]
+    assert device_bytes(device, 2.5, 1) == int(2.5 * GIB)
+    assert device_bytes(device, 0.0, 4) * 2 == pytest.approx(device_bytes(device, 0.0, 2), abs=8)
+
+
+@pytest.fixture
+def few_optimizations():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_auto_is_the_most_that_fits_by_the_compilers_own_account(few_optimizations, monkeypatch):
+    made = worlds.config(
+        batch={"workers": 16, "images_per_worker": 8},
+        data={"source": "synthetic", "image_size": 16, "examples": 1000},
+    )
+    compiled = {}
+
+    def programs(steps, *options):
+        return compiled.setdefault(steps.plan.microbatch, Programs(steps, *options))
+
+    monkeypatch.setattr(making, "Programs", programs)
+
+    def run(**batch):
+        changed = dataclasses.replace(made, batch=dataclasses.replace(made.batch, **batch))
+        return build(changed, Console(quiet=True), jax.devices()[:2])
+
+    needed = {}
+    for m in microbatch_candidates(made, run(microbatch=1).plan.facts):
+        one = run(microbatch=m)
+        _ = one.programs.finish
+        waiting = WAITING * one.plan.local_images * 16 * 16 * 3
+        needed[m] = one.programs.bytes["train step"] + waiting
+    assert list(needed) == [1, 2, 4, 8]
+    margin = made.batch.memory_margin
+    for m, following in zip(needed, [*list(needed)[1:], None], strict=True):
+        most = needed[following] if following else 2 * needed[m]
+        for budget in (needed[m] + 8, (needed[m] + most) // 2, most - 8):
+            limit = math.ceil(budget / (1 - margin))  # what rounding adds is less than the 8 bytes
+            chosen = run(memory_gib=limit / GIB).plan.microbatch
+            assert chosen == m
+
+
+def test_a_program_that_a_straight_line_overrates_is_tried_all_the_same():
+    # ResNet-50 on an H100, GiB: from 80 and 160 the line says 16.6 for 320, which needs 14.
+    sizes = {40: 2.0, 80: 3.7, 160: 8.0, 320: 14.0, 640: 27.0}
+    for available in (3.9, 8.5, 14.5, 20.0, 27.5):
+        got = largest_that_fits(tuple(sizes), sizes.__getitem__, available)
+        assert got == max(m for m in sizes if sizes[m] <= available)
+
+
+def bytes_of(tree):
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+@pytest.fixture
+def heavy(few_optimizations):
+    """Programs of two microbatches, of many parameters and few pixels."""
+    made = worlds.config(
+        model={"name": "resnet18", "width": 24, "stem": "small"},
+        batch={"workers": 2, "images_per_worker": 1, "microbatch": 1},
+        comm={"bucket_mib": 1.0},
+    )
+    return Programs(worlds.steps(made, 1, 1, "float32"))
+
+
+def test_nothing_is_held_twice(heavy):
+    """State and carry are updated where they lie.
+
+    Beside them gradients exist as backward makes them and joined into the buckets that are
+    reduced: no third time, and parameters no second.
+    """
+    state, carry = heavy.state, heavy._carry
+    changed = bytes_of((state.params, state.stats, state.optimizer.momentum))
+    finish, accumulate = (p.memory_analysis() for p in (heavy.finish, heavy.accumulate))
+    # The rest of the state is what the last update reports: written, never read.
+    assert changed <= finish.alias_size_in_bytes <= bytes_of(state)
+    assert accumulate.alias_size_in_bytes == bytes_of(carry)
+    gradients = bytes_of(state.params)
+    activations = 0.1 * gradients  # one image of 16×16 pixels
+    assert finish.temp_size_in_bytes <= 2 * gradients + activations
+    assert accumulate.temp_size_in_bytes <= 2 * gradients + activations

@@ -1,0 +1,223 @@
+"""Whole runs on photographs: read from files, from a decoded store, cut by host and by device."""
+
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.config import override
+from largebatch.data import Order, fingerprint
+from largebatch.data.decoded_store import write_index, write_shard
+from largebatch.errors import ConfigError, DataError
+from largebatch.tracking import Console, read_rows
+from largebatch.training.build import build
+from largebatch.training.evaluation import evaluate
+from largebatch.training.session import Request, run
+from tests.training import worlds
+
+CLASSES = ("ant", "bee", "cow", "dog")
+TRAIN, VALIDATION, STEPS = 37, 11, 4
+
+
+def pictures(count, seed):
+    """Pictures of several shapes whose colours tell their class."""
+    draw = np.random.default_rng(seed)
+    for index in range(count):
+        height, width = draw.integers(36, 90, 2)
+        label = index % len(CLASSES)
+        colour = np.array([60 * label, 255 - 60 * label, 120])
+        pixels = np.clip(colour + draw.normal(0, 40, (height, width, 3)), 0, 255)
+        yield label, Image.fromarray(pixels.astype(np.uint8))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation(tmp_path_factory):
+    """The runs of this module are the same few programs, each run a few times."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    for split, count, seed in (("train", TRAIN, 0), ("val", VALIDATION, 1)):
+        for index, (label, picture) in enumerate(pictures(count, seed)):
+            directory = place / split / CLASSES[label]
+            directory.mkdir(parents=True, exist_ok=True)
+            picture.save(directory / f"{index}.jpg", quality=90)
+    return f"folder:{place}"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    place = tmp_path_factory.mktemp("store")
+    shards = {}
+    for split, count, seed in (("train", TRAIN, 0), ("validation", VALIDATION, 1)):
+        found = list(pictures(count, seed))
+        facts = write_shard(
+            place,
+            split,
+            0,
+            1,
+            [np.asarray(p.resize((64, 64), Image.Resampling.BILINEAR)) for _, p in found],
+            [label for label, _ in found],
+            [(p.height, p.width) for _, p in found],
+        )
+        shards[split] = [facts]
+    write_index(place, size=64, classes=CLASSES, shards=shards)
+    return f"decoded:{place}"
+
+
+def config(source, **options):
+    made = worlds.config(
+        batch={"workers": 4, "images_per_worker": 4, "microbatch": 1},
+        data={"source": source, "image_size": 32, "flip": True},
+        schedule={"length": f"{STEPS} steps", "warmup": "1 steps", "peak": 1.0},
+        run={"log_every": "1 steps", "evaluate_every": "2 steps", "checkpoint_every": "2 steps"},
+    )
+    for key, text in options.items():
+        made = override(made, key.replace("__", "."), text)
+    return made
+
+
+def train(config, workdir, devices):
+    run(config, Request(recipe=workdir, workdir=workdir), devices=jax.devices()[:devices])
+    return read_rows(workdir / "metrics.jsonl")
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained") / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(folder, workdir):
+    return train(config(folder), workdir, 1)
+
+
+def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
+    other = train(config(folder), tmp_path / "run", 4)
+    assert len(trained) == len(other) == STEPS
+    for one, four in zip(trained, other, strict=True):
+        assert one["fingerprint"] == four["fingerprint"]
+        assert one["loss"] == pytest.approx(four["loss"], rel=1e-4)  # f32, sums in another order
+    assert one["validation/top1"] == four["validation/top1"]
+
+
+def test_a_finished_run_can_be_evaluated_at_other_shapes(folder, trained, workdir):
+    request = Request(recipe=workdir, workdir=workdir, eval_only=True)
+    wide = config(folder, data__rectangular="true", data__evaluation_crop="1.0")
+    found = run(wide, request, devices=jax.devices()[:1])
+    assert found.status == "evaluated"
+    assert found.loss != trained[-1]["validation/loss"]
+
+
+def test_the_fingerprint_is_that_of_the_examples_of_the_step(trained):
+    order = Order(0, TRAIN)
+    for row in trained:
+        ids = order.ids(np.arange(16 * (row["step"] - 1), 16 * row["step"]))
+        assert row["fingerprint"] == fingerprint(ids)
+    assert len({row["fingerprint"] for row in trained}) == STEPS
+
+
+def test_crops_of_the_device_train_as_those_of_the_host(store, tmp_path):
+    slow = {"schedule__peak": "0.02"}  # steps that are too large would blow any difference up
+    host = train(config(store, **slow), tmp_path / "host", 2)
+    device = train(config(store, data__crops="device", **slow), tmp_path / "device", 2)
+    for one, two in zip(host, device, strict=True):
+        assert one["fingerprint"] == two["fingerprint"]
+        # Some pixels differ by one grey level of 255, a sixtieth of a deviation.
+        assert one["loss"] == pytest.approx(two["loss"], rel=5e-3)
+    other = train(config(store, data__crop_area="0.5,1", **slow), tmp_path / "other", 2)
+    assert abs(other[0]["loss"] / host[0]["loss"] - 1) > 1e-2  # the tolerance can fail
+
+
+@pytest.mark.parametrize("crops", ["host", "device"])
+def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, folder, crops):
+    source = store if crops == "device" else folder
+    # One image a worker, so that no batch mixes shapes and padding.
+    wide = config(source, data__crops=crops, data__rectangular="true", data__image_size="64")
+    made = build(wide, Console(quiet=True), jax.devices()[:2])
+    state = made.programs.init(np.int32(0))
+    shapes = [view.shape for view in made.validation_views]
+    assert len(shapes) > 2
+    result = evaluate(made, state)
+    assert result.images == VALIDATION
+    right, steps = 0, made.programs.steps
+    for view in made.validation_views:
+        images, labels = made.validation_source.read_centres(view.ids, view.shape)
+        logits = steps.model.apply(state.params, state.stats, steps._pixels(images))
+        right += int((np.asarray(logits).argmax(-1) == labels).sum())
+    assert round(result.top1 * VALIDATION) == right
+
+
+IMAGENETTE = Path(__file__).parents[3] / "shared/data/imagenette-224.tar"
+
+
+def test_a_few_steps_of_imagenette(tmp_path):
+    if not IMAGENETTE.exists():
+        pytest.skip(f"{IMAGENETTE} is absent")
+    place, taken = tmp_path / "imagenette", Counter()
+    with tarfile.open(IMAGENETTE) as tar:
+        for member in tar:
+            path = Path(member.name)
+            if member.isfile() and taken[path.parent] < 4:
+                taken[path.parent] += 1
+                file = place / path.parent.parent.name / path.parent.name / path.name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(tar.extractfile(member).read())
+    rows = train(config(f"folder:{place}"), tmp_path / "run", 2)
+    assert len(rows) == STEPS
+    assert all(np.isfinite(row["loss"]) for row in rows)
+    # Ten classes, so the loss of a fresh head is about ln 10.
+    assert rows[0]["loss"] == pytest.approx(np.log(10), abs=0.7)
+    count = rows[-1]["validation/top1"] * 40
+    assert count == pytest.approx(round(count), abs=1e-4)  # all 4 × 10 pictures, each once
+
+
+def test_precise_statistics_and_a_dry_run_of_device_crops(store, tmp_path):
+    made = config(store, data__crops="device", norm__statistics="precise")
+    request = Request(recipe=tmp_path / "run", workdir=tmp_path / "run", dry_run=True)
+    assert run(made, request, devices=jax.devices()[:2]) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
+    for end, epoch in (("continue", TRAIN), ("drop", 32), ("repeat", 48)):
+        made = build(
+            config(folder, data__epoch_end=end, schedule__length="2 epochs"),
+            Console(quiet=True),
+            jax.devices()[:1],
+        )
+        assert made.plan.epoch_samples == epoch
+        assert made.plan.steps == -(-2 * epoch // 16)
+        parts = list(made.local_microbatches(0, epoch // 16 * 16))
+        ids = np.concatenate([part.ids for part in parts])
+        if end == "drop":
+            assert len(np.unique(ids)) == len(ids) == 32
+        if end == "repeat":
+            assert set(ids) == set(range(TRAIN))
+
+
+def test_what_cannot_be_is_named(folder, store):
+    def fails(message, source=folder, kind=ConfigError, **options):
+        with pytest.raises(kind, match=message):
+            build(config(source, **options), Console(quiet=True), jax.devices()[:1])
+
+    fails("data.crops=device needs a store of decoded pictures", data__crops="device")
+    fails(r"data\.crop_area is \(0\.5,\)", data__crop_area="0.5")
+    fails("data.resampling='cubic': expected", data__resampling="cubic")
+    fails("data.classes is 7", source=store, kind=DataError, data__classes="7")
+    fails(
+        "data.epoch_end=drop leaves nothing of 37 examples",
+        data__epoch_end="drop",
+        data__repeat="true",
+        batch__images_per_worker="16",
+    )

@@ -1,0 +1,405 @@
+"""What a run does when its numbers, its data or its disk fail it."""
+
+import dataclasses
+import errno
+import functools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.data import identity
+from largebatch.errors import CheckpointError, DataError, HealthError
+from largebatch.parallel import compiler
+from largebatch.tracking import read_rows
+from largebatch.training import inspection, loop, session
+from largebatch.training.build import Opened, build
+from largebatch.training.session import Request
+from tests.training import worlds
+
+TIMES = {"images_per_s", "input_wait", "seconds"}
+STEPS = 12
+
+
+def config(health=None, steps=STEPS, **sections):
+    """Digits; checkpoints at 4, 8 and 12, evaluations at 6 and 12."""
+    base = {
+        "model": {"name": "resnet10", "width": 4},
+        "batch": {"workers": 2, "images_per_worker": 20, "microbatch": 1},
+        "norm": {"statistics": "ema"},  # so that an evaluation leaves the state as it is
+        "data": {"source": "digits", "shift": 1},
+        "schedule": {"length": f"{steps} steps", "warmup": "3 steps", "peak": 0.5},
+        "run": {
+            "log_every": "1 steps",
+            "evaluate_every": "6 steps",
+            "checkpoint_every": "4 steps",
+            "keep_checkpoints": 9,
+        },
+        "health": {"window": 5, "stuck_after": ""} | (health or {}),
+    }
+    for section, options in sections.items():
+        base[section] = {**base.get(section, {}), **options}
+    return worlds.config(**base)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built_once(tmp_path_factory):
+    """Runs of the same configuration share their programs; others share what is compiled."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    with pytest.MonkeyPatch.context() as patch:
+        made, original = {}, Opened.build
+
+        def built(opened, *, evaluated_step=None):
+            program = json.dumps(dataclasses.asdict(opened.config), default=str)
+            if program not in made:
+                made[program] = original(opened)
+            return dataclasses.replace(made[program], console=opened.console)
+
+        patch.setattr(Opened, "build", built)
+        few = {"xla_backend_optimization_level": "0"}  # so few steps are not worth more
+        patch.setattr(compiler, "program_options", lambda *arguments, **options: few)
+        yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def train(made, workdir):
+    request = Request(recipe=workdir, workdir=workdir)
+    return session.run(made, request, devices=jax.devices()[:2])
+
+
+def faulty(monkeypatch, faults):
+    """Have ``faults[step]`` change what the step is given: its images, labels and rates."""
+    original = loop.run_step
+
+    def run_step(programs, state, feed, rates, *rest):
+        step = int(rates.step)
+        if step not in faults:
+            return original(programs, state, feed, rates, *rest)
+        batch = next(feed)
+        changed, rates = faults[step](batch, rates)
+        return original(programs, state, iter([changed]), rates, *rest)
+
+    monkeypatch.setattr(loop, "run_step", run_step)
+
+
+def no_gradient(batch, rates):
+    """A label that no class has: loss and gradient of this step alone are NaN."""
+    return batch._replace(labels=batch.labels.at[0].set(10**6)), rates
+
+
+def too_far(batch, rates):
+    """The loss of this step is finite, the state that it leads to is not."""
+    return batch, rates._replace(learning_rate=math.inf)
+
+
+def killed_after_saving(monkeypatch, killed):
+    """Have the process end when the checkpoint of this step is on disk."""
+    save = loop.Loop._save
+
+    def saves(self, step, *arguments):
+        save(self, step, *arguments)
+        if step == killed:
+            self.checkpoints.wait()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Loop, "_save", saves)
+
+
+def summary(workdir):
+    return json.loads((workdir / "summary.json").read_text())
+
+
+def rows(workdir):
+    found = read_rows(workdir / "metrics.jsonl")
+    return [{key: v for key, v in row.items() if key not in TIMES} for row in found]
+
+
+def events(workdir, *names):
+    found = read_rows(workdir / "events.jsonl")
+    return [(row["event"], row["step"]) for row in found if row["event"] in names]
+
+
+def manifest(workdir, step):
+    return json.loads((workdir / "checkpoints" / str(step) / "manifest.json").read_text())
+
+
+def digests(workdir, step):
+    return {path: array["digest"] for path, array in manifest(workdir, step)["arrays"].items()}
+
+
+def state(workdir, made, step):
+    """The arrays of a checkpoint, verified."""
+    run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
+    path = workdir / "checkpoints" / str(step)
+    return checkpoint_directories.read(path, run.plan, run.programs.stored).state
+
+
+def all_sound(workdir, made):
+    """The steps of the checkpoints; each holds finite numbers only."""
+    steps = checkpoint_directories.complete(workdir / "checkpoints")
+    for step in steps:
+        for leaf in jax.tree.leaves(state(workdir, made, step)):
+            assert np.isfinite(leaf).all()
+    return sorted(steps)
+
+
+def same_end(workdir, undisturbed):
+    assert digests(workdir, STEPS) == digests(undisturbed, STEPS)
+    assert rows(workdir) == rows(undisturbed)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    assert train(config(), workdir).status == "complete"
+    return workdir
+
+
+@pytest.mark.parametrize(
+    ("fault", "at", "kept"),
+    [
+        (no_gradient, 7, [4]),
+        (no_gradient, 8, [4]),  # would be saved
+        (no_gradient, 6, [4]),  # would be evaluated
+        (no_gradient, 12, [4, 8]),  # the last
+        (too_far, 7, [4]),  # shows when step 8 is judged, which would be saved
+        (too_far, 8, [4]),
+        (too_far, 12, [4, 8]),
+    ],
+)
+def test_stop(fault, at, kept, undisturbed, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        faulty(patch, {at: fault})
+        with pytest.raises(HealthError) as caught:
+            train(config(), tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "not finite" in message or "is nan" in message
+    assert f"newest checkpoint before: {tmp_path}/checkpoints/{kept[-1]}" in message
+    assert summary(tmp_path)["status"] == "failed"
+    assert all_sound(tmp_path, config()) == kept
+    assert train(config(), tmp_path).status == "complete"
+    same_end(tmp_path, undisturbed)
+
+
+SKIP = config({"policy": "skip", "max_skips": 2}, run={"checkpoint_every": "1 steps"})
+
+
+def test_skip(tmp_path, monkeypatch, capfd):
+    with monkeypatch.context() as patch:
+        faulty(patch, {5: no_gradient, 8: no_gradient})
+        found = train(SKIP, tmp_path)
+    assert (found.status, found.skips, found.steps) == ("complete", 2, STEPS)
+    for step in (5, 8):
+        arrays = digests(tmp_path, step)  # parameters, velocities and statistics
+        assert {path.partition("/")[0] for path in arrays} >= {"params", "stats", "optimizer"}
+        assert digests(tmp_path, step - 1) == arrays
+        assert digests(tmp_path, step) != digests(tmp_path, step + 1)
+    assert [manifest(tmp_path, s)["progress"]["skips"] for s in (4, 5, 7, 8)] == [0, 1, 1, 2]
+    assert events(tmp_path, "skipped") == [("skipped", 5), ("skipped", 8)]
+    assert math.isfinite(rows(tmp_path)[-1]["loss"])
+    told = capfd.readouterr()
+    assert "its update is left out (2 of at most 2)" in " ".join((told.out + told.err).split())
+
+
+def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeypatch):
+    for at, killed in ((3, 4), (6, 8)):
+        with monkeypatch.context() as patch:
+            faulty(patch, {at: no_gradient})
+            killed_after_saving(patch, killed)
+            with pytest.raises(KeyboardInterrupt):
+                train(SKIP, tmp_path)
+        assert manifest(tmp_path, killed)["progress"]["skips"] == killed // 4
+    faulty(monkeypatch, {10: no_gradient})
+    with pytest.raises(HealthError, match=r"raise health\.max_skips=2; .*checkpoints/9$"):
+        train(SKIP, tmp_path)
+    assert (summary(tmp_path)["status"], summary(tmp_path)["skips"]) == ("failed", 2)
+    assert max(checkpoint_directories.complete(tmp_path / "checkpoints")) == 9
+
+
+ROLL = config({"policy": "rollback", "max_rollbacks": 2})
+
+
+@pytest.mark.parametrize(
+    ("fault", "at", "back_to", "saved_at"),
+    [
+        (no_gradient, 6, 4, 6),  # is evaluated
+        (no_gradient, 7, 4, 8),  # seen with step 8 under way, which is dropped
+        (no_gradient, 8, 4, 8),  # would be saved
+        (no_gradient, 11, 8, 12),
+        (too_far, 8, 4, 8),
+        (too_far, 9, 8, 11),
+        (too_far, 12, 8, 12),
+    ],
+)
+def test_rollback(fault, at, back_to, saved_at, undisturbed, tmp_path, monkeypatch):
+    faulty(monkeypatch, {at: fault})
+    found = train(ROLL, tmp_path)
+    assert (found.status, found.rollbacks, found.steps) == ("complete", 1, STEPS)
+    assert math.isfinite(found.loss)
+    assert digests(tmp_path, saved_at) == digests(undisturbed, back_to)
+    assert manifest(tmp_path, saved_at)["progress"]["rollbacks"] == 1
+    assert events(tmp_path, "rollback")[0][0] == "rollback"
+    # What is trained on moves on: each step has the examples that it has without trouble.
+    expected = {row["step"]: row["fingerprint"] for row in rows(undisturbed)}
+    seen = {row["step"]: row["fingerprint"] for row in rows(tmp_path)}
+    assert seen.items() <= expected.items()
+    assert len(seen) >= STEPS - 1  # of a step that is dropped there is nothing to say
+    assert set(all_sound(tmp_path, ROLL)) == {4, 8, 12, saved_at}
+
+
+def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        faulty(patch, {6: no_gradient})
+        killed_after_saving(patch, 6)
+        with pytest.raises(KeyboardInterrupt):
+            train(ROLL, tmp_path)
+    assert sorted(checkpoint_directories.complete(tmp_path / "checkpoints")) == [4, 6]
+    assert manifest(tmp_path, 6)["progress"]["rollbacks"] == 1
+    with monkeypatch.context() as patch:
+        faulty(patch, {9: no_gradient, 12: no_gradient})
+        with pytest.raises(HealthError, match=r"raise health\.max_rollbacks=2; .*checkpoints/10$"):
+            train(ROLL, tmp_path)
+    assert (summary(tmp_path)["status"], summary(tmp_path)["rollbacks"]) == ("failed", 2)
+    assert train(ROLL, tmp_path).rollbacks == 2  # the trouble was of this turn alone
+
+
+def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
+    look = loop.Health.look
+
+    def high(self, step, loss, gradient_norm):
+        return look(self, step, 9.0 if 6 <= step <= 10 else loss, gradient_norm)
+
+    monkeypatch.setattr(loop.Health, "look", high)
+    found = train(ROLL, tmp_path)
+    assert (found.status, found.rollbacks) == ("complete", 1)
+    # In all of the steps 6 to 10; of the checkpoints, that of step 8 is not of before.
+    assert events(tmp_path, "rollback") == [("rollback", 10)]
+    assert digests(tmp_path, 11) == digests(undisturbed, 4)
+
+
+REPLAY = config({"replay_every": "3 steps"})
+
+
+def test_replay_changes_nothing_and_finds_nothing(undisturbed, tmp_path):
+    assert train(REPLAY, tmp_path).status == "complete"
+    same_end(tmp_path, undisturbed)
+    found = [row for row in read_rows(tmp_path / "events.jsonl") if row["event"] == "replay"]
+    assert [row["step"] for row in found] == [3, 6, 9, 12]
+    assert not any("names" in row for row in found)
+
+
+def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch, capfd):
+    original = inspection.run_step
+
+    def tampered(programs, state, feed, rates):
+        state, metrics = original(programs, state, feed, rates)
+        if int(rates.step) == 6:
+            head = state.params["head"]
+            kernel = head["kernel"] + jax.device_put(np.float32(1e-3), head["kernel"].sharding)
+            state = state._replace(params=state.params | {"head": head | {"kernel": kernel}})
+        return state, metrics
+
+    monkeypatch.setattr(inspection, "run_step", tampered)
+    assert train(REPLAY, tmp_path).status == "complete"
+    same_end(tmp_path, undisturbed)  # the second result is compared and thrown away
+    found = {r["step"]: r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "replay"}
+    assert found[6]["names"] == ["params/head/kernel"]
+    assert [step for step, row in found.items() if "names" in row] == [6]
+    told = capfd.readouterr()
+    text = " ".join((told.out + told.err).split())
+    assert "silent data corruption at step 6" in text
+    assert "params/head/kernel" in text
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    for split, count in (("train", 50), ("val", 6)):
+        for index in range(count):
+            path = place / split / "ab"[index % 2] / f"{index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (10, 8), (4 * index, 20, 90)).save(path)
+    (place / "train" / "b" / "7.jpg").write_text("no picture")
+    return place
+
+
+def of_pictures(place, share):
+    return config(
+        steps=4,
+        data={"source": f"folder:{place}", "image_size": 8, "shift": 0, "max_unreadable": share},
+    )
+
+
+def test_a_picture_that_cannot_be_decoded_is_told_listed_and_counted(pictures, tmp_path, capfd):
+    found = train(of_pictures(pictures, 0.05), tmp_path)
+    assert (found.status, found.unreadable) == ("complete", 1)
+    assert summary(tmp_path)["unreadable"] == 1
+    (listed,) = read_rows(tmp_path / "unreadable_0.jsonl")
+    assert listed["name"] == f"{pictures}/train/b/7.jpg"
+    told = capfd.readouterr()
+    assert "".join((told.out + told.err).split()).count("b/7.jpgcannotbedecoded") == 1
+
+
+def test_without_leave_it_ends_the_run(pictures, tmp_path):
+    with pytest.raises(DataError, match=r"data\.max_unreadable=0 allows 0: ") as caught:
+        train(of_pictures(pictures, 0.0), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert f"{pictures}/train/b/7.jpg" in str(caught.value)
+    assert summary(tmp_path)["status"] == "failed"
+
+
+def test_data_of_other_names_are_no_data_to_go_on_with(undisturbed):
+    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
+    assert run.plan.facts.identity == int(identity(run.train_source), 16) >> 4 > 0
+    path, like = undisturbed / "checkpoints" / "12", run.programs.stored
+
+    def read(number):
+        facts = dataclasses.replace(run.plan.facts, identity=number)
+        return checkpoint_directories.read(path, dataclasses.replace(run.plan, facts=facts), like)
+
+    assert read(run.plan.facts.identity).step == read(0).step == STEPS  # 0: not known
+    with pytest.raises(CheckpointError, match="on other data than digits now holds"):
+        read(run.plan.facts.identity + 1)
+
+
+def full_disk(monkeypatch, steps):
+    """Writing the checkpoints of these steps fails; returns how often it was tried."""
+    original, tried = checkpoint_directories.write, []
+
+    @functools.wraps(original)
+    def write(directory, about, arrays):
+        if about.progress.step in steps:
+            tried.append(about.progress.step)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(directory, about, arrays)
+
+    monkeypatch.setattr(checkpoint_directories, "write", write)
+    return tried
+
+
+def test_a_full_disk_at_one_checkpoint_only_warns(undisturbed, tmp_path, monkeypatch, capfd):
+    tried = full_disk(monkeypatch, {8})
+    assert train(config(), tmp_path).status == "complete"
+    same_end(tmp_path, undisturbed)
+    assert tried == [8]
+    assert all_sound(tmp_path, config()) == [4, 12]
+    told = capfd.readouterr()
+    assert "No space left on device" in " ".join((told.out + told.err).split())
+
+
+def test_a_disk_that_stays_full_ends_the_run(undisturbed, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        tried = full_disk(patch, {8, 12})
+        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+            train(config(), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert tried == [8, 12, 12]  # the newest once more
+    assert summary(tmp_path)["status"] == "failed"
+    assert all_sound(tmp_path, config()) == [4]
+    assert train(config(), tmp_path).status == "complete"
+    same_end(tmp_path, undisturbed)

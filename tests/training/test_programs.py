@@ -1,0 +1,132 @@
+"""What the programs contain: the collectives, and nothing that should not be there."""
+
+import re
+
+import jax
+import pytest
+from jax.extend.core import Var
+
+from largebatch.training.programs import Programs
+from tests.training import worlds
+
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-")
+
+
+def finish_text(devices, microbatch, **sections):
+    """The train step as it is handed to the compiler, and its step functions."""
+    made = worlds.steps(worlds.config(**sections), devices, microbatch, "float32")
+    programs = Programs(made)
+    carry = programs._carry if made.plan.microbatches > 1 else None
+    lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates, None)
+    return lowered.as_text(), made
+
+
+def events(text):
+    """All-reduces (elements, type) and convolutions ('conv'), in program order."""
+    found = []
+    for match in re.finditer(
+        r"stablehlo\.convolution|"
+        r"stablehlo\.all_reduce(?:.|\n)*?\}\) : \(tensor<([0-9x]*?)x?(f32|bf16)>\)",
+        text,
+    ):
+        if match[0] == "stablehlo.convolution":
+            found.append("conv")
+        else:
+            size = 1
+            for side in filter(None, match[1].split("x")):
+                size *= int(side)
+            found.append((size, match[2]))
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["bucket", "leaf", "tree"])
+@pytest.mark.parametrize("microbatch", [1, 2])
+def test_all_reduces_are_those_of_the_bucket_plan(scheme, microbatch):
+    text, made = finish_text(4, microbatch, comm={"allreduce": scheme})
+    assert text.count('"stablehlo.all_reduce"') == len(made.buckets) + 1
+    sizes = [event[0] for event in events(text) if event != "conv"]
+    # Besides: one for the BatchNorm statistics and the four sums of the metrics.
+    stats = sum(x.size for x in jax.tree.leaves(jax.eval_shape(made.model.init, 0)[1]))
+    expected = [bucket.size for bucket in made.buckets]
+    assert sorted(sizes) == sorted([*expected, stats + 4])
+    gradients = [size for size in sizes if size != stats + 4]
+    assert gradients == expected
+
+
+def overlap(scheme):
+    """For each bucket's psum, the share of all convolutions that it need not wait for.
+
+    Where a compiler puts a reduction follows from data dependence alone, so that is what is looked
+    at: the ancestors of each psum in the step's equations.
+    """
+    config = worlds.config(model={"name": "resnet18"}, comm={"allreduce": scheme})
+    made = worlds.steps(config, 4, 1, "float32")
+    programs = Programs(made)
+    outer = jax.make_jaxpr(made.finish)(
+        programs.state, None, *programs._images, programs._rates, None
+    )
+    jaxpr = outer.jaxpr
+    while not any(e.primitive.name.startswith("psum") for e in jaxpr.eqns):
+        (jaxpr,) = (
+            getattr(e.params["jaxpr"], "jaxpr", e.params["jaxpr"])
+            for e in jaxpr.eqns
+            if "jaxpr" in e.params
+        )
+    maker, ancestors = {}, []
+    for index, equation in enumerate(jaxpr.eqns):
+        before = {maker[v] for v in equation.invars if isinstance(v, Var) and v in maker}
+        ancestors.append(before.union(*(ancestors[i] for i in before)))
+        maker.update(dict.fromkeys(equation.outvars, index))
+    names = [e.primitive.name for e in jaxpr.eqns]
+    # 1×1 convolutions are matrix products on CPUs, as the head is anywhere.
+    products = ("conv_general_dilated", "dot_general")
+    convolutions = {i for i, name in enumerate(names) if name in products}
+    assert len(convolutions) == 3 * 21 - 1  # no gradient of the images
+    sizes = {bucket.size for bucket in made.buckets}
+    return [
+        len(convolutions - ancestors[i]) / len(convolutions)
+        for i, name in enumerate(names)
+        if name.startswith("psum") and jaxpr.eqns[i].outvars[0].aval.size in sizes
+    ]
+
+
+def test_each_bucket_may_leave_while_backward_goes_on():
+    free = overlap("bucket")
+    assert len(free) == 3
+    assert free == sorted(free, reverse=True)
+    assert free[0] > 0.5  # of forward and backward; backward is two thirds
+    assert free[-1] < 0.1
+    assert overlap("tree") == [0.0]
+
+
+def test_the_wire_type_is_that_of_the_gradients_all_reduces():
+    text, made = finish_text(4, 1, comm={"wire": "bfloat16"})
+    types = [event[1] for event in events(text) if event != "conv"]
+    assert types.count("bf16") == len(made.buckets)
+    assert types.count("f32") == 1
+
+
+def test_a_span_over_devices_costs_one_reduction_a_layer_each_way():
+    text, made = finish_text(4, 1, norm={"span": 2})
+    norms = len(jax.tree.leaves(jax.eval_shape(made.model.init, 0)[1])) // 2
+    assert norms == 12
+    assert text.count('"stablehlo.all_reduce"') == len(made.buckets) + 1 + 2 * norms
+
+
+def test_accumulation_crosses_no_network():
+    made = worlds.steps(worlds.config(), 4, 1, "float32")
+    programs = Programs(made)
+    arguments = (programs.state.params, programs.state.stats, programs._carry, *programs._images)
+    text = made.accumulate.lower(*arguments).as_text()
+    assert "stablehlo.convolution" in text
+    assert "all_reduce" not in text
+
+
+def test_compiled_initialisation_holds_no_collective():
+    programs = Programs(worlds.steps(worlds.config(), 8, 1, "float32"))
+    text = programs.init.as_text()
+    assert "num_partitions=8" in text
+    for name in COLLECTIVES:
+        assert name not in text
+    # The check can fail: the compiled evaluation on the same devices does hold one.
+    assert "all-reduce" in programs.evaluate(worlds.SHAPE[:2]).as_text()

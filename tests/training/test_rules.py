@@ -1,0 +1,159 @@
+"""The update rule of a configuration: which rule, and what it leaves out of what."""
+
+import dataclasses
+import typing
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from largebatch import optim
+from largebatch.config import freeze
+from largebatch.errors import ConfigError
+from largebatch.training.rules import optimizer_of
+
+SHAPES = {"conv": {"kernel": (4,)}, "bn": {"scale": (4,)}, "head": {"kernel": (4,), "bias": (4,)}}
+KINDS = {"conv": "conv/kernel", "bn": "bn/scale", "fc": "head/kernel", "bias": "head/bias"}
+
+
+def tree(seed):
+    draw = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda shape: draw.normal(0, 1, shape), SHAPES, is_leaf=lambda x: isinstance(x, tuple)
+    )
+
+
+def updated(rates=None, gradients=None, **sections):
+    """Updates and the state after one step, of the rule of a configuration."""
+    rule = optimizer_of(freeze(sections))
+    with jax.enable_x64(True):
+        params = jax.tree.map(jax.numpy.asarray, tree(1))
+        gradients = jax.tree.map(jax.numpy.asarray, tree(2) if gradients is None else gradients)
+        given = rates or optim.Rates(0.1, 0.05, 0.9, 0.5, 1)
+        return rule.update(gradients, rule.init(params), params, rates=given)
+
+
+def trusted(**options):
+    """Kinds whose ratio is not 1."""
+    _, state = updated(optimizer=options)
+    rows = optim.by_path(state.report, tree(1))
+    return {kind for kind, path in KINDS.items() if rows[path]["trust_ratio"] != 1}
+
+
+def decayed(**options):
+    """Kinds that move otherwise with weight decay than without."""
+    rates = optim.Rates(0.1, 0.05, 0.9, 0.5, 1)
+    changes = [
+        updated(rates=r, optimizer=options)[0] for r in (rates, rates._replace(weight_decay=0))
+    ]
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), *changes)
+    return {kind for kind, path in KINDS.items() if moved[path.split("/")[0]][path.split("/")[1]]}
+
+
+KERNELS, ALL = {"conv", "fc"}, set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "with_ratio", "with_decay"),
+    [
+        ({}, KERNELS, KERNELS),
+        ({"flavour": "nvidia"}, KERNELS, KERNELS | {"bias"}),
+        ({"flavour": "fujitsu"}, KERNELS, KERNELS),
+        ({"flavour": "optax"}, ALL, ALL),
+        ({"flavour": "optax", "trust_skip": ("bn",), "decay_skip": ("fc",)}, ALL - {"bn"}, None),
+        ({"name": "sgd"}, set(), KERNELS),
+        ({"name": "sgd", "decay": "decoupled"}, set(), KERNELS),
+        ({"name": "sgd", "flavour": "optax"}, set(), KERNELS),
+        ({"name": "sgd", "decay_skip": ()}, set(), ALL),
+        ({"name": "sgd", "weight_decay": 0.0}, set(), set()),
+        ({"name": "lamb"}, KERNELS, KERNELS),
+        ({"name": "lamb", "trust_skip": ()}, ALL, KERNELS),
+        ({"name": "rmsprop_sgd"}, set(), KERNELS),
+    ],
+)
+def test_what_is_skipped(options, with_ratio, with_decay):
+    assert trusted(**options) == with_ratio
+    # Without ratio a parameter that is not decayed does not depend on decay at all.
+    if with_decay is not None:
+        assert decayed(**options) == with_decay
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"name": "lamb"}, optim.lamb()),
+        (
+            {"name": "lamb", "second_momentum": 0.9, "epsilon": 0.1},
+            optim.lamb(second_momentum=0.9, epsilon=0.1),
+        ),
+        ({"name": "rmsprop_sgd"}, optim.rmsprop_sgd()),
+        (
+            {"name": "rmsprop_sgd", "second_momentum": 0.5, "epsilon": 0.1, "rmsprop_rate": 0.2},
+            optim.rmsprop_sgd(second_momentum=0.5, epsilon=0.1, rmsprop_rate=0.2),
+        ),
+        ({"name": "sgd", "nesterov": True}, optim.sgd(nesterov=True)),
+        ({"name": "sgd", "rate": "inside"}, optim.sgd(inside=True)),
+        ({"name": "lars", "flavour": "apex"}, optim.lars(flavour="apex")),
+        (
+            {"name": "lars", "epsilon": 0.1, "nesterov": True, "rate": "outside"},
+            optim.lars(epsilon=0.1, nesterov=True, rate="outside"),
+        ),
+    ],
+)
+def test_options_reach_the_rule(options, rule):
+    made = optimizer_of(freeze({"optimizer": {"trust_skip": (), "decay_skip": (), **options}}))
+    with jax.enable_x64(True):
+        params, gradients = (jax.tree.map(jax.numpy.asarray, tree(s)) for s in (1, 2))
+        ends = []
+        for one in (made, rule):
+            state, weights = one.init(params), params
+            for step, n in enumerate((0.1, 0.4), start=1):
+                rates = optim.Rates(n, 0.05, 0.9, 0.5, step)
+                updates, state = one.update(gradients, state, weights, rates=rates)
+                weights = optax.apply_updates(weights, updates)
+            ends.append(weights)
+        jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_l2_of_the_loss_is_added_to_gradients():
+    gradients = tree(2)
+    expected = jax.tree.map(lambda g, w: g + 0.3 * w, gradients, tree(1))
+    expected["bn"] = gradients["bn"]
+    found, state = updated(loss={"l2": 0.3})
+    direct, other = updated(gradients=expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, direct)
+    np.testing.assert_allclose(state.report.gradient_norm, other.report.gradient_norm, rtol=1e-14)
+    found, _ = updated(loss={"l2": 0.3, "l2_skip": ("bn", "bias", "conv", "fc")})
+    jax.tree.map(np.testing.assert_array_equal, found, updated()[0])
+
+
+def test_decoupled_decay_by_hand():
+    # w − n·v − wd·w with v = g at the first step
+    options = {"name": "sgd", "decay": "decoupled", "decay_skip": ()}
+    found, _ = updated(optimizer=options)
+    expected = jax.tree.map(lambda g, w: -(0.1 * g + 0.05 * w), tree(2), tree(1))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)
+
+
+def test_choices_that_contradict_the_flavour():
+    options = {"flavour": "optax", "denominator_decay": "decay_times_peak"}
+    with pytest.raises(ConfigError, match="decay_times_peak does not fit"):
+        optimizer_of(freeze({"optimizer": options}))
+
+
+def test_every_optimizer_that_can_be_chosen_has_its_own_rule():
+    config = freeze({})
+    names = typing.get_args(typing.get_type_hints(type(config.optimizer))["name"])
+    states = {
+        name: jax.eval_shape(optimizer_of(freeze({"optimizer": {"name": name}})).init, tree(1))
+        for name in names
+    }
+    assert len({type(state) for state in states.values()}) == len(names)
+
+
+def test_an_optimizer_without_a_rule_is_refused():
+    config = freeze({})
+    lion = dataclasses.replace(config.optimizer, name="lion")
+    with pytest.raises(ConfigError, match=r"optimizer\.name=lion"):
+        optimizer_of(dataclasses.replace(config, optimizer=lion))

@@ -1,0 +1,391 @@
+"""Whole runs in their directory: resuming, evaluating, and what is left behind."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.checkpoint.manager import Checkpoints
+from largebatch.config import freeze, override
+from largebatch.errors import CheckpointError, ConfigError, UserError
+from largebatch.models.loss import classification_sums
+from largebatch.tracking import Console, read_rows
+from largebatch.training.build import build
+from largebatch.training.evaluation import (
+    evaluate,
+    is_far_above,
+    precise_statistics,
+    with_final_statistics,
+)
+from largebatch.training.programs import Programs
+from largebatch.training.session import Request, run
+from tests import reference
+from tests.training import worlds
+
+TIMES = {"images_per_s", "input_wait", "seconds"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilation_cache(tmp_path_factory):
+    """The runs of this module are the same few programs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+CONFIG = worlds.config(
+    batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
+    data={"source": "digits", "shift": 1},
+    schedule={"length": "20 steps", "warmup": "3 steps", "peak": 1.0},
+    run={
+        "log_every": "1 steps",
+        "layers_every": "2 steps",
+        "evaluate_every": "4 steps",
+        "checkpoint_every": "4 steps",
+    },
+)
+
+
+def changed(config, **options):
+    for key, text in options.items():
+        config = override(config, key.replace("__", "."), text)
+    return config
+
+
+def train(config, workdir, devices=8, **request):
+    return run(
+        config, Request(recipe=workdir, workdir=workdir, **request), devices=jax.devices()[:devices]
+    )
+
+
+def state(config, workdir, step, devices=8):
+    made = build(config, Console(quiet=True), jax.devices()[:devices])
+    opened = Checkpoints(workdir / "checkpoints", keep=3, warn=pytest.fail, read_only=True)
+    with contextlib.closing(opened) as checkpoints:
+        found = checkpoints.newest(made.plan, made.programs.stored)
+    assert found.step == step
+    return found.state
+
+
+def rows(workdir):
+    found = read_rows(workdir / "metrics.jsonl")
+    return [{key: v for key, v in row.items() if key not in TIMES} for row in found]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    return workdir, train(CONFIG, workdir)
+
+
+def test_what_a_run_leaves(uninterrupted):
+    workdir, summary = uninterrupted
+    assert dataclasses.asdict(summary) == json.loads((workdir / "summary.json").read_text())
+    assert summary.status == "complete"
+    assert (summary.steps, summary.samples) == (20, 1600)
+    assert 0 <= summary.top1 <= summary.top5 <= 1
+    assert 0 < summary.compile_s < summary.wall_s
+    assert summary.images_per_s > 0
+    assert sorted(int(p.name) for p in (workdir / "checkpoints").iterdir()) == [12, 16, 20]
+    found = read_rows(workdir / "metrics.jsonl")
+    assert [row["step"] for row in found] == list(range(1, 21))
+    for row in found:
+        assert row["samples"] == 80 * row["step"]
+        assert row["epoch"] == pytest.approx(row["samples"] / 1437)
+        assert ("validation/top1" in row) == (row["step"] % 4 == 0)
+        assert {"loss", "top1", "learning_rate", "gradient_norm", *TIMES} <= row.keys()
+        assert 0 <= row["input_wait"] <= 1
+    assert found[0]["learning_rate"] == 0
+    assert found[3]["learning_rate"] == 1.0
+    assert found[-1]["validation/top1"] == summary.top1
+    layers = read_rows(workdir / "layers.jsonl")
+    assert [row["step"] for row in layers] == list(range(2, 21, 2))
+    assert len(layers[0]["layers"]) == 50
+    kernel, bias = (layers[3]["layers"][p] for p in ("stem/conv/kernel", "stem/bn/bias"))
+    expected = (
+        0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
+    )
+    assert kernel["trust_ratio"] == pytest.approx(expected, rel=1e-5)  # f32
+    assert bias["trust_ratio"] == 1
+    squares = sum(layer.get("gradient_norm", 0.0) ** 2 for layer in layers[3]["layers"].values())
+    assert found[7]["gradient_norm"] == pytest.approx(squares**0.5, rel=1e-5)
+    assert list((workdir / "tensorboard").glob("*tfevents*"))
+    described = json.loads((workdir / "config.json").read_text())
+    assert freeze(described["config"]) == CONFIG
+    assert described["plan"]["steps"] == 20
+
+
+def test_resumed_is_uninterrupted_to_the_bit(uninterrupted, tmp_path):
+    workdir, summary = uninterrupted
+    first = train(changed(CONFIG, run__stop_after="10 steps"), tmp_path)
+    assert (first.status, first.steps) == ("stopped", 10)
+    resumed = train(CONFIG, tmp_path)
+    assert resumed.status == "complete"
+    a, b = state(CONFIG, workdir, 20), state(CONFIG, tmp_path, 20)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Step 10 was evaluated because the first turn stopped there; all else is the same.
+    again = rows(tmp_path)
+    again[9] = {key: v for key, v in again[9].items() if not key.startswith("validation/")}
+    assert again == rows(workdir)
+    assert (resumed.loss, resumed.top1) == (summary.loss, summary.top1)
+    assert resumed.wall_s > first.wall_s
+
+
+def test_a_run_cut_off_after_a_checkpoint_leaves_no_second_history(uninterrupted, tmp_path):
+    workdir, _ = uninterrupted
+    train(changed(CONFIG, run__stop_after="6 steps"), tmp_path)
+    # As if killed at step 6 before its checkpoint: the newest is that of step 4.
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "6").rename(tmp_path / "lost")
+    train(CONFIG, tmp_path, resume="must")
+    assert rows(tmp_path) == rows(workdir)
+
+
+def test_resumed_on_half_the_devices_with_sharded_updates(uninterrupted, tmp_path):
+    workdir, _ = uninterrupted
+    train(changed(CONFIG, run__stop_after="12 steps"), tmp_path)
+    other = changed(CONFIG, batch__microbatch="2", optimizer__update="sharded")
+    train(other, tmp_path, devices=4)
+    a, b = rows(workdir)[12:], rows(tmp_path)[12:]
+    assert [row["samples"] for row in a] == [row["samples"] for row in b]
+    # float32 sums in another order, 1e-7 each, amplified by eight more steps; from one step to the
+    # next losses differ by ten times the tolerance and more.
+    found = [abs(one["loss"] / other["loss"] - 1) for one, other in zip(a, b, strict=True)]
+    print(found)
+    assert max(found) < 1e-3
+    assert max(abs(one["loss"] / two["loss"] - 1) for one, two in itertools.pairwise(a)) > 1e-2
+
+
+def test_the_same_examples_in_the_same_order_on_any_devices():
+    seen = []
+    for devices, microbatch in ((8, "1"), (4, "2"), (2, "1"), (1, "4")):
+        made = build(
+            changed(CONFIG, batch__microbatch=microbatch),
+            Console(quiet=True),
+            jax.devices()[:devices],
+        )
+        part = list(made.local_microbatches(12 * 80, 20 * 80))
+        seen.append(
+            [
+                np.concatenate([getattr(m, name) for m in part])
+                for name in ("ids", "labels", "images")
+            ]
+        )
+    for other in seen[1:]:
+        for one, two in zip(seen[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert len(np.unique(seen[0][0])) > 500
+
+
+def test_a_complete_run_is_only_evaluated_again(uninterrupted):
+    workdir, summary = uninterrupted
+    before = rows(workdir)
+    again = train(CONFIG, workdir)
+    assert (again.status, again.steps, again.top1, again.loss) == (
+        "complete",
+        20,
+        summary.top1,
+        summary.loss,
+    )
+    assert again.images_per_s > 0
+    assert rows(workdir) == before
+    # Asking a complete run to stop early does not make it less complete.
+    assert train(changed(CONFIG, run__stop_after="2 steps"), workdir).status == "complete"
+
+
+def test_evaluation_only(uninterrupted):
+    workdir, summary = uninterrupted
+    before = (workdir / "summary.json").read_text()
+    result = train(CONFIG, workdir, devices=2, eval_only=True)
+    assert result.status == "evaluated"
+    assert result.top1 == summary.top1
+    assert result.loss == pytest.approx(summary.loss, rel=1e-5)  # f32, other order
+    assert (workdir / "summary.json").read_text() == before
+    assert json.loads((workdir / "evaluation.json").read_text())["top1"] == summary.top1
+
+
+def test_other_mathematics_is_refused_with_a_table(uninterrupted):
+    workdir, _ = uninterrupted
+    before = sorted(p.name for p in workdir.iterdir())
+    other = changed(CONFIG, run__seed="1", schedule__peak="2.0", data__threads="3")
+    with pytest.raises(CheckpointError) as caught:
+        train(other, workdir)
+    lines = [line.split() for line in str(caught.value).splitlines()]
+    assert ["schedule.peak", "1.0", "2.0", "changes"] in lines
+    assert ["run.seed", "0", "1", "changes"] in lines
+    assert ["data.threads", "0", "3", "same"] in lines
+    assert "--resume=never" in str(caught.value).splitlines()[0]
+    assert sorted(p.name for p in workdir.iterdir()) == before
+
+
+def test_never_resume_puts_the_earlier_run_aside(tmp_path):
+    short = changed(CONFIG, run__stop_after="1 steps")
+    train(short, tmp_path)
+    old = (tmp_path / "metrics.jsonl").read_text()
+    for number in (1, 2):
+        assert train(short, tmp_path, resume="never").steps == 1
+        assert (tmp_path / "previous" / str(number) / "checkpoints" / "1").is_dir()
+    assert (tmp_path / "previous" / "1" / "metrics.jsonl").read_text() == old
+
+
+def test_only_the_runs_own_files_are_put_aside(tmp_path):
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / "thesis.tex").write_text("")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 7}\n')
+    # A log without a checkpoint is of a run that cannot go on: put aside even with --resume=auto.
+    train(changed(CONFIG, run__stop_after="1 steps"), tmp_path)
+    moved = [str(p.relative_to(tmp_path)) for p in (tmp_path / "previous").rglob("*")]
+    assert sorted(moved) == ["previous/1", "previous/1/metrics.jsonl"]
+    assert (tmp_path / "thesis.tex").exists()
+    assert [row["step"] for row in rows(tmp_path)] == [1]
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(CheckpointError, match=r"--workdir=.*train first"):
+        train(CONFIG, tmp_path, resume="must")
+    with pytest.raises(CheckpointError, match="train first"):
+        train(CONFIG, tmp_path / "nowhere", eval_only=True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_dry_run_leaves_nothing(tmp_path, capsys):
+    workdir = tmp_path / "runs" / "dry"
+    assert train(CONFIG, workdir, dry_run=True) is None
+    assert list(tmp_path.iterdir()) == []
+    shown = capsys.readouterr().out
+    for word in ("compile", "memory", "GiB", "ETA", "step 2", "saved and restored", "20 steps"):
+        assert word in shown
+
+
+def test_running_out_of_memory_names_the_microbatch_to_use(tmp_path, monkeypatch):
+    def exhausted(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+
+    monkeypatch.setattr("largebatch.training.loop.run_step", exhausted)
+    config = changed(CONFIG, batch__microbatch="4")
+    with pytest.raises(UserError, match=r"batch\.microbatch=4 .*use --config\.batch\.microbatch=2"):
+        train(config, tmp_path, devices=2)
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
+    config = worlds.config(
+        model={"name": "resnet10"},
+        batch={"workers": 8, "images_per_worker": 45},
+        data={"source": "digits", "evaluation_size": 9, "evaluation_flip": True},
+    )
+    made = build(config, Console(quiet=True), jax.devices()[:1])
+    current = made.programs.init(np.int32(0))
+    result = evaluate(made, current)
+    images, labels = made.validation_source.read_centres(np.arange(360), (9, 9))
+    pixels = (images.astype(np.float32) - made.train_source.mean) / made.train_source.std
+    model = made.programs.steps.model
+    logits = [model.apply(current.params, current.stats, x) for x in (pixels, pixels[:, :, ::-1])]
+    assert abs(logits[0] - logits[1]).max() > 1e-3  # digits are not symmetric
+    sums = classification_sums(sum(logits) / 2, labels, np.ones(360, np.float32), 0.1)
+    assert round(result.top1 * 360) == int(sums.top1)
+    assert result.loss == pytest.approx(float(sums.loss) / 360, rel=1e-5)  # f32, another order
+
+
+@pytest.mark.parametrize("validation", [31, 32, 33, 1, 63])
+def test_every_validation_image_counts_once(validation, tmp_path):
+    # 32 images a batch: around its size, remainder 1, and a batch larger than the split.
+    config = worlds.config(
+        batch={"workers": 8, "images_per_worker": 4, "microbatch": 2},
+        data={"source": "synthetic", "image_size": 16, "examples": validation * 5, "repeat": True},
+    )
+    results = []
+    for devices in (1, 4):
+        made = build(changed(config), Console(quiet=True), jax.devices()[:devices])
+        assert len(made.validation_source) == validation
+        current = made.programs.init(np.int32(0))
+        result = evaluate(made, current)
+        assert result.images == validation
+        results.append(result)
+        labels = [np.asarray(b.labels)[np.asarray(b.mask) > 0] for b in made.validation_batches()]
+        assert sum(len(part) for part in labels) == validation
+    images, labels = made.validation_source.read(np.arange(validation))
+    params, stats = jax.device_get((current.params, current.stats))
+    with jax.enable_x64(True):
+        loss, top1, top5 = reference.evaluate(
+            *jax.tree.map(lambda x: x.astype(np.float64), (params, stats)),
+            images,
+            labels,
+            depth=10,
+            stem="small",
+            mean=made.train_source.mean,
+            std=made.train_source.std,
+            epsilon=1e-5,
+            label_smoothing=0.1,
+        )
+    for result in results:
+        assert (round(result.top1 * validation), round(result.top5 * validation)) == (top1, top5)
+        assert result.loss == pytest.approx(loss / validation, rel=1e-4)  # f32 against f64
+
+
+def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
+    config = changed(CONFIG, norm__statistics="precise", norm__precise_batches="2")
+    made = build(config, Console(quiet=True), jax.devices()[:2])
+    current = made.programs.init(np.int32(0))
+    got = precise_statistics(made, current, 400)["stem"]["bn"]
+    part = list(made.train_microbatches(400 - 160, 400))  # the two batches before position 400
+    images = np.concatenate([m.images for m in part]).astype(np.float64)
+    images = (images - made.train_source.mean) / made.train_source.std
+    kernel = np.asarray(current.params["stem"]["conv"]["kernel"], np.float64)
+    with jax.enable_x64(True):
+        x = np.asarray(reference.convolve(images, kernel, 1, 1))
+    np.testing.assert_allclose(got["mean"], x.mean((0, 1, 2)), rtol=1e-4, atol=1e-5)  # f32
+    np.testing.assert_allclose(got["var"], x.var((0, 1, 2)), rtol=1e-4)
+    # Evaluation uses them: the moving average, still at its start, gives another result.
+    final = with_final_statistics(made, current, 400)
+    np.testing.assert_array_equal(final.stats["stem"]["bn"]["mean"], got["mean"])
+    assert abs(evaluate(made, final).loss - evaluate(made, current).loss) > 1e-3
+    average = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    assert with_final_statistics(average, current, 400) is current
+
+
+def test_unknown_parameter_kinds_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="batchnorm"):
+        train(changed(CONFIG, optimizer__trust_skip="batchnorm"), tmp_path)
+
+
+def test_evaluation_takes_the_checkpoints_statistics_or_computes_them(uninterrupted):
+    """Of 20 steps: auto is precise. The average is not stored, and so it is refused."""
+    workdir, summary = uninterrupted
+    found = train(CONFIG, workdir, eval_only=True)
+    assert (found.loss, found.top1) == (summary.loss, summary.top1)
+    again = train(changed(CONFIG, norm__statistics="precise"), workdir, eval_only=True)
+    assert (again.loss, again.top1) == (summary.loss, summary.top1)
+    for statistics in ("ema", "last"):
+        with pytest.raises(CheckpointError, match=rf"norm\.statistics={statistics}.*=precise"):
+            train(changed(CONFIG, norm__statistics=statistics), workdir, eval_only=True)
+
+
+def test_evaluation_compiles_no_train_step(uninterrupted, monkeypatch):
+    workdir, _ = uninterrupted
+    monkeypatch.setattr(Programs, "finish", property(lambda _: pytest.fail("a train step")))
+    monkeypatch.setattr(Programs, "accumulate", property(lambda _: pytest.fail("a train step")))
+    any_microbatch = changed(CONFIG, batch__microbatch="auto")
+    assert train(any_microbatch, workdir, eval_only=True).status == "evaluated"
+
+
+def test_a_validation_loss_far_above_the_training_loss_is_warned_of_once(tmp_path, capsys):
+    config = changed(CONFIG, norm__statistics="ema")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("largebatch.training.loop.is_far_above", lambda *_: True)
+        train(config, tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("norm.statistics=precise evaluates") == 1
+
+
+@pytest.mark.parametrize(
+    ("validation", "training", "found"),
+    [(14.09, 1.17, True), (1.9, 0.96, False), (0.9, 0.1, False), (1.2, 0.1, True)],
+)
+def test_far_above(validation, training, found):
+    assert is_far_above(validation, training) == found

@@ -1,0 +1,94 @@
+"""Training in stages: equal to what each stage is by itself, and resumed across their borders."""
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.data import fingerprint
+from largebatch.tracking import Console
+from largebatch.training.build import build
+from largebatch.training.evaluation import with_final_statistics
+from largebatch.training.execution import run_step
+from tests.training import worlds
+from tests.training.test_session import changed, rows, state, train
+
+STAGES = (
+    "6 steps: data.image_size=6 data.shift=0",
+    "10 steps: data.image_size=8 data.train_crop=centre data.shuffle=false",
+)
+CONFIG = worlds.config(
+    model={"name": "resnet10"},
+    batch={"workers": 8, "images_per_worker": 10, "microbatch": 1, "stages": STAGES},
+    data={"source": "digits", "shift": 1, "image_size": 8, "evaluation_size": 10},
+    schedule={"length": "14 steps", "warmup": "3 steps", "peak": 1.0},
+    run={"log_every": "1 steps", "evaluate_every": "7 steps", "checkpoint_every": "5 steps"},
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilation(tmp_path_factory):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    return workdir, train(CONFIG, workdir)
+
+
+def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
+    """The same programs on the same microbatches, one stage after the other; bitwise."""
+    workdir, summary = uninterrupted
+    made = build(CONFIG, Console(quiet=True), jax.devices())
+    assert [run.plan.facts.image_shape[0] for run in made.stages] == [8, 6, 8]
+    assert [run.validation_views[0].shape for run in made.stages] == [(10, 10)] * 3
+    found = made.programs.init(np.int32(CONFIG.run.seed))
+    for run, (first, last) in zip(made.stages, ((0, 6), (6, 10), (10, 14)), strict=True):
+        feed = run.train_microbatches(80 * first, 80 * last)
+        for step in range(first + 1, last + 1):
+            found, _ = run_step(run.programs, found, feed, made.plan.rates(step))
+        feed.close()
+    found = with_final_statistics(made.stages[-1], found, 14 * 80)  # as the last evaluation did
+    kept = state(CONFIG, workdir, 14)
+    for a, b in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert summary.samples == 14 * 80
+    # The last stage sees the data in index order.
+    ids = np.arange(10 * 80, 11 * 80) % 1437
+    assert rows(workdir)[10]["fingerprint"] == fingerprint(ids)
+
+
+@pytest.mark.parametrize("stop", [5, 6, 8])
+def test_resumed_across_stages_is_uninterrupted(uninterrupted, tmp_path, stop):
+    workdir, _ = uninterrupted
+    train(changed(CONFIG, run__stop_after=f"{stop} steps"), tmp_path)
+    train(CONFIG, tmp_path)
+    a, b = state(CONFIG, workdir, 14), state(CONFIG, tmp_path, 14)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_growing_batch_is_the_batches_by_hand(tmp_path):
+    """80 images a step, then 160: positions, rates and samples follow the stage."""
+    config = changed(
+        CONFIG,
+        batch__stages="800 samples: batch.workers=16 rate=2.0",
+        schedule__length="1760 samples",
+        schedule__warmup="240 samples",
+        batch__microbatch="auto",
+        data__evaluation_size="0",
+    )
+    summary = train(config, tmp_path)
+    assert (summary.steps, summary.samples) == (10 + 6, 1760)
+    found = rows(tmp_path)
+    assert [row["samples"] for row in found] == [80 * s for s in range(1, 11)] + [
+        800 + 160 * s for s in range(1, 7)
+    ]
+    made = build(config, Console(quiet=True), jax.devices())
+    assert [run.plan.microbatches for run in made.stages] == [1, 1]
+    one = [row["learning_rate"] for row in found]
+    plain = build(changed(config, batch__stages=""), Console(quiet=True), jax.devices()).plan
+    assert one[12] == pytest.approx(2 * plain.schedule(800 + 2 * 160), rel=1e-12)
+    assert found[9]["samples"] == 800

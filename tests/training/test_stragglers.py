@@ -1,0 +1,184 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import train as entry
+from largebatch.parallel import from_local
+from largebatch.training.programs import Programs
+from largebatch.training.stragglers import (
+    Host,
+    HostTimes,
+    Report,
+    gathered,
+    host_names,
+    probe,
+    seconds,
+)
+from tests.training import worlds
+
+ROOT = Path(entry.__file__).parent
+
+
+def report(compute, wait=None, slow_factor=1.2):
+    wait = wait or [0.004] * len(compute)
+    rows = zip(compute, wait, strict=True)
+    return Report(
+        tuple(Host(i, f"node{14 + i}", 0.2, w, c) for i, (c, w) in enumerate(rows)), slow_factor
+    )
+
+
+def test_the_slowest_is_named_with_its_factor_and_cause():
+    made = report([0.129, 0.128, 0.130, 0.182])
+    assert made.slowest.process == 3
+    assert made.factor == pytest.approx(0.186 / 0.133)  # the lower of the middle two
+    assert made.slow
+    assert made.cause == "compute"
+    assert made.text == (
+        "process 3 (node17) is the slowest: 1.40 times the median to the barrier "
+        "(compute 182 ms against 129), input wait 2 %"
+    )
+
+
+def test_waiting_for_input_makes_a_host_slow_too():
+    made = report([0.129, 0.131, 0.128], wait=[0.090, 0.003, 0.004])
+    assert made.cause == "input"
+    assert made.text == (
+        "process 0 (node14) is the slowest: 1.63 times the median to the barrier "
+        "(input wait 90 ms against 4.0), compute 129 ms"
+    )
+
+
+def test_hosts_of_about_the_same_speed_are_not_slow():
+    made = report([0.100, 0.104, 0.101])
+    assert made.slowest.process == 1
+    assert not made.slow
+    # Of two, one at half speed is twice as slow, not a third slower than their mean.
+    assert report([0.1, 0.2], wait=[0.0, 0.0]).factor == pytest.approx(2.0)
+    nothing = report([0.0, 0.0], wait=[0.0, 0.0])
+    assert (nothing.factor, nothing.slow) == (1.0, False)
+
+
+def test_a_row_holds_a_value_for_each_process():
+    row = json.loads(json.dumps(report([0.129, 0.182]).row(), allow_nan=False))
+    assert row["host"] == ["node14", "node15"]
+    assert row["compute_s"] == [0.129, 0.182]
+    assert row["wait_s"] == [0.004, 0.004]
+    assert row["step_s"] == [0.2, 0.2]
+    assert row["barrier_s"] == pytest.approx([0.133, 0.186])
+    assert row["median_s"] == pytest.approx(0.133)
+    assert (row["slowest"], row["cause"], row["slow"]) == (1, "compute", True)
+
+
+def test_times_are_means_over_what_was_measured():
+    assert HostTimes().means == (0, 0, 0)
+    times = HostTimes(steps=2, step_s=2.0, wait_s=0.4)
+    times.add_compute(0.5)  # a probe: once in the interval
+    assert times.means == pytest.approx((1.0, 0.2, 0.5))
+
+
+def test_one_process_has_nobody_to_compare_to():
+    assert gathered(HostTimes(steps=1, step_s=1.0), host_names(), 1.2) is None
+    assert len(host_names()) == 1
+
+
+PAIR = """
+import socket
+from largebatch.parallel import processes
+processes.initialise()
+import jax
+import numpy as np
+from largebatch.training.stragglers import HostTimes, gathered, host_names
+from largebatch.training.replay import Replay
+from largebatch.training.state import Metrics, TrainState
+from tests.training import worlds
+i = jax.process_index()
+name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]
+socket.gethostname = lambda: name
+names = host_names()
+times = HostTimes(steps=4, step_s=2.0, wait_s=4 * [0.01, 0.02][i])
+for step in range(4):
+    times.add_compute([0.1, 0.3][i])
+print(gathered(times, names, 1.2).text)
+
+made = worlds.steps(worlds.config(), 2, 4, "float32")
+def placed(*values):
+    sharding = jax.NamedSharding(made.mesh, jax.P())
+    array = np.array(values, np.float32)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+metrics = Metrics(*[placed()] * 4)
+first, wrong = (TrainState({"a": placed(1, x)}, {}, {"b": placed(2)}) for x in (2, 2 + i))
+replay = Replay(made, ("first", "second"))
+print(replay.compared((first, metrics), (first, metrics)))
+print(replay.compared((first, metrics), (wrong, metrics)).text)
+"""
+
+
+@pytest.mark.multiprocess
+def test_processes_tell_each_other_their_times_and_what_differs(tmp_path):
+    script = tmp_path / "pair.py"
+    script.write_text(PAIR)
+    command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--", str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    name = "knoten-süd-" + 52 * "x"  # the first 64 bytes
+    assert done.stdout.splitlines()[-3:] == [
+        f"process 1 ({name}) is the slowest: 2.91 times the median to the barrier "
+        "(compute 300 ms against 100), input wait 4 %",
+        "None",
+        # Said by process 0, where nothing differs.
+        "a step computed twice gave two results: params/a (1 of its values, by up to 1); "
+        "on process 1 (second)",
+    ]
+
+
+def test_the_probe_computes_a_microbatch_and_crosses_no_network():
+    config = worlds.config(
+        model={"name": "resnet10"},
+        batch={"workers": 4},
+        norm={"span": 2},
+    )
+    made = worlds.steps(config, 2, 1, "float32")
+    assert made.plan.members == 2  # BatchNorm of a step does cross it
+    programs = Programs(made)
+    arguments = (programs.state.params, programs.state.stats, *programs._images)
+    lowered = probe(made).lower(*arguments)
+    text = lowered.as_text()
+    assert "all_reduce" not in text
+    assert "all_gather" not in text
+    # The check can fail.
+    accumulate = made.accumulate.lower(*arguments[:2], programs._carry, *arguments[2:])
+    assert "all_reduce" in accumulate.as_text()
+
+    options = {"xla_backend_optimization_level": 0}
+    compiled = lowered.compile(compiler_options=options)
+    flops = [
+        program.cost_analysis()["flops"]
+        for program in (compiled, accumulate.compile(compiler_options=options))
+    ]
+    # Backward is two thirds of it; what differs are sums over statistics and gradients.
+    assert flops[0] == pytest.approx(flops[1], rel=0.03)
+
+    images, labels = (
+        from_local(made.mesh, a) for a in worlds.batch(0, made.plan.microbatch_samples)
+    )
+    draw = np.random.default_rng(0)
+    params, stats = (
+        jax.tree.map(lambda x: draw.uniform(0.5, 1, x.shape).astype(x.dtype), tree)
+        for tree in arguments[:2]
+    )
+    found = compiled(params, stats, images, labels)
+    assert found.shape == (2,)
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+    assert len(set(found.tolist())) == 2  # each device's images give gradients of their own
+    assert seconds(compiled, params, stats, images, labels) > 0
+    assert not images.is_deleted()

@@ -1,0 +1,75 @@
+"""What a run knows of pictures that cannot be decoded."""
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.errors import DataError
+from largebatch.tracking import Console
+from largebatch.training.build import build
+from tests.training import worlds
+
+SPOILT = {"train": ("b/3.jpg",), "val": ("a/0.jpg", "b/1.jpg")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    for split, count in (("train", 20), ("val", 6)):
+        for index in range(count):
+            path = place / split / "ab"[index % 2] / f"{index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (20, 16), (9 * index, 20, 90)).save(path)
+        for name in SPOILT[split]:
+            (place / split / name).write_text("no picture")
+    return place
+
+
+def made(folder, share):
+    return build(
+        worlds.config(
+            model={"name": "resnet10", "width": 4},
+            batch={
+                "workers": 2,
+                "images_per_worker": 10,
+                "microbatch": 1,
+                "stages": ("2 steps: data.image_size=12",),
+            },
+            data={"source": f"folder:{folder}", "image_size": 8, "max_unreadable": share},
+            schedule={"length": "4 steps", "warmup": "1 steps", "peak": 1.0},
+        ),
+        Console(quiet=True),
+        jax.devices()[:1],
+    )
+
+
+def test_all_stages_keep_one_account_of_each_split(folder):
+    run = made(folder, 0.4)
+    later = run.stages[1]
+    told = {"train": [], "validation": []}
+    for split, unreadable in run.unreadable.items():
+        assert later.unreadable[split] is unreadable
+        unreadable.connect(lambda name, reason, split=split: told[split].append(name))
+    assert [run.unreadable[split].limit for split in told] == [8, 2]
+    first = list(run.train_microbatches(0, 40, patience=None))
+    second = list(later.train_microbatches(40, 80))
+    assert [batch.images.shape[1] for batch in (*first, *second)] == [8] * 4 + [12] * 4
+    for stage in run.stages:
+        for _ in range(2):
+            batches = [b for b in stage.validation_batches(patience=0.001) if b is not None]
+            counted = sum(int(np.sum(batch.mask)) for batch in batches)
+            labels = np.concatenate([np.asarray(b.labels)[np.asarray(b.mask) > 0] for b in batches])
+            assert (counted, labels.sum()) == (6, 3)
+    assert told["train"] == [f"{folder}/train/{name}" for name in SPOILT["train"]]
+    assert told["validation"] == [f"{folder}/val/{name}" for name in SPOILT["val"]]
+
+
+def test_more_than_the_limit_stop_feed_and_evaluation(folder):
+    run = made(folder, 0.04)  # of 20 examples a tenth is allowed in any case
+    assert len(list(run.train_microbatches(0, 40))) == 4
+    with pytest.raises(DataError, match=r"^validation: 1 of 6 examples"):
+        list(run.validation_batches())
+    none = made(folder, 0.0)
+    with pytest.raises(DataError, match=r"^train: 1 of 20 .* data\.max_unreadable=0 allows 0"):
+        list(none.train_microbatches(0, 40))

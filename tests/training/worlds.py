@@ -1,0 +1,82 @@
+"""Small runs for tests: a plan on some fake devices, with its step functions and data."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from largebatch import parallel
+from largebatch.config import Config, Facts, freeze, resolve
+from largebatch.parallel import from_local
+from largebatch.parallel.transfer import OnDevices
+from largebatch.training import execution as stepping
+from largebatch.training.making import model_of, optimizer_of
+from largebatch.training.programs import Programs
+from largebatch.training.state import Metrics, TrainState
+from largebatch.training.steps import Steps
+
+SHAPE = (16, 16, 2)
+CLASSES = 7
+MEAN, STD = (120.0, 100.0), (50.0, 70.0)
+
+
+def config(**sections: Any) -> Config:
+    """Eight workers of three small images; ``section={...}`` changes it."""
+    base = {
+        "model": {"name": "resnet10", "width": 4, "stem": "small"},
+        "batch": {"workers": 8, "images_per_worker": 3},
+        "schedule": {"length": "10 steps", "peak": 2.0, "warmup": "0 epochs"},
+        "optimizer": {"trust_coefficient": 0.02, "weight_decay": 1e-3},
+        "comm": {"bucket_mib": 0.05},
+    }
+    for section, options in sections.items():
+        base[section] = {**base.get(section, {}), **options}
+    return freeze(base)
+
+
+def steps(
+    made: Config, devices: int, microbatch: int | None = None, dtype: str = "float64"
+) -> Steps:
+    """The step functions of a configuration on some of the fake devices."""
+    facts = Facts(1000, 100, CLASSES, SHAPE, devices=devices)
+    plan = resolve(made, facts, microbatch=microbatch)
+    mesh = parallel.make_mesh(jax.devices()[:devices], plan.members)
+    return Steps(plan, model_of(plan), optimizer_of(made), mesh, MEAN, STD, dtype)
+
+
+def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random images, each with a brightness and contrast of its own, and labels."""
+    draw = np.random.default_rng(seed)
+    centre = draw.uniform(60, 200, (images, 1, 1, 1))
+    spread = draw.uniform(5, 60, (images, 1, 1, 1))
+    pixels = np.clip(draw.normal(centre, spread, (images, *SHAPE)), 0, 255).astype(np.uint8)
+    return pixels, draw.integers(0, CLASSES, images).astype(np.int32)
+
+
+def run_step(
+    programs: Programs,
+    state: TrainState,
+    images: np.ndarray,
+    labels: np.ndarray,
+    rate: float,
+    step: int = 400,
+) -> tuple[TrainState, Metrics]:
+    """One step on a whole global batch, fed as the plan's microbatches.
+
+    By default one of the many in which running statistics have their full memory.
+    """
+    count = programs.steps.plan.microbatches
+    parts = zip(np.split(images, count), np.split(labels, count), strict=True)
+    feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
+    rates = programs.steps.plan.rates(1)._replace(learning_rate=rate, step=step)
+    return stepping.run_step(programs, state, feed, rates)
+
+
+def place(programs: Programs, state: TrainState) -> TrainState:
+    """A copy of a state, as checkpoints hold it, on the devices of a program."""
+    stored = jax.tree.map(
+        lambda x, like: jax.device_put(np.asarray(x, like.dtype), like.sharding),
+        state,
+        programs.stored,
+    )
+    return programs.steps.restored(stored)
