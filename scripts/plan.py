@@ -34,7 +34,7 @@ from largebatch.planning.compiled_study import VARIANTS, parse_variants
 from largebatch.planning.prediction import known_clusters
 from largebatch.planning.topologies import open_topology
 from largebatch.tracking import Console
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 
 _TABLE_CELLS = 120
 _APART = ("data", "run", "health")  # sections whose options leave the published time comparable
@@ -133,8 +133,8 @@ def _plan(arguments: Sequence[str]) -> None:
     asked = flags.devices or flags.cluster
     if not asked and any(stage.workers % devices for stage in plan.stages):
         why = why or (
-            f"the published run's {devices:,} devices cannot share {plan.workers:,} workers; give "
-            "--devices and --cluster"
+            f"the published run's {devices:,} devices cannot share "
+            f"{plan.first_stage.workers:,} workers; give --devices and --cluster"
         )
     rows = [*overview.plan_rows(recipe, plan), *overview.flops_rows(flops)]
     warnings = forecast.doubts(config, plan)
@@ -144,7 +144,7 @@ def _plan(arguments: Sequence[str]) -> None:
     else:
         found = forecast.forecast(plan, model, devices, cluster, software)
         need = forecast.input_need(
-            plan.samples_per_step / found.step_s, forecast.hosts_of(devices, cluster)
+            plan.first_stage.samples_per_step / found.step_s, forecast.hosts_of(devices, cluster)
         )
         rows += overview.forecast_rows(found, need, devices, cluster, software)
         warnings += forecast.assumptions(plan, model, devices, machine(cluster).hardware)

@@ -256,7 +256,7 @@ def _record(
             json.loads(described.read_text())["environment"] if described.exists() else None
         ),
         "steps": soak.plan and soak.plan.steps,
-        "checkpoint_every_steps": soak.plan and soak.plan.checkpoint_every_steps,
+        "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
         "start_s": round(soak.start_s, 2),
         "steady_s": round(soak.steady_s, 2),
         "wall_s": round(time.monotonic() - began, 1),

@@ -12,7 +12,7 @@ from largebatch.config.stages import stages_of
 from largebatch.config.typed import freeze, override
 
 if TYPE_CHECKING:
-    from largebatch.config.plan import Plan
+    from largebatch.config.plan import Plan, StagePlan
     from largebatch.config.resolution import microbatch_candidates, norm_statistics, resolve
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Difference",
     "Facts",
     "Plan",
+    "StagePlan",
     "adjusted",
     "changed",
     "default_config",
@@ -39,6 +40,7 @@ __all__ = [
 # names are imported on first use, so that a mistaken option is reported within a second.
 _RESOLVED = {
     "Plan": "largebatch.config.plan:Plan",
+    "StagePlan": "largebatch.config.plan:StagePlan",
     "microbatch_candidates": "largebatch.config.resolution:microbatch_candidates",
     "norm_statistics": "largebatch.config.resolution:norm_statistics",
     "resolve": "largebatch.config.resolution:resolve",

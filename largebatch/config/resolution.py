@@ -15,13 +15,12 @@ from largebatch.config.checks import (
     check_stages,
 )
 from largebatch.config.facts import Facts
-from largebatch.config.plan import Plan
+from largebatch.config.plan import Plan, StagePlan
 from largebatch.config.rates import rates_of
 from largebatch.config.scaling import divided
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
-from largebatch.optim.rates import RateSchedule
 
 SHORT_RUN_STEPS = 500
 """Below it `norm.statistics=auto` is precise: the moving average, whose memory is 10 steps with the
@@ -67,28 +66,27 @@ def resolve(
         first_evaluation = durations.samples(text, "run.evaluate_first", **per, length=length)
     steps = places[-1].first_step + places[-1].steps
     statistics = norm_statistics(config, steps)
-    first, *later = (
-        _stage(
-            stage,
-            place,
-            facts,
-            rates,
-            chosen,
-            length=length,
-            per_epoch=epoch,
-            first_evaluation=first_evaluation,
-            statistics=statistics,
-        )
-        for stage, place, chosen in zip(stages, places, choices, strict=True)
-    )
-    whole = dataclasses.replace(
-        first,
-        steps=steps,
+    plan = Plan(
+        config=config,
+        facts=facts_at(config, facts),
+        stages=tuple(
+            _stage(
+                stage,
+                place,
+                facts,
+                chosen,
+                length=length,
+                per_epoch=epoch,
+                first_evaluation=first_evaluation,
+                statistics=statistics,
+            )
+            for stage, place, chosen in zip(stages, places, choices, strict=True)
+        ),
+        rate_schedule=rates,
         stop_after_step=steps,
-        later=tuple(later),
         asked_workers=asked_workers,
     )
-    return _stopping(whole, length=length, **per)
+    return _stopping(plan, length=length, **per)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,15 +138,14 @@ def _stage(
     stage: Stage,
     place: _Place,
     facts: Facts,
-    rates: RateSchedule,
     microbatch: int | None,
     *,
     length: int,
     per_epoch: int,
     first_evaluation: int | None,
     statistics: Literal["ema", "last", "precise"],
-) -> Plan:
-    """The plan of one stage, whose ``steps`` are those up to its end.
+) -> StagePlan:
+    """Return the plan of one stage.
 
     ``first_evaluation`` is the sample position asked for, in whichever stage it lies;
     ``statistics`` those of the whole run.
@@ -174,7 +171,7 @@ def _stage(
     evaluate_first = 0  # where that is over when this batch begins
     if first_evaluation is not None and (wait := first_evaluation - place.counted_start) > 0:
         evaluate_first = place.counted_from + max(1, round(wait / batch))
-    return Plan(
+    return StagePlan(
         config=config,
         facts=facts_at(config, facts),
         workers=workers,
@@ -184,20 +181,17 @@ def _stage(
         span=span,
         members=max(1, span // chosen),
         norm_statistics=statistics,
-        steps=place.first_step + place.steps,
-        rate_schedule=rates,
+        steps=place.steps,
+        first_step=place.first_step,
+        first_sample=place.start,
+        counted_from=place.counted_from,
         log_every_steps=every("run.log_every"),
         layers_every_steps=every("run.layers_every"),
         evaluate_every_steps=every("run.evaluate_every"),
         checkpoint_every_steps=every("run.checkpoint_every"),
-        stop_after_step=place.first_step + place.steps,
         evaluate_first_step=evaluate_first,
         hosts_every_steps=every("health.hosts_every", or_never=True),
         replay_every_steps=every("health.replay_every", or_never=True),
-        stage_steps=place.steps,
-        first_step=place.first_step,
-        first_sample=place.start,
-        counted_from=place.counted_from,
         rate=stage.rate,
     )
 

@@ -226,7 +226,7 @@ class Health:
 
     def _wider(self) -> list[str]:
         """What keeps large numbers from being infinite, where a format of small range is in use."""
-        config, scale = self._plan.config, self._plan.loss_scale
+        config, scale = self._plan.config, self._plan.first_stage.loss_scale
         wire, dtype = config.comm.wire == "float16", config.model.dtype == "float16"
         return [
             *(["set comm.wire=bfloat16"] if wire else []),

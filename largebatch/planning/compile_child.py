@@ -14,14 +14,14 @@ from typing import Any
 import jax
 
 from largebatch import parallel
-from largebatch.config import Facts, Plan, freeze, resolve
+from largebatch.config import Facts, StagePlan, freeze, resolve
 from largebatch.environment import versions
 from largebatch.errors import UserError
 from largebatch.parallel import Bucket
 from largebatch.parallel.shards import part_size
 from largebatch.planning.topologies import open_topology
+from largebatch.training.compilation import steps_of
 from largebatch.training.description import peak_bytes
-from largebatch.training.making import steps_of
 from largebatch.training.memory import GIB, program_bytes
 from largebatch.training.programs import Programs
 from largebatch.training.steps import Steps
@@ -48,7 +48,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     devices = open_topology(request["topology"]).jax_devices()
     if len(devices) != facts.devices:
         raise UserError(f"the compiler knows {len(devices)} devices there, not {facts.devices}")
-    plan = resolve(config, facts, microbatch=request["microbatch"])
+    plan = resolve(config, facts, microbatch=request["microbatch"]).first_stage
     mesh = parallel.make_mesh(devices, plan.members)
     source = types.SimpleNamespace(mean=tuple(request["mean"]), std=tuple(request["std"]))
     steps = steps_of(plan, mesh, source)
@@ -74,7 +74,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     }
 
 
-def _sent(bucket: Bucket, plan: Plan) -> int:
+def _sent(bucket: Bucket, plan: StagePlan) -> int:
     """Elements of a bucket on the wire; a sharded update pads each array to equal parts."""
     if plan.config.optimizer.update != "sharded":
         return bucket.size

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from largebatch.config import Config, Plan
+from largebatch.config import Config, Plan, StagePlan
 from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
 from largebatch.config.rates import lars_of
 from largebatch.errors import ConfigError
@@ -59,7 +59,7 @@ def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
     return Workload(
         tuple(
             Segment(
-                s.stage_steps,
+                s.steps,
                 s.samples_per_step // devices,
                 devices,
                 s.facts.image_shape[0],
@@ -75,7 +75,7 @@ def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
     )
 
 
-def passes_of(stage: Plan, devices: int) -> int:
+def passes_of(stage: StagePlan, devices: int) -> int:
     """Microbatches of a stage on each of so many devices; one where they are chosen later.
 
     Raises:
@@ -141,8 +141,8 @@ def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> l
     ):
         if value != usual:
             found.append(f"the time leaves out the work that {name}={value} adds")
-    images = plan.samples_per_step // devices
-    if plan.config.batch.microbatch == "auto" and plan.workers > devices:
+    images = plan.first_stage.samples_per_step // devices
+    if plan.config.batch.microbatch == "auto" and plan.first_stage.workers > devices:
         year, network = max(table().rounds.values()), network_of(plan, model)
         each = step_time.overhead_s(load_fitted().parameters, hardware, year, network)
         found.append(
@@ -210,7 +210,7 @@ def flops_of(plan: Plan, model: Model) -> Flops:
     sizes = {
         s.facts.image_shape: 3 * _forward_flops(model, s.facts.image_shape) for s in plan.stages
     }
-    samples = [(s.facts.image_shape, s.stage_steps * s.samples_per_step) for s in plan.stages]
+    samples = [(s.facts.image_shape, s.steps * s.samples_per_step) for s in plan.stages]
     return Flops(
         of_image=sizes[plan.facts.image_shape],
         of_training=sum(sizes[shape] * count for shape, count in samples),
@@ -257,7 +257,7 @@ def _product_flops(equation: Any) -> float:
 def doubts(config: Config, plan: Plan) -> list[str]:
     """What a user should know before this is run, each with its numbers."""
     found = []
-    batch, validation = plan.samples_per_step, plan.facts.validation_examples
+    batch, validation = plan.first_stage.samples_per_step, plan.facts.validation_examples
     largest = max(stage.samples_per_step for stage in plan.stages)
     if validation < largest:
         found.append(

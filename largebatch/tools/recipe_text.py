@@ -28,7 +28,7 @@ def resolved_text(recipe: Recipe) -> str:
         plan = resolve(recipe.config, facts)
         lines += ["", f"{plan.steps} steps, {plan.samples} samples, {plan.epochs:.4f} epochs"]
         lines += [
-            f"stage from step {stage.first_step + 1}: {stage.stage_steps} steps of "
+            f"stage from step {stage.first_step + 1}: {stage.steps} steps of "
             f"{stage.samples_per_step} = {stage.workers} × {stage.images_per_worker} images of "
             f"{'×'.join(map(str, stage.facts.image_shape[:2]))}, span {stage.span}"
             for stage in plan.stages

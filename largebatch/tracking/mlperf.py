@@ -222,18 +222,19 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
     decay = schedule.decay_end - schedule.warmup
     warmup_epochs = _tidy(schedule.warmup / plan.epoch_samples)
     prefix = f"{optimizer.name}_opt" if optimizer.name in ("lars", "sgd") else "opt"
+    stage = plan.first_stage
     values = {
         "global_batch_size": max(stage.samples_per_step for stage in plan.stages),
         "train_samples": plan.facts.train_examples,
         "eval_samples": plan.facts.validation_examples,
         "seed": plan.config.run.seed,
-        "gradient_accumulation_steps": plan.microbatches,
-        "model_bn_span": plan.span * plan.images_per_worker,
+        "gradient_accumulation_steps": stage.microbatches,
+        "model_bn_span": stage.span * stage.images_per_worker,
         "opt_name": optimizer.name,
         f"{prefix}_base_learning_rate": schedule.peak,
         f"{prefix}_end_learning_rate": schedule.end,
         f"{prefix}_learning_rate_decay_poly_power": power,
-        f"{prefix}_learning_rate_decay_steps": _tidy(decay / plan.samples_per_step),
+        f"{prefix}_learning_rate_decay_steps": _tidy(decay / stage.samples_per_step),
         f"{prefix}_momentum": optimizer.momentum,
         f"{prefix}_weight_decay": optimizer.weight_decay,
     }

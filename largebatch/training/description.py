@@ -12,20 +12,20 @@ import jax
 from largebatch.config import changed
 from largebatch.environment import ROOT, environment
 from largebatch.tracking.progress import loss_text
-from largebatch.training.build import Run
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
+from largebatch.training.setup import Run
 
 Rows = list[tuple[str, str]]
 
 
 def plan_rows(run: Run, hosts: str) -> Rows:
     """The resolved recipe, as (label, value)."""
-    plan, config = run.plan, run.plan.config
-    facts, buckets = plan.facts, run.programs.steps.buckets
+    plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
+    facts, buckets = plan.facts, run.first_stage.programs.steps.buckets
     kind = jax.devices()[0].device_kind
     parameters = sum(bucket.size for bucket in buckets)
-    span = "all workers" if plan.span == plan.workers else f"{plan.span} worker(s)"
+    span = "all workers" if stage.span == stage.workers else f"{stage.span} worker(s)"
     optimizer = config.optimizer
     rows = [
         (
@@ -33,19 +33,19 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             f"{config.model.name}, width {config.model.width}, {config.model.dtype}, "
             f"{parameters:,} parameters",
         ),
-        ("training data", run.train_source.describe()),
-        ("validation data", run.validation_source.describe()),
+        ("training data", run.first_stage.train_source.describe()),
+        ("validation data", run.first_stage.validation_source.describe()),
         ("devices", f"{facts.devices} × {kind}, {hosts}"),
         (
             "global batch",
-            f"{plan.samples_per_step:,} = {plan.workers:,} workers "
-            f"× {plan.images_per_worker} images",
+            f"{stage.samples_per_step:,} = {stage.workers:,} workers "
+            f"× {stage.images_per_worker} images",
         ),
         *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "each device",
-            f"{plan.microbatches} microbatch(es) of {plan.microbatch} worker(s), "
-            f"{plan.local_images} images at a time",
+            f"{stage.microbatches} microbatch(es) of {stage.microbatch} worker(s), "
+            f"{stage.local_images} images at a time",
         ),
         *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
@@ -59,7 +59,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     rows += [
         (
             f"LR at {name}",
-            f"{rate:.6g} (sample {position:,}, step {position / plan.samples_per_step:.1f})",
+            f"{rate:.6g} (sample {position:,}, step {position / stage.samples_per_step:.1f})",
         )
         for name, position, rate in plan.schedule.milestones()
     ]
@@ -69,8 +69,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             "all-reduce",
             f"{len(buckets)} {config.comm.allreduce}(s), {config.comm.wire} on the wire",
         ),
-        ("evaluation", f"every {plan.evaluate_every_steps:,} steps"),
-        ("checkpoint", f"every {plan.checkpoint_every_steps:,} steps"),
+        ("evaluation", f"every {stage.evaluate_every_steps:,} steps"),
+        ("checkpoint", f"every {stage.checkpoint_every_steps:,} steps"),
     ]
     if cache := jax.config.jax_compilation_cache_dir:
         kept, home = Path(cache), Path.home()
@@ -88,7 +88,7 @@ def _stage_rows(run: Run) -> Rows:
             f"{text.partition(':')[2].strip()} (global batch {stage.plan.samples_per_step:,}, "
             f"{stage.plan.microbatch} worker(s) of a device at a time)",
         )
-        for stage, text in zip(run.later, run.plan.config.batch.stages, strict=True)
+        for stage, text in zip(run.stages[1:], run.plan.config.batch.stages, strict=True)
     ]
 
 
@@ -129,18 +129,18 @@ def command(
 
 def resolved(run: Run) -> dict[str, Any]:
     """Everything that determines the run, for ``config.json``."""
-    plan, source = run.plan, run.train_source
+    plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
     return {
         "config": dataclasses.asdict(plan.config),
         "facts": dataclasses.asdict(plan.facts),
         "plan": {
-            "samples_per_step": plan.samples_per_step,
+            "samples_per_step": first.samples_per_step,
             "rounding": plan.rounding,
             "steps": plan.steps,
             "samples": plan.samples,
             "epochs": plan.epochs,
-            "microbatch": plan.microbatch,
-            "microbatches": plan.microbatches,
+            "microbatch": first.microbatch,
+            "microbatches": first.microbatches,
             "stages": [
                 {
                     "first_step": stage.first_step,
@@ -151,8 +151,8 @@ def resolved(run: Run) -> dict[str, Any]:
                 }
                 for stage in plan.stages
             ],
-            "span": plan.span,
-            "members": plan.members,
+            "span": first.span,
+            "members": first.members,
             "peak_learning_rate": plan.schedule.peak,
             "milestones": [list(m) for m in plan.schedule.milestones()],
         },

@@ -14,10 +14,10 @@ from largebatch.errors import CheckpointError
 from largebatch.fault_tolerance import IDLE, Guard
 from largebatch.parallel import processes
 from largebatch.training import description as describe
-from largebatch.training.build import Run
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.execution import run_step
 from largebatch.training.initialization import initial_state
+from largebatch.training.setup import Run, StageRun
 from largebatch.training.state import TrainState
 
 if TYPE_CHECKING:  # few runs begin with weights
@@ -63,7 +63,7 @@ def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") ->
     for stage in run.stages:
         with guard.section("step"):
             state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), guard)
-        steps = range(stage.plan.first_step + 1, stage.plan.first_step + stage.plan.stage_steps + 1)
+        steps = range(stage.plan.first_step + 1, stage.plan.last_step + 1)
         count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
         eta += len(steps) * step_s + count * evaluation_s
         evaluations += count
@@ -82,7 +82,7 @@ def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") ->
 
 
 def _rehearse_stage(
-    run: Run, stage: Run, state: TrainState, guard: Guard
+    run: Run, stage: StageRun, state: TrainState, guard: Guard
 ) -> tuple[TrainState, float, float]:
     """The first steps of a stage and a batch of its evaluation.
 
@@ -129,11 +129,11 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     """
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
-    keep, like = run.plan.config.run.keep_checkpoints, run.programs.stored
+    keep, like = run.plan.config.run.keep_checkpoints, run.stored
     opened = Checkpoints(place / "checkpoints", keep=keep, warn=run.console.warn)
     with contextlib.closing(opened) as checkpoints:
         checkpoints.check_space(like)
-        state = run.programs.steps.stored(state)
+        state = run.stages[-1].programs.steps.stored(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
         restored = checkpoints.newest(run.plan, like).state

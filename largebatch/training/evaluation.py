@@ -14,9 +14,9 @@ from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
-from largebatch.training.build import Run
 from largebatch.training.execution import tell
 from largebatch.training.programs import Programs
+from largebatch.training.setup import StageRun
 from largebatch.training.state import TrainState
 
 PyTree = Any
@@ -42,7 +42,7 @@ def is_far_above(validation_loss: float, training_loss: float) -> bool:
 
 
 def with_final_statistics(
-    run: Run, state: TrainState, position: int, guard: Guard = IDLE
+    stage: StageRun, state: TrainState, position: int, guard: Guard = IDLE
 ) -> TrainState:
     """Return ``state`` with the BatchNorm statistics that its evaluation uses.
 
@@ -50,7 +50,7 @@ def with_final_statistics(
     it computes what the evaluation did. Training itself never reads running statistics.
 
     Args:
-      run: the stage that trained it.
+      stage: that trained it.
       state: trained up to sample ``position``; not donated.
       position: see ``state``.
       guard: polled between microbatches.
@@ -58,13 +58,13 @@ def with_final_statistics(
     Raises:
       Interrupted: the run is to stop.
     """
-    if run.plan.norm_statistics != "precise":
+    if stage.plan.norm_statistics != "precise":
         return state
-    stats = precise_statistics(run, state, position, guard)
-    return state._replace(stats=on_devices(stats, run.programs.state.stats))
+    stats = precise_statistics(stage, state, position, guard)
+    return state._replace(stats=on_devices(stats, stage.programs.state.stats))
 
 
-def evaluate(run: Run, state: TrainState, guard: Guard = IDLE) -> Result:
+def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
     """Evaluate ``state`` with its statistics (see `with_final_statistics`).
 
     Raises:
@@ -73,11 +73,11 @@ def evaluate(run: Run, state: TrainState, guard: Guard = IDLE) -> Result:
     """
     start = time.perf_counter()
     pending = []
-    with contextlib.closing(run.validation_batches(guard.patience)) as batches:
+    with contextlib.closing(stage.validation_batches(guard.patience)) as batches:
         for batch in patient(batches, guard):
             pending.append(
                 evaluate_batch(
-                    run.programs, state.params, state.stats, batch, bool(guard.requested)
+                    stage.programs, state.params, state.stats, batch, bool(guard.requested)
                 )
             )
             if len(pending) > 2:  # bounds the batches that wait on the device
@@ -87,7 +87,7 @@ def evaluate(run: Run, state: TrainState, guard: Guard = IDLE) -> Result:
     # Sums over the split in float64: counts stay exact however many images there are.
     counted = [sums for sums, _ in jax.device_get(pending)]
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
-    expected = run.plan.facts.validation_examples
+    expected = stage.plan.facts.validation_examples
     if int(totals.count) != expected:
         raise DataError(
             f"evaluation counted {totals.count:.0f} images of {expected}; the source is at fault"
@@ -118,29 +118,31 @@ def evaluate_batch(
     return program(params, stats, batch.images, batch.labels, batch.mask, told)
 
 
-def precise_statistics(run: Run, state: TrainState, position: int, guard: Guard = IDLE) -> PyTree:
+def precise_statistics(
+    stage: StageRun, state: TrainState, position: int, guard: Guard = IDLE
+) -> PyTree:
     """Statistics of the ``norm.precise_batches`` global batches that training consumed last.
 
     At most of as many as hold an epoch, since a second look at an image of a small data set says
     nothing new, and of as many as have been consumed (one at position 0). A function of parameters
     and position alone, so that a restored run evaluates to the same.
     """
-    step = run.plan.samples_per_step
-    of_epoch, consumed = -(-run.plan.epoch_samples // step), max(1, position // step)
-    wanted = min(run.plan.config.norm.precise_batches, of_epoch, consumed) * step
+    step = stage.plan.samples_per_step
+    of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
+    wanted = min(stage.plan.config.norm.precise_batches, of_epoch, consumed) * step
     start = max(0, position - wanted)
     total, count = None, 0
     with contextlib.closing(
-        run.train_microbatches(start, start + wanted, guard.patience)
+        stage.train_microbatches(start, start + wanted, guard.patience)
     ) as microbatches:
         for microbatch in patient(microbatches, guard):
             measured = jax.device_get(
-                run.programs.measure_statistics(state.params, state.stats, microbatch.images)
+                stage.programs.measure_statistics(state.params, state.stats, microbatch.images)
             )
             measured = jax.tree.map(np.float64, measured)
             total = measured if total is None else jax.tree.map(np.add, total, measured)
             count += 1
     average = jax.tree.map(lambda x: x / count, total)
     return jax.tree.map(
-        lambda x: np.asarray(x, run.programs.steps.dtype), statistics.pooled(average)
+        lambda x: np.asarray(x, stage.programs.steps.dtype), statistics.pooled(average)
     )

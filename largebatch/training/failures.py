@@ -9,8 +9,8 @@ import jax
 
 from largebatch.config import microbatch_candidates
 from largebatch.errors import UserError
-from largebatch.training.build import Run
 from largebatch.training.memory import is_exhausted
+from largebatch.training.setup import Run
 
 
 @contextlib.contextmanager
@@ -43,14 +43,15 @@ def out_of_memory_explained(made: Run) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if not is_exhausted(error):
             raise
-        plan = made.plan
-        smaller = [m for m in microbatch_candidates(plan.config, plan.facts) if m < plan.microbatch]
+        stage = made.plan.first_stage
+        fitting = microbatch_candidates(stage.config, stage.facts)
+        smaller = [m for m in fitting if m < stage.microbatch]
         remedy = (
             f"use --config.batch.microbatch={smaller[-1]}"
             if smaller
             else "use fewer batch.images_per_worker or smaller images"
         )
         raise UserError(
-            f"a device ran out of memory with batch.microbatch={plan.microbatch} "
-            f"({plan.local_images} images at a time); {remedy}"
+            f"a device ran out of memory with batch.microbatch={stage.microbatch} "
+            f"({stage.local_images} images at a time); {remedy}"
         ) from error

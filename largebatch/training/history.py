@@ -12,7 +12,7 @@ from largebatch import tracking
 from largebatch.checkpoint.manifest import Progress
 from largebatch.files import write_json
 from largebatch.training import description as describe
-from largebatch.training.build import Run
+from largebatch.training.setup import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
     # Of earlier turns; a long history is not read for nothing.
     rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
     if options.mlperf_log:
-        facts, kind = run.plan.facts, run.mesh.devices.flat[0].device_kind
+        facts, kind = run.plan.facts, run.first_stage.mesh.devices.flat[0].device_kind
         log = tracking.MlperfTracker(
             workdir / f"result_{options.seed}.txt",
             run.plan,
@@ -78,7 +78,7 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
         progress.samples,
         devices=run.plan.facts.devices,
         processes=run.plan.facts.processes,
-        device_kind=run.mesh.devices.flat[0].device_kind,
+        device_kind=run.first_stage.mesh.devices.flat[0].device_kind,
         jax=jax.__version__,
         python=platform.python_version(),
         host=socket.gethostname(),

@@ -10,7 +10,7 @@ import numpy as np
 
 from largebatch.errors import UserError
 from largebatch.parallel import processes
-from largebatch.training.build import Run
+from largebatch.training.setup import Run
 from largebatch.training.state import TrainState
 
 if TYPE_CHECKING:  # few runs begin with weights
@@ -33,13 +33,13 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     Raises:
       UserError: the weights cannot be read, or are of another network.
     """
-    options = run.plan.config
-    state = run.programs.init(np.int32(options.run.seed))
+    options, first = run.plan.config, run.first_stage
+    state = first.programs.init(np.int32(options.run.seed))
     if not options.model.init_from:
         return state
     from largebatch import weights
 
-    fresh, source = jax.device_get((state.params, state.stats)), run.train_source
+    fresh, source = jax.device_get((state.params, state.stats)), first.train_source
 
     def begun() -> tuple[weights.Weights, PyTree, PyTree, str]:
         read = weights_read or weights.read(Path(options.model.init_from))
@@ -59,7 +59,7 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     ):
         if not np.allclose(theirs, ours, rtol=1e-3):
             run.console.warn(f"{option} is {ours}, the weights were trained with {theirs}")
-    return run.placed(state._replace(params=params, stats=stats))
+    return first.placed(state._replace(params=params, stats=stats))
 
 
 def _on_all(action: Callable[[], T]) -> T:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from largebatch.fault_tolerance import Guard
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
-from largebatch.training.build import Run
 from largebatch.training.clock import Clock
 from largebatch.training.execution import run_step
 from largebatch.training.journal import Journal
 from largebatch.training.replay import Replay, Result
+from largebatch.training.setup import Run, StageRun
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes, gathered, host_names
 
@@ -28,7 +28,7 @@ class Inspection:
         self._replays: dict[int, Replay] = {}
         """By the first step of a stage."""
 
-    def begin(self, stage: Run, step: int, state: TrainState) -> TrainState | None:
+    def begin(self, stage: StageRun, step: int, state: TrainState) -> TrainState | None:
         """Before a step: a copy of the state, if the step is to be computed twice.
 
         If the time to the barrier is to be measured, ``measured`` is where.
@@ -47,7 +47,7 @@ class Inspection:
         return self._measured
 
     def end(
-        self, stage: Run, step: int, copy: TrainState | None, result: Result, rates: Rates
+        self, stage: StageRun, step: int, copy: TrainState | None, result: Result, rates: Rates
     ) -> None:
         """After a step has been dispatched, and before its state is given away.
 
@@ -64,7 +64,7 @@ class Inspection:
             self._exchange(step)
 
     def _compare(
-        self, stage: Run, step: int, copy: TrainState, result: Result, rates: Rates
+        self, stage: StageRun, step: int, copy: TrainState, result: Result, rates: Rates
     ) -> None:
         plan = self._run.plan
         batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
@@ -91,7 +91,7 @@ class Inspection:
         if report.slow:
             self._run.console.warn(report.text)
 
-    def _replay(self, stage: Run) -> Replay:
+    def _replay(self, stage: StageRun) -> Replay:
         key = stage.plan.first_step
         if key not in self._replays:
             self._replays[key] = Replay(stage.programs.steps, self._names)

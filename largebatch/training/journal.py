@@ -5,8 +5,8 @@ import numpy as np
 from largebatch import data
 from largebatch.optim import by_path
 from largebatch.tracking import Tracker
-from largebatch.training.build import Run
 from largebatch.training.clock import Clock
+from largebatch.training.setup import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.statistics import summarised
 
@@ -34,9 +34,9 @@ class Journal:
           Whether it has a row.
         """
         plan = self._run.plan
-        if metrics.left_out is not None:
-            self._left_out += float(metrics.left_out) / (plan.facts.devices * plan.microbatches)
         stage = plan.stage_at(step)
+        if metrics.left_out is not None:
+            self._left_out += float(metrics.left_out) / (plan.facts.devices * stage.microbatches)
         if extra is None and not plan.is_due(step, stage.log_every_steps):
             return False
         rates = plan.rates(step)

@@ -1,10 +1,10 @@
-"""The training loop: feed, dispatch, look at the previous step, evaluate, save."""
+"""The training loop: dispatch a step, examine the one before it, evaluate, save."""
 
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -14,23 +14,22 @@ from largebatch.errors import HealthError
 from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
 from largebatch.parallel import processes
+from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
-from largebatch.training.build import Run
 from largebatch.training.clock import Clock
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.execution import run_step
 from largebatch.training.inspection import Inspection
 from largebatch.training.journal import Journal
+from largebatch.training.outcome import Outcome, after_step
 from largebatch.training.profiling import Profiler
-from largebatch.training.state import Metrics, TrainState
-
-PyTree = Any
-METRICS = ("loss", "top1", "top5", "gradient_norm")
+from largebatch.training.setup import Run, StageRun
+from largebatch.training.state import MEASURED, Metrics, TrainState
 
 
 class Loop:
-    """One process's turn at a run, from ``progress`` to the end or ``run.stop_after``."""
+    """Trains in this process, from ``progress`` to the last step or ``run.stop_after``."""
 
     def __init__(
         self,
@@ -44,17 +43,17 @@ class Loop:
         target: Target | None = None,
         profile: Path | None = None,
     ) -> None:
-        """See the class.
+        """Prepare; `train` starts.
 
         Args:
           run: ready to start.
-          tracker: of its history.
-          checkpoints: of its directory.
-          progress: where this turn begins.
-          began: the ``time.perf_counter()`` at which it did.
-          guard: asks it to stop.
-          target: to be reached.
-          profile: where this process traces ``run.profile``'s steps; None: it does not.
+          tracker: takes the rows and events of the log.
+          checkpoints: of the run directory.
+          progress: where this process begins.
+          began: the ``time.perf_counter()`` at which this process began with the run.
+          guard: asks the loop to stop.
+          target: accuracy to be reached.
+          profile: output directory of the profiler for ``run.profile``; None: no tracing.
         """
         self.run = run
         self.tracker = tracker
@@ -72,9 +71,14 @@ class Loop:
             self.clock,
             run.console.note,
         )
-        self._is_warned = False
-        self._leaving = ""
+        self._bar = run.console.progress(
+            run.plan.steps, progress.step, samples_per_step=run.plan.first_stage.samples_per_step
+        )
+        self._pending: tuple[int, Metrics] | None = None
+        """A step that has been dispatched and not examined yet."""
+        self._stop_reason = ""
         """Why the processes stop after the present step, once they have agreed to."""
+        self._has_warned = False
         self._journal = Journal(run, tracker, self.clock, progress.step)
         self._inspection = Inspection(run, self._journal, self.clock, progress.step, guard)
         self._health = Health(
@@ -85,7 +89,7 @@ class Loop:
         )
 
     def train(self, state: TrainState) -> TrainState:
-        """Train; returns the state after the last step, which has been evaluated and saved.
+        """Train; return the state after the last step, which has been evaluated and saved.
 
         Raises:
           Interrupted: the run is to stop; the state of the last step has been saved.
@@ -96,77 +100,54 @@ class Loop:
         last = max(first, plan.stop_after_step)
         if last > first:
             self._journal.event("train_start", first)
-        with self.run.console.progress(
-            plan.steps, first, samples_per_step=plan.samples_per_step
-        ) as self._bar:
+        with self._bar as self._progress:
             if self.before.evaluation_due:
-                stage = self.run.stage_at(first)
-                metrics = Metrics(**{key: getattr(self.before, key) for key in METRICS})
-                state = self._stop_at(first, stage.placed(state), metrics, judge=False)
+                state = self._repeat_evaluation(first, state)
             for stage in self.run.stages:
                 begin = max(first, stage.plan.first_step)
-                end = min(last, stage.plan.first_step + stage.plan.stage_steps)
+                end = min(last, stage.plan.last_step)
                 if begin < end:
                     state = self._train_stage(stage, stage.placed(state), begin, end)
         if last > first:
             self._journal.event("train_stop", last)
         if self.result is None:
-            stage = self.run.stage_at(last)
             with self._guard.section("evaluation"):
-                state = with_final_statistics(
-                    stage, stage.placed(state), plan.position(last), self._guard
-                )
-                self.result = evaluate(stage, state, self._guard)
+                state, self.result = self._evaluated(last, state)
         return state
 
-    def _train_stage(self, stage: Run, state: TrainState, first: int, last: int) -> TrainState:
-        """The steps after ``first`` up to ``last``, all of one stage."""
-        plan, guard = self.run.plan, self._guard
-        pending: tuple[int, Metrics] | None = None
+    def _train_stage(self, stage: StageRun, state: TrainState, first: int, last: int) -> TrainState:
+        """Train the steps after ``first`` up to ``last``, all of one stage."""
+        plan = self.run.plan
         batches = stage.train_microbatches(
-            plan.position(first), plan.position(last), guard.patience
+            plan.position(first), plan.position(last), self._guard.patience
         )
-        with contextlib.closing(batches), contextlib.closing(self._profiler), guard.section("step"):
+        with (
+            contextlib.closing(batches),
+            contextlib.closing(self._profiler),
+            self._guard.section("step"),
+        ):
             self.clock.start()
-            feed = self.clock.timed(batches, guard)
+            feed = self.clock.timed(batches, self._guard)
             for step in range(first + 1, last + 1):
-                # The host computes rates from the one clock of the run, the sample position.
-                rates = plan.rates(step)
-                copy = self._inspection.begin(stage, step, state)
-                self._profiler.before(step, state)
-                times = self._inspection.measured
-                try:
-                    state, metrics = run_step(stage.programs, state, feed, rates, guard, times)
-                except Interrupted:  # which has left the state as it was
-                    if pending is not None and self._finished(*pending).action == "rollback":
-                        raise  # what could be saved is saved already
-                    self._leave(step - 1, state)
-                    raise
-                self._inspection.end(stage, step, copy, (state, metrics), rates)
-                self._profiler.after(step, state, last=step == last)
-                verdict = WELL
-                if pending is not None:
-                    # Waits for the previous step while this one computes: the host runs one ahead.
-                    verdict = self._finished(*pending)
-                pending = (step, metrics)
-                stops = bool(self._leaving) or self._stops_at(step)
-                if verdict.action == "rollback":  # this step began where that one led
-                    if not stops:
-                        self._report(step, jax.device_get(metrics))
-                        self._journal.event("step", step)
-                    state, pending = self._rolled_back(verdict, step, save=not stops), None
+                state, metrics = self._dispatch(stage, step, state, feed, is_last=step == last)
+                # Waits for the previous step while this one computes.
+                verdict = self._examine_pending()
+                outcome = after_step(plan, step, is_leaving=bool(self._stop_reason))
+                self._pending = step, metrics
+                if verdict.action == "rollback":
+                    state = self._replace(step, metrics, verdict, outcome)
                 if plan.is_due(step, stage.plan.layers_every_steps):
                     self._journal.layers(step, state)
-                if stops:
-                    state = self._stop_at(step, state, metrics, judge=pending is not None)
-                    pending = None
-            if pending is not None and (verdict := self._finished(*pending)).action == "rollback":
-                state = self._rolled_back(verdict, last)
+                if outcome.synchronizes:
+                    state = self._synchronize(step, state, metrics)
+            verdict = self._examine_pending()
+            if verdict.action == "rollback":
+                state = self._roll_back(verdict, last)
             self.clock.pause()
         return state
 
     def progress(self, step: int) -> Progress:
-        """Where the run is after ``step``, for a checkpoint or the summary."""
+        """Return where the run is after ``step``, for a checkpoint or the summary."""
         return Progress(
             step=step,
             samples=self.run.plan.position(step),
@@ -178,12 +159,12 @@ class Loop:
         )
 
     def images_per_s(self, step: int) -> float | None:
-        """Training throughput of all turns, without compilation, evaluation and checkpoints."""
+        """Training throughput of all processes of the run, without compilation and evaluation."""
         seconds = self.clock.now()
         return self.run.plan.position(step) / seconds if seconds > 0 else None
 
     def summary(self, status: Status) -> Summary:
-        """How the run stands."""
+        """Build the run summary."""
         progress, result = self.progress(self.step), self.result
         return Summary(
             status=status,
@@ -207,132 +188,154 @@ class Loop:
             target_s=self.target.seconds,
         )
 
-    def _stops_at(self, step: int) -> bool:
-        plan = self.run.plan
-        return step == plan.stop_after_step or plan.evaluates_at(step) or self._saves_at(step)
-
-    def _saves_at(self, step: int) -> bool:
-        plan = self.run.plan
-        return plan.is_due(step, plan.stage_at(step).checkpoint_every_steps)
-
-    def _stop_at(
-        self, step: int, state: TrainState, metrics: Metrics, *, judge: bool = True
-    ) -> TrainState:
-        """At the end of a step that is evaluated or saved: nothing is in flight meanwhile.
-
-        Args:
-          step: which.
-          state: after it.
-          metrics: its own.
-          judge: whether the step has not been looked at, or dropped, before.
-
-        Returns:
-          The state: another after a rollback, and with the statistics of its evaluation.
+    def _dispatch(
+        self,
+        stage: StageRun,
+        step: int,
+        state: TrainState,
+        feed: Iterator[OnDevices],
+        *,
+        is_last: bool,
+    ) -> tuple[TrainState, Metrics]:
+        """Dispatch a step, and what is traced, timed or repeated of it.
 
         Raises:
-          Interrupted: the run is to stop.
+          Interrupted: the run is to stop; the state before the step has been saved.
         """
-        plan = self.run.plan
+        # The host computes rates from the one clock of the run, the sample position.
+        rates = self.run.plan.rates(step)
+        copy = self._inspection.begin(stage, step, state)
+        self._profiler.before(step, state)
+        times = self._inspection.measured
+        try:
+            state, metrics = run_step(stage.programs, state, feed, rates, self._guard, times)
+        except Interrupted:  # which has left the state as it was
+            self.clock.pause()
+            if self._examine_pending().action != "rollback":  # else the newest checkpoint counts
+                state = self._checked(step - 1, state, save=False)
+                self._journal.event("preempted", step - 1)
+                self._save(step - 1, state, self.progress(step - 1))
+            raise
+        self._inspection.end(stage, step, copy, (state, metrics), rates)
+        self._profiler.after(step, state, last=is_last)
+        return state, metrics
+
+    def _synchronize(self, step: int, state: TrainState, metrics: Metrics) -> TrainState:
+        """Wait for a step and do what is due after it.
+
+        Returns:
+          The state: that of a checkpoint after a rollback, with the statistics of an evaluation.
+
+        Raises:
+          Interrupted: the run stops here; the state has been saved.
+        """
         self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
         self.clock.pause()
-        rolled = not judge
-        if judge and (verdict := self._look(step, metrics)).action == "rollback":
-            state, rolled = self._rolled_back(verdict, step, save=False), True
-        elif (sound := self._sound(step, state, save=False)) is not state:
-            state, rolled = sound, True
+        # A step that began from a state which has been discarded is not judged.
+        is_new, self._pending = self._pending is None, None
+        if not is_new and (verdict := self._judge(step, metrics)).action == "rollback":
+            state, is_new = self._roll_back(verdict, step, save=False), True
+        elif (checked := self._checked(step, state, save=False)) is not state:
+            state, is_new = checked, True
         self.clock.pause()  # a rollback has started it
-        last = step == plan.stop_after_step
-        # A row of its own, but not for having been told to stop: the log would show it for ever.
-        extra = {} if self._stops_at(step) else None
-        if last or plan.evaluates_at(step):
-            final, extra = self._evaluated(step, state, metrics)
-            # A run that stops between its evaluations continues as if it had not been evaluated.
-            if plan.evaluates_at(step) or step == plan.steps:
+        outcome = after_step(self.run.plan, step, is_leaving=bool(self._stop_reason))
+        columns: dict[str, float] | None = {} if outcome.has_row else None
+        if outcome.evaluates:
+            final, columns = self._evaluate(step, state, metrics)
+            if outcome.keeps_statistics:
                 state = final
-        self._report(step, metrics, extra)
-        if self._leaving and not last:
-            self._leave(step, state)
-            raise Interrupted(self._leaving)
-        if last or rolled or self._saves_at(step):
+        self._report(step, metrics, columns)
+        if outcome.leaves:
+            self._journal.event("preempted", step)
+        if outcome.saves or is_new:
             self._save(step, state, self.progress(step))
+        if outcome.leaves:
+            raise Interrupted(self._stop_reason)
         self._journal.event("step", step)
         self.clock.start()
         return state
 
-    def _finished(self, step: int, metrics: Metrics) -> Verdict:
-        """Look at a step that has been computed, and report it."""
+    def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
+        """Make up for the evaluation in which an earlier process was interrupted."""
+        stage = self.run.stage_at(step)
+        metrics = Metrics(**{key: getattr(self.before, key) for key in MEASURED})
+        return self._synchronize(step, stage.placed(state), metrics)
+
+    def _examine_pending(self) -> Verdict:
+        """Wait for the step that was dispatched last, judge and report it."""
+        if self._pending is None:
+            return WELL
+        (step, metrics), self._pending = self._pending, None
         metrics = jax.device_get(metrics)
-        verdict = self._look(step, metrics)
+        verdict = self._judge(step, metrics)
         self._report(step, metrics)
         self._journal.event("step", step)
         return verdict
 
-    def _look(self, step: int, metrics: Metrics) -> Verdict:
-        """What the numbers say, the same on all processes."""
+    def _judge(self, step: int, metrics: Metrics) -> Verdict:
+        """Check loss and gradient norm of a step; all processes reach the same verdict."""
         self._guard.alive()
         if metrics.stop is not None and metrics.stop > 0:
-            self._leaving = self._guard.requested or "another process is to stop"
+            self._stop_reason = self._guard.requested or "another process is to stop"
         try:
             verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
         except HealthError as error:
             self._journal.event("unhealthy", step, why=str(error))
             raise
-        self._tell(verdict, step)
+        self._announce(verdict, step)
         return verdict
 
-    def _tell(self, verdict: Verdict, step: int) -> None:
+    def _announce(self, verdict: Verdict, step: int) -> None:
         if verdict.action != "continue":
             self.run.console.warn(verdict.text)
             self._journal.event(verdict.action, step)
 
-    def _rolled_back(self, verdict: Verdict, at: int, *, save: bool = True) -> TrainState:
-        """The state of the newest checkpoint before trouble, from now on that of step ``at``.
+    def _replace(
+        self, step: int, metrics: Metrics, verdict: Verdict, outcome: Outcome
+    ) -> TrainState:
+        """Roll back when a step has been dispatched from a state that is discarded."""
+        self._pending = None
+        if not outcome.synchronizes:
+            self._report(step, jax.device_get(metrics))
+            self._journal.event("step", step)
+        return self._roll_back(verdict, step, save=not outcome.synchronizes)
 
-        The sample position moves on, so what led to trouble is not met again, in this turn or,
-        once it is saved, in another.
+    def _roll_back(self, verdict: Verdict, step: int, *, save: bool = True) -> TrainState:
+        """Load the newest checkpoint before trouble, which is from now on the state of ``step``.
+
+        The sample position moves on: the samples that led to trouble are not consumed again, in
+        this process or, once the state is saved, in another.
 
         Args:
           verdict: that asked for it.
-          at: the newest step that has been dispatched.
-          save: whether to save it here; otherwise the caller does when the step is reported.
+          step: the newest step that has been dispatched.
+          save: whether to save the state here; otherwise the caller does.
         """
-        stage, checkpoints = self.run.stage_at(at), self.checkpoints
+        stage, programs = self.run.stage_at(step), self.run.first_stage.programs
         self.clock.pause()
         with self._guard.section("checkpoint"):
-            stored = checkpoints.newest(
-                self.run.plan, self.run.programs.stored, until=verdict.good_step
-            )
-            host = on_devices(stored.state, self.run.programs.stored)
-            state = stage.placed(self.run.programs.steps.restored(host))
+            found = self.checkpoints.newest(self.run.plan, self.run.stored, until=verdict.good_step)
+            state = stage.placed(programs.steps.restored(on_devices(found.state, self.run.stored)))
         if save:
-            self._save(at, state, self.progress(at))
-        self.step = at
+            self._save(step, state, self.progress(step))
+        self.step = step
         self.clock.start()
         return state
 
-    def _sound(self, step: int, state: TrainState, *, save: bool = True) -> TrainState:
-        """The state after ``step``, which may be saved; after a rollback another one."""
+    def _checked(self, step: int, state: TrainState, *, save: bool = True) -> TrainState:
+        """Return the state after ``step`` if it is finite; otherwise roll back."""
         finite = self.run.stage_at(step).programs.steps.finite(state)
         # Copies that should be equal may not be, where memory is faulty.
         verdict = self._health.look_at_state(step, bool(processes.agreed_minimum(int(finite))))
-        self._tell(verdict, step)
-        if verdict.action != "rollback":
-            return state
-        return self._rolled_back(verdict, step, save=save)
-
-    def _leave(self, step: int, state: TrainState) -> None:
-        """Save the state of ``step``, since the run stops there."""
-        self.clock.pause()
-        state = self._sound(step, state)
-        self._journal.event("preempted", step)
-        self._save(step, state, self.progress(step))
+        self._announce(verdict, step)
+        return self._roll_back(verdict, step, save=save) if verdict.action == "rollback" else state
 
     def _save(self, step: int, state: TrainState, progress: Progress) -> None:
         since = time.perf_counter()
         with self._guard.section("checkpoint"):
             self.tracker.flush()  # a checkpoint never knows more than the log
-            stored = self.run.programs.steps.stored(state)
+            stored = self.run.first_stage.programs.steps.stored(state)
             # An evaluation that had been interrupted is done now, and the checkpoint says so.
             replace = bool(self.before.evaluation_due) and step == self.before.step
             self.checkpoints.save(stored, progress, self.run.plan, replace=replace)
@@ -340,10 +343,16 @@ class Loop:
         self.clock.checkpoint_s += time.perf_counter() - since
         self._journal.times(step)
 
-    def _evaluated(
+    def _evaluated(self, step: int, state: TrainState) -> tuple[TrainState, Result]:
+        """Evaluate; also return the state with the statistics of that evaluation."""
+        stage, position = self.run.stage_at(step), self.run.plan.position(step)
+        state = with_final_statistics(stage, stage.placed(state), position, self._guard)
+        return state, evaluate(stage, state, self._guard)
+
+    def _evaluate(
         self, step: int, state: TrainState, metrics: Metrics
     ) -> tuple[TrainState, dict[str, float]]:
-        """Evaluate the state after a step.
+        """Evaluate the state after a step, and report it.
 
         Returns:
           The state with the statistics of its evaluation; the columns of the result.
@@ -351,15 +360,13 @@ class Loop:
         Raises:
           Interrupted: the run is to stop; the state is saved, and the evaluation is due.
         """
-        stage, position = self.run.stage_at(step), self.run.plan.position(step)
         self._journal.event("eval_start", step)
         since = time.perf_counter()
         try:
             with self._guard.section("evaluation"):
-                final = with_final_statistics(stage, state, position, self._guard)
-                self.result = evaluate(stage, final, self._guard)
+                final, self.result = self._evaluated(step, state)
         except Interrupted:
-            numbers = {key: float(getattr(metrics, key)) for key in METRICS}
+            numbers = {key: float(getattr(metrics, key)) for key in MEASURED}
             due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)
             self._save(step, state, due)
             raise
@@ -381,11 +388,11 @@ class Loop:
         return final, columns
 
     def _warn_of_statistics(self, loss: float) -> None:
-        """Warn, once, where running statistics may be why validation is far worse than training."""
+        """Warn once if running statistics may be why validation is far worse than training."""
         statistics = self.run.plan.norm_statistics
-        if self._is_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
+        if self._has_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
             return
-        self._is_warned = True
+        self._has_warned = True
         self.run.console.warn(
             f"the validation loss of {self.result.loss:.4g} is far above the training loss of "
             f"{loss:.4g}: the network overfits, or the BatchNorm statistics of norm.statistics="
@@ -396,7 +403,7 @@ class Loop:
     def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
         self.step = step
         has_row = self._journal.step(step, metrics, extra)
-        self._bar.update(
+        self._progress.update(
             step,
             loss=float(metrics.loss),
             images_per_s=self.images_per_s(step),

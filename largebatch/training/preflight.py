@@ -17,7 +17,7 @@ from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 from largebatch.training.memory import GIB
 
 LOG_BYTES = 2**28

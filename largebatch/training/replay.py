@@ -22,12 +22,11 @@ from largebatch import parallel
 from largebatch.checkpoint.arrays import by_path
 from largebatch.parallel import REPLICATED, SPLIT
 from largebatch.parallel.processes import agreed_minimum, gather
-from largebatch.training.state import Metrics, TrainState
+from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.steps import Steps
 
 Result = tuple[TrainState, Metrics]
 PyTree = Any
-_COMPARED = ("loss", "top1", "top5", "gradient_norm")
 _NAMED = 3  # in the text for people; the row has all
 
 
@@ -161,7 +160,7 @@ class Replay:
 
 def _tree(result: Result) -> PyTree:
     state, metrics = result
-    compared = {name: getattr(metrics, name) for name in _COMPARED}
+    compared = {name: getattr(metrics, name) for name in MEASURED}
     return {**state._asdict(), "metrics": compared}
 
 

@@ -25,7 +25,6 @@ from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.training import description as describe
 from largebatch.training import history
-from largebatch.training.build import Opened, Run, opened
 from largebatch.training.dry_run import dry_run
 from largebatch.training.evaluation import evaluate, with_final_statistics
 from largebatch.training.failures import full_disk_explained, out_of_memory_explained
@@ -34,6 +33,7 @@ from largebatch.training.loop import Loop
 from largebatch.training.preflight import check_rules
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
+from largebatch.training.setup import OpenedRun, Run, open_run
 from largebatch.training.state import TrainState
 from largebatch.training.warm_up import warm_up
 
@@ -77,7 +77,7 @@ def run(
         contextlib.ExitStack() as closing,
     ):
         with guard.section("compile"):  # a data set may take long to open
-            found = opened(config, console, devices)
+            found = open_run(config, console, devices)
         checkpoints, stored = None, None
         if not (request.dry_run or request.resume == "never"):
             # All that a checkpoint decides is known before anything is compiled.
@@ -90,10 +90,10 @@ def run(
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
         console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
-        if config.batch.deadline_s and made.plan.microbatches == 1:
+        if config.batch.deadline_s and made.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
-                f"batch.microbatch below {made.plan.microbatch}"
+                f"batch.microbatch below {made.plan.first_stage.microbatch}"
             )
         with out_of_memory_explained(made):
             if request.dry_run:
@@ -145,7 +145,7 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
     )
 
 
-def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored | None:
+def _newest(found: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
     """The newest checkpoint; None if training is to start from the beginning.
 
     Raises:
@@ -165,7 +165,7 @@ def _newest(found: Opened, request: Request, checkpoints: Checkpoints) -> Stored
     return stored
 
 
-def _complete(found: Opened, request: Request, stored: Stored | None) -> tracking.Summary | None:
+def _complete(found: OpenedRun, request: Request, stored: Stored | None) -> tracking.Summary | None:
     """The summary of the run, if there is nothing left of it to do; None otherwise."""
     steps = found.plan.steps
     summary = tracking.Summary.read(request.workdir)
@@ -207,7 +207,7 @@ class _Session:
         self.console = made.console
         step = None if stored is None else stored.step
         if not request.eval_only and step != made.plan.steps:
-            checkpoints.check_space(made.programs.stored)
+            checkpoints.check_space(made.stored)
 
     def train(self) -> tracking.Summary:
         """Train from the newest checkpoint or from the start."""
@@ -334,7 +334,7 @@ class _Session:
     def _state(self) -> TrainState:
         if self.stored is None:
             return initial_state(self.made, self.weights)
-        programs = self.made.programs
+        programs = self.made.first_stage.programs
         stored, self.stored = self.stored, None  # as large on the host as on a device
         return programs.steps.restored(on_devices(stored.state, programs.stored))
 

@@ -1,4 +1,4 @@
-"""What a step takes and gives."""
+"""Arrays that a training step takes and returns."""
 
 from typing import Any, NamedTuple
 
@@ -35,3 +35,7 @@ class Metrics(NamedTuple):
     """Devices whose process wants the run to stop; None where processes tell each other nothing."""
     left_out: jax.Array | None = None
     """Microbatches that devices have left out of this step; likewise."""
+
+
+MEASURED = ("loss", "top1", "top5", "gradient_norm")
+"""The metrics that every step has."""

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch import parallel
-from largebatch.config import Plan
+from largebatch.config import StagePlan
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import BatchMode, Model
@@ -40,7 +40,7 @@ PyTree = Any
 class Steps:
     """The step functions of a plan on a mesh."""
 
-    plan: Plan
+    plan: StagePlan
     model: Model
     optimizer: optax.GradientTransformationExtraArgs
     mesh: Mesh

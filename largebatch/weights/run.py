@@ -13,7 +13,7 @@ from largebatch.checkpoint import arrays as stored_arrays
 from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import manifest
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
-from largebatch.config import Config, Facts, Plan, freeze, resolve
+from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.data.sources import RECORDS
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
@@ -156,7 +156,7 @@ def _is_staged(about: Manifest) -> bool:
     return bool(about.config.get("batch", {}).get("stages") and about.progress.step)
 
 
-def _stage(about: Manifest) -> Plan:
+def _stage(about: Manifest) -> StagePlan:
     return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
 
 

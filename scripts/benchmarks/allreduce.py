@@ -36,7 +36,7 @@ from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.clusters import Cluster, cluster_of
 from largebatch.parallel.collective_costs import fit_link, ring_s
 from largebatch.parallel.network import all_reduce_s
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 
 OVERRIDES = True
 WIRES = typing.get_args(typing.get_type_hints(Comm)["wire"])
@@ -223,7 +223,9 @@ def _table(cluster: Cluster | None, nbytes: int) -> str:
 
 def _precision(flags: argparse.Namespace, plan: Plan, mesh: Mesh) -> list[Result]:
     gradients = wire.device_gradients(plan, mesh)
-    note = f"‖a−b‖/‖b‖, b the float64 sum; {plan.samples_per_step} images, {_where(mesh)}"
+    note = (
+        f"‖a−b‖/‖b‖, b the float64 sum; {plan.first_stage.samples_per_step} images, {_where(mesh)}"
+    )
     results = []
     for name in _wires(flags):
         buckets = _buckets(flags, plan, mesh, name)
@@ -247,7 +249,7 @@ def _buckets(flags: argparse.Namespace, plan: Plan, mesh: Mesh, name: str) -> tu
         shapes_of(model_of(plan)),
         Comm(bucket_mib=_bucket_mib(flags), wire=name),
         list(mesh.devices.flat),
-        images=plan.local_images,
+        images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
     )

@@ -15,9 +15,9 @@ from benchmarks.xla import Stepper, cost
 from largebatch.config import Config, microbatch_candidates
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
-from largebatch.training.build import Run, build
 from largebatch.training.execution import run_step
 from largebatch.training.memory import device_bytes, is_exhausted
+from largebatch.training.setup import Run, build
 
 
 def prepare(work: StepWork) -> Callable[[], Figures]:
@@ -30,32 +30,35 @@ def prepare(work: StepWork) -> Callable[[], Figures]:
     run = _build(made)
     plan, device = run.plan, jax.local_devices()[0]
     budget = device_bytes(device, made.batch.memory_gib, 1) * (1 - made.batch.memory_margin)
-    larger = [m for m in microbatch_candidates(made, plan.facts) if m > plan.microbatch]
+    larger = [m for m in microbatch_candidates(made, plan.facts) if m > plan.first_stage.microbatch]
     facts = {
-        "workers": float(plan.microbatch),
-        "images": float(plan.local_images),
+        "workers": float(plan.first_stage.microbatch),
+        "images": float(plan.first_stage.local_images),
         "budget": budget,
         "needed": float(needed(run)),
         "next": float(_needed_with(made, larger[0])) if larger else math.inf,
     }
 
     def repeat() -> Figures:
-        batches = run.train_microbatches(0, plan.samples_per_step)
-        state = run.programs.init(np.int32(0))
+        batches = run.first_stage.train_microbatches(0, plan.first_stage.samples_per_step)
+        state = run.first_stage.programs.init(np.int32(0))
         stepper = Stepper(
-            lambda state: run_step(run.programs, state, batches, run.plan.rates(1)), state
+            lambda state: run_step(run.first_stage.programs, state, batches, run.plan.rates(1)),
+            state,
         )
         stepper()
-        return facts | {"loss": stepper.wait()} | cost(run.programs.compile_s, needed(run))
+        return (
+            facts | {"loss": stepper.wait()} | cost(run.first_stage.programs.compile_s, needed(run))
+        )
 
     return repeat
 
 
 def needed(run: Run) -> int:
     """Bytes of the train step and of the images that wait meanwhile."""
-    _ = run.programs.finish
-    waiting = WAITING * run.plan.local_images * math.prod(run.plan.facts.image_shape)
-    return run.programs.bytes["train step"] + waiting
+    _ = run.first_stage.programs.finish
+    waiting = WAITING * run.plan.first_stage.local_images * math.prod(run.plan.facts.image_shape)
+    return run.first_stage.programs.bytes["train step"] + waiting
 
 
 def _needed_with(made: Config, microbatch: int) -> int:

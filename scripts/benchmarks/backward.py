@@ -21,7 +21,7 @@ from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums
 from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
 from largebatch.parallel.hardware import HARDWARE, hardware_of
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
 _CLASSES = 1000
@@ -63,10 +63,12 @@ def plan_of(flags: argparse.Namespace, devices: int) -> Plan:
 def examples(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """A global batch of learnable synthetic images, normalised, float32, and their labels."""
     options = SourceOptions(
-        image_size=plan.facts.image_shape[0], examples=plan.samples_per_step, classes=_CLASSES
+        image_size=plan.facts.image_shape[0],
+        examples=plan.first_stage.samples_per_step,
+        classes=_CLASSES,
     )
     source = open_source("synthetic", "train", options)
-    images, labels = source.read(np.arange(plan.samples_per_step))
+    images, labels = source.read(np.arange(plan.first_stage.samples_per_step))
     mean, std = (np.asarray(x, np.float32) for x in (source.mean, source.std))
     return (images - mean) / std, labels
 
@@ -76,7 +78,10 @@ def loss_of(
 ) -> Callable[[PyTree, PyTree, jax.Array, jax.Array], jax.Array]:
     """(params, stats, images, labels) → a device's share of the batch's mean loss, scaled."""
     mode = BatchMode(
-        spans=plan.spans_per_microbatch, members=1, member_sum=lambda x: x, unbiased=True
+        spans=plan.first_stage.spans_per_microbatch,
+        members=1,
+        member_sum=lambda x: x,
+        unbiased=True,
     )
 
     def loss(params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array) -> jax.Array:
@@ -84,7 +89,7 @@ def loss_of(
         weights = jnp.ones(labels.shape, logits.dtype)
         smoothing = plan.config.loss.label_smoothing
         sums = classification_sums(logits, labels, weights, smoothing)
-        return sums.loss * (plan.loss_scale / plan.samples_per_step)
+        return sums.loss * (plan.first_stage.loss_scale / plan.first_stage.samples_per_step)
 
     return loss
 
@@ -165,7 +170,7 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
     guess = estimate(
         shapes,
         hardware_of(device.device_kind) or HARDWARE["cpu"],
-        images=plan.local_images,
+        images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
     ).seconds
@@ -174,7 +179,7 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
         seconds=seconds,
         source="measured",
         hardware=device.device_kind,
-        images=plan.local_images,
+        images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
         versions=environment()["versions"],

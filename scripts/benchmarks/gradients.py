@@ -47,14 +47,14 @@ class GradientWork(StepWork):
 def prepare(work: GradientWork) -> Callable[[], Figures]:
     """As of `benchmarks.runner`."""
     run = one_device(work)
-    programs = run.programs
+    programs = run.first_stage.programs
     if work.is_reference:
         programs = Programs(dataclasses.replace(programs.steps, dtype="float64"))
     losses = {}
     for index, batch in enumerate(batches(work)):
-        placed = OnDevices(*(from_local(run.mesh, array) for array in batch))
+        placed = OnDevices(*(from_local(run.first_stage.mesh, array) for array in batch))
         state, metrics = run_step(
-            programs, programs.init(np.int32(0)), iter([placed]), programs.steps.plan.rates(1)
+            programs, programs.init(np.int32(0)), iter([placed]), run.plan.rates(1)
         )
         velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
         np.savez(file(work.folder, index), **velocities)

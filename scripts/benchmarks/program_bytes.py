@@ -9,7 +9,7 @@ from benchmarks.training import one_device
 
 def prepare(work: StepWork) -> Callable[[], Figures]:
     """As of `benchmarks.runner`."""
-    programs = one_device(work).programs
+    programs = one_device(work).first_stage.programs
     _ = programs.finish
     needed = float(programs.bytes["train step"])
     return lambda: {"program_bytes": needed, "compile_s": programs.compile_s}

@@ -16,22 +16,23 @@ from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Console
-from largebatch.training.build import Run, build
 from largebatch.training.execution import run_step
+from largebatch.training.setup import Run, build
 
 
 def prepare(work: StepWork) -> Callable[[], Figures]:
     """As of `benchmarks.runner`."""
     run = one_device(work)
-    programs = run.programs
+    programs = run.first_stage.programs
     _ = programs.finish
     compile_s = programs.compile_s
+    mesh = run.first_stage.mesh
     feed = itertools.cycle(
-        [OnDevices(*(from_local(run.mesh, a) for a in batch)) for batch in batches(work)]
+        [OnDevices(*(from_local(mesh, a) for a in batch)) for batch in batches(work)]
     )
 
     stepper = Stepper(
-        lambda state: run_step(programs, state, feed, programs.steps.plan.rates(1)),
+        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
         programs.init(np.int32(0)),
     )
     if work.trace:

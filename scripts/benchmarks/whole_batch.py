@@ -19,13 +19,13 @@ _STEPS = 1 << 10  # far more than are ever run
 def prepare(work: StepWork) -> Callable[[], Figures]:
     """As of `benchmarks.runner`; a repeat is one step, and its figures tell the wait for images."""
     run = one_device(work)
-    programs, batch = run.programs, run.plan.samples_per_step
+    programs, batch = run.first_stage.programs, run.plan.first_stage.samples_per_step
     programs.prepare(())
     clock = Clock()
-    batches = run.train_microbatches(0, min(_STEPS, 2**31 // batch - 1) * batch)
+    batches = run.first_stage.train_microbatches(0, min(_STEPS, 2**31 // batch - 1) * batch)
     feed = clock.timed(batches)
     stepper = Stepper(
-        lambda state: run_step(programs, state, feed, programs.steps.plan.rates(1)),
+        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
         programs.init(np.int32(0)),
     )
 

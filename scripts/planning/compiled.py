@@ -92,7 +92,7 @@ class Planning:
         """
         plan = resolve(self.config, self.facts)  # mistakes first
         if self.config.batch.microbatch != "auto":
-            return plan.microbatch
+            return plan.first_stage.microbatch
         candidates = microbatch_candidates(plan.config, self.facts)
         if len(candidates) == 1:
             return candidates[0]
@@ -113,7 +113,7 @@ class Planning:
 def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> list[tuple[str, str]]:
     """What the compiled step adds to the plan, as (label, value)."""
     sizes = [each.gradient_bytes / MIB for each in shown.schedule.gradients]
-    memory = shown.compiled.peak_bytes / GIB
+    memory, stage = shown.compiled.peak_bytes / GIB, plan.first_stage
     return [
         (
             "devices (D)",
@@ -122,8 +122,8 @@ def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> list[tuple[st
         ),
         (
             "each device",
-            f"k = {plan.microbatches} microbatch(es) of m = {plan.microbatch} worker(s), "
-            f"{plan.local_images} images at a time",
+            f"k = {stage.microbatches} microbatch(es) of m = {stage.microbatch} worker(s), "
+            f"{stage.local_images} images at a time",
         ),
         (
             "gradients",
@@ -137,9 +137,9 @@ def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> list[tuple[st
         ),
         (
             "traffic of a device",
-            f"{shown.traffic.nbytes / plan.local_images / 1e6:.0f} MB an image in "
+            f"{shown.traffic.nbytes / stage.local_images / 1e6:.0f} MB an image in "
             f"{shown.traffic.kernels:,} kernels, "
-            f"{shown.traffic.products / plan.local_images / 1e6:.0f} of it in convolutions and "
+            f"{shown.traffic.products / stage.local_images / 1e6:.0f} of it in convolutions and "
             "matrix products",
         ),
         (
@@ -204,8 +204,8 @@ def report(topology: Topology, plan: Plan, studies: Sequence[Study]) -> dict[str
             "hosts": topology.processes,
         },
         "step": {
-            "microbatch": plan.microbatch,
-            "microbatches": plan.microbatches,
+            "microbatch": plan.first_stage.microbatch,
+            "microbatches": plan.first_stage.microbatches,
             "peak_bytes": studies[0].compiled.peak_bytes,
         },
         "variants": [each.as_json() for each in studies],

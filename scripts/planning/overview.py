@@ -15,17 +15,17 @@ Rows = list[tuple[str, str]]
 
 def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
     """Batch, length, stages and learning rates, as (label, value)."""
+    first = plan.first_stage
     rows = [
         (
             "global batch",
-            f"{plan.samples_per_step:,} = {plan.workers:,} workers × {plan.images_per_worker} "
-            "images",
+            f"{first.samples_per_step:,} = {first.workers:,} workers × {first.images_per_worker} images",
         ),
         *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "length",
             f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs of "
-            f"{plan.epoch_samples / plan.samples_per_step:.2f} steps, "
+            f"{plan.epoch_samples / first.samples_per_step:.2f} steps, "
             f"{plan.evaluations} evaluations",
         ),
     ]
@@ -33,7 +33,7 @@ def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
         rows += [
             (
                 f"from step {stage.first_step + 1:,}",
-                f"{stage.stage_steps:,} steps of {stage.samples_per_step:,} images at "
+                f"{stage.steps:,} steps of {stage.samples_per_step:,} images at "
                 f"{'×'.join(map(str, stage.facts.image_shape[:2]))}"
                 + ("" if stage.rate == 1 else f", learning rate × {stage.rate:g}"),
             )
@@ -120,16 +120,16 @@ def as_json(
 ) -> Mapping[str, Any]:
     """What of it is kept."""
     return {
-        "samples_per_step": plan.samples_per_step,
-        "workers": plan.workers,
-        "images_per_worker": plan.images_per_worker,
+        "samples_per_step": plan.first_stage.samples_per_step,
+        "workers": plan.first_stage.workers,
+        "images_per_worker": plan.first_stage.images_per_worker,
         "steps": plan.steps,
         "samples": plan.samples,
         "epochs": plan.epochs,
         "stages": [
             {
                 "first_step": s.first_step,
-                "steps": s.stage_steps,
+                "steps": s.steps,
                 "samples_per_step": s.samples_per_step,
                 "image_size": s.facts.image_shape[0],
             }

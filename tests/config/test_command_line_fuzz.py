@@ -152,7 +152,7 @@ def resolved(config, facts):
         one_line(error, rf"\b({'|'.join(SECTIONS)})\.[a-z_]+")
         return
     for stage in plan.stages:
-        assert min(stage.stage_steps, stage.microbatch, stage.microbatches, stage.members) >= 1
+        assert min(stage.steps, stage.microbatch, stage.microbatches, stage.members) >= 1
         assert min(stage.log_every_steps, stage.evaluate_every_steps) >= 1
         assert min(stage.layers_every_steps, stage.checkpoint_every_steps) >= 1
         assert facts.devices * stage.microbatch * stage.microbatches == stage.workers

@@ -27,8 +27,8 @@ def plan(*stages, **sections):
 
 def test_without_stages_a_plan_is_one():
     made = plan()
-    assert made.stages == (made,)
-    assert (made.first_step, made.stage_steps, made.steps) == (0, 500, 500)
+    (stage,) = made.stages
+    assert (stage.first_step, stage.steps, made.steps) == (0, 500, 500)
 
 
 def test_stages_follow_one_another_without_a_gap():
@@ -42,14 +42,12 @@ def test_stages_follow_one_another_without_a_gap():
     assert sizes == [(4, 5, 8), (8, 5, 8), (8, 7, 12), (2, 7, 12)]
     assert [s.config.data.shuffle for s in made.stages] == [True, True, True, False]
     for before, after in itertools.pairwise(made.stages):
-        assert after.first_step == before.first_step + before.stage_steps
-        assert after.first_sample == before.first_sample + (
-            before.stage_steps * before.samples_per_step
-        )
+        assert after.first_step == before.first_step + before.steps
+        assert after.first_sample == before.first_sample + (before.steps * before.samples_per_step)
     for stage, wanted in zip(made.stages, (0, 2000, 4500, 9000), strict=True):
         assert abs(stage.first_sample - wanted) <= made.stages[0].samples_per_step * 2
     last = made.stages[-1]
-    assert made.steps == last.first_step + last.stage_steps
+    assert made.steps == last.first_step + last.steps
     assert made.samples - last.samples_per_step < 10_000 <= made.samples
     positions = [made.position(step) for step in range(made.steps + 1)]
     assert positions[0] == 0

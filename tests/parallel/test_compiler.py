@@ -9,8 +9,8 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
-from largebatch.training.build import build
 from largebatch.training.programs import Programs
+from largebatch.training.setup import build
 from tests.training import worlds
 
 COMBINE = "xla_gpu_all_reduce_combine_threshold_bytes"
@@ -214,4 +214,4 @@ def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch
     run = build(config, console)
     assert asked == [("cpu", "leaf", ("xla_a=1",), console.warn, False)]
     with pytest.raises(jax.errors.JaxRuntimeError, match=UNKNOWN):
-        run.programs.evaluate((8, 8))
+        run.first_stage.programs.evaluate((8, 8))

@@ -79,7 +79,7 @@ def test_every_proposal_can_be_run(batch):
     overrides = [tuple(word.removeprefix("--config.").split("=", 1)) for word in line[3:]]
     config = load(path, overrides)
     plan = resolve(config, Facts(1_281_167, 50_000, 1_000, (224, 224, 3), devices=1))
-    assert plan.samples_per_step == batch
+    assert plan.first_stage.samples_per_step == batch
     assert plan.epochs > ladder.propose(batch).epochs - 1e-9
 
 

@@ -97,12 +97,12 @@ def staged(draw):
 @given(staged())
 def test_stages_share_out_all_steps_and_samples(made):
     plan, begins = made
-    assert sum(stage.stage_steps for stage in plan.stages) == plan.steps
-    assert min(stage.stage_steps for stage in plan.stages) >= 1
-    assert sum(s.stage_steps * s.samples_per_step for s in plan.stages) == plan.samples
+    assert sum(stage.steps for stage in plan.stages) == plan.steps
+    assert min(stage.steps for stage in plan.stages) >= 1
+    assert sum(s.steps * s.samples_per_step for s in plan.stages) == plan.samples
     last = plan.stages[-1].samples_per_step
     assert plan.samples - last < 2_000 <= plan.samples
-    for before, stage, begin in zip(plan.stages, plan.later, begins, strict=False):
+    for before, stage, begin in zip(plan.stages, plan.stages[1:], begins, strict=False):
         # Each begins at the whole step that is nearest to where it should.
         assert abs(stage.first_sample - begin) * 2 <= before.samples_per_step
     positions = [plan.position(step) for step in range(plan.steps + 1)]
@@ -111,7 +111,7 @@ def test_stages_share_out_all_steps_and_samples(made):
     assert np.diff(positions).tolist() == [stage.samples_per_step for stage in owners]
     for stage in plan.stages:
         assert stage.facts.devices * stage.microbatch * stage.microbatches == stage.workers
-        assert sum(owner is stage for owner in owners) == stage.stage_steps
+        assert sum(owner is stage for owner in owners) == stage.steps
         assert positions[stage.first_step] == stage.first_sample
 
 
@@ -145,7 +145,7 @@ def test_what_is_due_comes_at_its_interval_and_is_counted(made):
                 assert (b - other.counted_from) == getattr(other, name) or b == other.counted_from
         for stage in plan.stages:
             inside = [s for s in due if plan.stage_at(s) is stage]
-            assert abs(len(inside) - stage.stage_steps / getattr(stage, name)) <= 1
+            assert abs(len(inside) - stage.steps / getattr(stage, name)) <= 1
     due = [step for step in steps if plan.evaluates_at(step)]
     assert plan.evaluations == len({*due, plan.steps})
     if not plan.config.run.evaluate_first:
@@ -156,7 +156,7 @@ def test_what_is_due_comes_at_its_interval_and_is_counted(made):
         first = begin + stages[0].evaluate_every_steps
         if wait > 0:  # the step that ends nearest to where it was asked for
             first = max(begin + 1, begin + round(wait / batch))
-        last = stages[-1].first_step + stages[-1].stage_steps
+        last = stages[-1].first_step + stages[-1].steps
         expected = range(first, last + 1, stages[0].evaluate_every_steps)
         assert [step for step in due if begin < step <= last] == list(expected)
 
@@ -175,6 +175,6 @@ def test_running_statistics_forget_by_samples_not_by_steps(momentum, reference, 
                 }
             ),
             Facts(1437, 360, 10, (8, 8, 1), devices=1),
-        ).norm_momentum
+        ).first_stage.norm_momentum
 
     assert kept(images) ** times == pytest.approx(kept(images * times), rel=1e-12, abs=1e-300)

@@ -12,7 +12,7 @@ from largebatch.errors import ConfigError
 from largebatch.parallel.hardware import HARDWARE
 from largebatch.planning import forecast
 from largebatch.tools import recipe_text as text
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 
 RECIPE = '''"""A title.
 
@@ -93,7 +93,7 @@ def test_flops_of_stages_are_summed():
     _, mixed = plan(batch={"stages": ("5 epochs: data.image_size=112",)}, data={"image_size": 224})
     _, large = plan(data={"image_size": 224})
     each = [forecast.flops_of(p, model_of(p)).of_image for p in (small, large)]
-    first, second = (s.stage_steps * s.samples_per_step for s in mixed.stages)
+    first, second = (s.steps * s.samples_per_step for s in mixed.stages)
     found = forecast.flops_of(mixed, model_of(mixed)).of_training
     assert found == pytest.approx(each[1] * first + each[0] * second)
     # A quarter, but for the last layers, of 4×4 pixels instead of 3.5×3.5.

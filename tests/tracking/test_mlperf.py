@@ -22,8 +22,8 @@ from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import RULESET
 from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.training import session
-from largebatch.training.build import Opened
 from largebatch.training.preflight import check_rules
+from largebatch.training.setup import OpenedRun
 from largebatch.training.warm_up import warm_up
 from tests.training import worlds
 
@@ -206,9 +206,11 @@ def digits(tmp_path_factory):
         patch.setattr(
             Digits, "read", lambda self, ids: (reads.append(time.time()), read(self, ids))[1]
         )
-        built = Opened.build
+        built = OpenedRun.build
         patch.setattr(
-            Opened, "build", lambda *given, **asked: made.append(built(*given, **asked)) or made[0]
+            OpenedRun,
+            "build",
+            lambda *given, **asked: made.append(built(*given, **asked)) or made[0],
         )
         request = session.Request(recipe=workdir, workdir=workdir)
         summary = session.run(DIGITS, request, devices=jax.devices()[:1])

@@ -13,8 +13,8 @@ import pytest
 from largebatch.fault_tolerance import Guard, Interrupted
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
-from largebatch.training.build import Run
 from largebatch.training.session import Request
+from largebatch.training.setup import Run
 from tests.training import worlds
 
 TIMES = {"images_per_s", "input_wait", "seconds"}
@@ -129,7 +129,7 @@ def test_a_last_evaluation_is_made_up_for_once(uninterrupted, tmp_path, monkeypa
     assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 1
     goes_on_to_the_same_end(tmp_path, uninterrupted)
     assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 0
-    monkeypatch.setattr(session.Opened, "build", pytest.fail)  # the run is complete
+    monkeypatch.setattr(session.OpenedRun, "build", pytest.fail)  # the run is complete
     goes_on_to_the_same_end(tmp_path, uninterrupted)
 
 

@@ -8,10 +8,10 @@ from largebatch.config import microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
-from largebatch.training import making
-from largebatch.training.build import build
+from largebatch.training import compilation
 from largebatch.training.memory import GIB, device_bytes, largest_that_fits
 from largebatch.training.programs import Programs
+from largebatch.training.setup import build
 from tests.training import worlds
 
 
@@ -81,7 +81,7 @@ def test_auto_is_the_most_that_fits_by_the_compilers_own_account(few_optimizatio
     def programs(steps, *options):
         return compiled.setdefault(steps.plan.microbatch, Programs(steps, *options))
 
-    monkeypatch.setattr(making, "Programs", programs)
+    monkeypatch.setattr(compilation, "Programs", programs)
 
     def run(**batch):
         changed = dataclasses.replace(made, batch=dataclasses.replace(made.batch, **batch))

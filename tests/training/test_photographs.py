@@ -14,9 +14,9 @@ from largebatch.data import Order, fingerprint
 from largebatch.data.decoded_store import write_index, write_shard
 from largebatch.errors import ConfigError, DataError
 from largebatch.tracking import Console, read_rows
-from largebatch.training.build import build
 from largebatch.training.evaluation import evaluate
 from largebatch.training.session import Request, run
+from largebatch.training.setup import build
 from tests.training import worlds
 
 CLASSES = ("ant", "bee", "cow", "dog")
@@ -144,7 +144,7 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
     source = store if crops == "device" else folder
     # One image a worker, so that no batch mixes shapes and padding.
     wide = config(source, data__crops=crops, data__rectangular="true", data__image_size="64")
-    made = build(wide, Console(quiet=True), jax.devices()[:2])
+    made = build(wide, Console(quiet=True), jax.devices()[:2]).first_stage
     state = made.programs.init(np.int32(0))
     shapes = [view.shape for view in made.validation_views]
     assert len(shapes) > 2
@@ -198,7 +198,7 @@ def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
         )
         assert made.plan.epoch_samples == epoch
         assert made.plan.steps == -(-2 * epoch // 16)
-        parts = list(made.local_microbatches(0, epoch // 16 * 16))
+        parts = list(made.first_stage.local_microbatches(0, epoch // 16 * 16))
         ids = np.concatenate([part.ids for part in parts])
         if end == "drop":
             assert len(np.unique(ids)) == len(ids) == 32

@@ -17,8 +17,8 @@ from largebatch.errors import CheckpointError, DataError, HealthError
 from largebatch.parallel import compiler
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
-from largebatch.training.build import Opened, build
 from largebatch.training.session import Request
+from largebatch.training.setup import OpenedRun, build
 from tests.training import worlds
 
 TIMES = {"images_per_s", "input_wait", "seconds"}
@@ -51,7 +51,7 @@ def _built_once(tmp_path_factory):
     """Runs of the same configuration share their programs; others share what is compiled."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     with pytest.MonkeyPatch.context() as patch:
-        made, original = {}, Opened.build
+        made, original = {}, OpenedRun.build
 
         def built(opened, *, evaluated_step=None):
             program = json.dumps(dataclasses.asdict(opened.config), default=str)
@@ -59,7 +59,7 @@ def _built_once(tmp_path_factory):
                 made[program] = original(opened)
             return dataclasses.replace(made[program], console=opened.console)
 
-        patch.setattr(Opened, "build", built)
+        patch.setattr(OpenedRun, "build", built)
         few = {"xla_backend_optimization_level": "0"}  # so few steps are not worth more
         patch.setattr(compiler, "program_options", lambda *arguments, **options: few)
         yield
@@ -135,7 +135,7 @@ def state(workdir, made, step):
     """The arrays of a checkpoint, verified."""
     run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
     path = workdir / "checkpoints" / str(step)
-    return checkpoint_directories.read(path, run.plan, run.programs.stored).state
+    return checkpoint_directories.read(path, run.plan, run.first_stage.programs.stored).state
 
 
 def all_sound(workdir, made):
@@ -355,8 +355,8 @@ def test_without_leave_it_ends_the_run(pictures, tmp_path):
 
 def test_data_of_other_names_are_no_data_to_go_on_with(undisturbed):
     run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
-    assert run.plan.facts.identity == int(identity(run.train_source), 16) >> 4 > 0
-    path, like = undisturbed / "checkpoints" / "12", run.programs.stored
+    assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
+    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.stored
 
     def read(number):
         facts = dataclasses.replace(run.plan.facts, identity=number)

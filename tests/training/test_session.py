@@ -14,7 +14,6 @@ from largebatch.config import freeze, override
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.models.loss import classification_sums
 from largebatch.tracking import Console, read_rows
-from largebatch.training.build import build
 from largebatch.training.evaluation import (
     evaluate,
     is_far_above,
@@ -23,6 +22,7 @@ from largebatch.training.evaluation import (
 )
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
+from largebatch.training.setup import build
 from tests import reference
 from tests.training import worlds
 
@@ -66,7 +66,7 @@ def state(config, workdir, step, devices=8):
     made = build(config, Console(quiet=True), jax.devices()[:devices])
     opened = Checkpoints(workdir / "checkpoints", keep=3, warn=pytest.fail, read_only=True)
     with contextlib.closing(opened) as checkpoints:
-        found = checkpoints.newest(made.plan, made.programs.stored)
+        found = checkpoints.newest(made.plan, made.first_stage.programs.stored)
     assert found.step == step
     return found.state
 
@@ -169,7 +169,7 @@ def test_the_same_examples_in_the_same_order_on_any_devices():
             Console(quiet=True),
             jax.devices()[:devices],
         )
-        part = list(made.local_microbatches(12 * 80, 20 * 80))
+        part = list(made.first_stage.local_microbatches(12 * 80, 20 * 80))
         seen.append(
             [
                 np.concatenate([getattr(m, name) for m in part])
@@ -279,7 +279,7 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
         batch={"workers": 8, "images_per_worker": 45},
         data={"source": "digits", "evaluation_size": 9, "evaluation_flip": True},
     )
-    made = build(config, Console(quiet=True), jax.devices()[:1])
+    made = build(config, Console(quiet=True), jax.devices()[:1]).first_stage
     current = made.programs.init(np.int32(0))
     result = evaluate(made, current)
     images, labels = made.validation_source.read_centres(np.arange(360), (9, 9))
@@ -301,7 +301,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
     )
     results = []
     for devices in (1, 4):
-        made = build(changed(config), Console(quiet=True), jax.devices()[:devices])
+        made = build(changed(config), Console(quiet=True), jax.devices()[:devices]).first_stage
         assert len(made.validation_source) == validation
         current = made.programs.init(np.int32(0))
         result = evaluate(made, current)
@@ -330,7 +330,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
 
 def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     config = changed(CONFIG, norm__statistics="precise", norm__precise_batches="2")
-    made = build(config, Console(quiet=True), jax.devices()[:2])
+    made = build(config, Console(quiet=True), jax.devices()[:2]).first_stage
     current = made.programs.init(np.int32(0))
     got = precise_statistics(made, current, 400)["stem"]["bn"]
     part = list(made.train_microbatches(400 - 160, 400))  # the two batches before position 400
@@ -345,7 +345,8 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     final = with_final_statistics(made, current, 400)
     np.testing.assert_array_equal(final.stats["stem"]["bn"]["mean"], got["mean"])
     assert abs(evaluate(made, final).loss - evaluate(made, current).loss) > 1e-3
-    average = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    ema = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    average = ema.first_stage
     assert with_final_statistics(average, current, 400) is current
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
-from largebatch.training.build import build
 from largebatch.training.evaluation import with_final_statistics
 from largebatch.training.execution import run_step
+from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.test_session import changed, rows, state, train
 
@@ -44,7 +44,7 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
     made = build(CONFIG, Console(quiet=True), jax.devices())
     assert [run.plan.facts.image_shape[0] for run in made.stages] == [8, 6, 8]
     assert [run.validation_views[0].shape for run in made.stages] == [(10, 10)] * 3
-    found = made.programs.init(np.int32(CONFIG.run.seed))
+    found = made.first_stage.programs.init(np.int32(CONFIG.run.seed))
     for run, (first, last) in zip(made.stages, ((0, 6), (6, 10), (10, 14)), strict=True):
         feed = run.train_microbatches(80 * first, 80 * last)
         for step in range(first + 1, last + 1):

@@ -36,10 +36,10 @@ def test_workers_own_moving_averages_averaged_are_the_moving_average_of_their_me
 def test_the_last_batchs_statistics_keep_nothing_of_the_past():
     facts = Facts(1000, 100, 7, (8, 8, 1), devices=1)
     last = resolve(worlds.config(norm={"statistics": "last", "momentum": 0.9}), facts)
-    assert last.norm_momentum == 0
+    assert last.first_stage.norm_momentum == 0
     draw = np.random.default_rng(1)
     before, batch = (jax.tree.map(np.float32, tree(draw, 5)) for _ in range(2))
-    after = moving_average(before, batch, share_kept(1000, last.norm_momentum))
+    after = moving_average(before, batch, share_kept(1000, last.first_stage.norm_momentum))
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(batch), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -77,11 +77,11 @@ def test_at_the_end_of_the_records_recipe_it_is_the_plain_moving_average():
     """1,440 steps, momentum 0.9, statistics over ten decades: equal to rounding of float64."""
     recipe = load_recipe(Path("configs/fujitsu2019_81920.py")).config
     plan = resolve(recipe, Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=2048))
-    assert (plan.steps, plan.norm_momentum, plan.norm_statistics) == (1440, 0.9, "ema")
+    assert (plan.steps, plan.first_stage.norm_momentum, plan.norm_statistics) == (1440, 0.9, "ema")
     draw = np.random.default_rng(3)
     values = 10.0 ** draw.uniform(-5, 5, (plan.steps, 64))
-    ours = averaged(values, lambda step: share_kept(step, plan.norm_momentum))
-    plain = averaged(values, lambda step: plan.norm_momentum)
+    ours = averaged(values, lambda step: share_kept(step, plan.first_stage.norm_momentum))
+    plain = averaged(values, lambda step: plan.first_stage.norm_momentum)
     np.testing.assert_allclose(ours, plain, rtol=1e-14)
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from largebatch.errors import DataError
 from largebatch.tracking import Console
-from largebatch.training.build import build
+from largebatch.training.setup import build
 from tests.training import worlds
 
 SPOILT = {"train": ("b/3.jpg",), "val": ("a/0.jpg", "b/1.jpg")}

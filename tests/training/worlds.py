@@ -10,7 +10,7 @@ from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training import execution as stepping
-from largebatch.training.making import model_of, optimizer_of
+from largebatch.training.compilation import model_of, optimizer_of
 from largebatch.training.programs import Programs
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
@@ -40,8 +40,8 @@ def steps(
     """The step functions of a configuration on some of the fake devices."""
     facts = Facts(1000, 100, CLASSES, SHAPE, devices=devices)
     plan = resolve(made, facts, microbatch=microbatch)
-    mesh = parallel.make_mesh(jax.devices()[:devices], plan.members)
-    return Steps(plan, model_of(plan), optimizer_of(made), mesh, MEAN, STD, dtype)
+    mesh = parallel.make_mesh(jax.devices()[:devices], plan.first_stage.members)
+    return Steps(plan.first_stage, model_of(plan), optimizer_of(made), mesh, MEAN, STD, dtype)
 
 
 def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +68,8 @@ def run_step(
     count = programs.steps.plan.microbatches
     parts = zip(np.split(images, count), np.split(labels, count), strict=True)
     feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
-    rates = programs.steps.plan.rates(1)._replace(learning_rate=rate, step=step)
+    plan = resolve(programs.steps.plan.config, programs.steps.plan.facts)
+    rates = plan.rates(1)._replace(learning_rate=rate, step=step)
     return stepping.run_step(programs, state, feed, rates)
 
 

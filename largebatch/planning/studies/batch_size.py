@@ -158,8 +158,8 @@ def _trained(
         yield (
             arm,
             {
-                "batch": plan.samples_per_step,
-                "share": plan.samples_per_step / plan.facts.train_examples,
+                "batch": plan.first_stage.samples_per_step,
+                "share": plan.first_stage.samples_per_step / plan.facts.train_examples,
                 "steps": plan.steps,
                 "epochs": plan.epochs,
                 "peak": plan.schedule.peak,

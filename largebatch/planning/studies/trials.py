@@ -12,25 +12,33 @@ import jax
 import numpy as np
 
 from largebatch import tracking
-from largebatch.config import Config, resolve
+from largebatch.config import Config, Plan, resolve
 from largebatch.errors import ConfigError
-from largebatch.training.build import Run, build
 from largebatch.training.evaluation import Result, evaluate, with_final_statistics
 from largebatch.training.execution import run_step
+from largebatch.training.setup import StageRun, build
 from largebatch.training.state import TrainState
 
 
-def prepared(config: Config) -> Run:
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A run of one stage that is ready to start."""
+
+    plan: Plan
+    stage: StageRun
+
+
+def prepared(config: Config) -> Trial:
     """A run on one device, with all that a trial calls compiled."""
     made = build(config, tracking.Console(quiet=True), jax.devices()[:1])
-    if made.later:
+    if len(made.stages) > 1:
         raise ConfigError("batch.stages: a trial has one stage; leave them out")
     made.prepare()
-    _ = made.programs.init
-    return made
+    _ = made.first_stage.programs.init
+    return Trial(made.plan, made.first_stage)
 
 
-def with_programs(made: Run, config: Config) -> Run:
+def with_programs(made: Trial, config: Config) -> Trial:
     """A run of another seed or schedule, with the programs of one that is prepared.
 
     Raises:
@@ -38,37 +46,36 @@ def with_programs(made: Run, config: Config) -> Run:
     """
     if _compiled_in(config) != _compiled_in(made.plan.config):
         raise ConfigError("trials of one set of programs differ in seed, schedule and statistics")
-    plan = resolve(config, made.plan.facts, microbatch=made.plan.microbatch)
-    programs = copy.copy(made.programs)
-    programs.steps = dataclasses.replace(made.programs.steps, plan=plan)
-    return Run(made.train_source, made.validation_source, programs, made.console)
+    plan = resolve(config, made.plan.facts, microbatch=made.stage.plan.microbatch)
+    programs = copy.copy(made.stage.programs)
+    programs.steps = dataclasses.replace(programs.steps, plan=plan.first_stage)
+    return Trial(plan, dataclasses.replace(made.stage, programs=programs))
 
 
-def trained(run: Run) -> TrainState:
+def trained(trial: Trial) -> TrainState:
     """The state at the end of the training."""
-    plan = run.plan
-    state = run.programs.init(np.int32(plan.config.run.seed))
+    plan, programs = trial.plan, trial.stage.programs
+    state = programs.init(np.int32(plan.config.run.seed))
     metrics = None
-    with contextlib.closing(run.train_microbatches(0, plan.samples)) as feed:
+    with contextlib.closing(trial.stage.train_microbatches(0, plan.samples)) as feed:
         for step in range(1, plan.steps + 1):
-            state, new = run_step(run.programs, state, feed, plan.rates(step))
+            state, new = run_step(programs, state, feed, plan.rates(step))
             jax.block_until_ready(metrics)  # at most one step is under way while one is prepared
             metrics = new
     return state
 
 
-def evaluated(run: Run, state: TrainState, statistics: str) -> Result:
-    """A trained state on the validation split.
+def evaluated(trial: Trial, state: TrainState, statistics: str) -> Result:
+    """Evaluate a trained state on the validation split.
 
     Args:
-      run: whose programs include those of precise statistics, if these are asked for.
+      trial: whose programs include those of precise statistics, if these are asked for.
       state: at the end of the training.
       statistics: as of ``norm.statistics``; ema or precise.
     """
-    norm = dataclasses.replace(run.plan.config.norm, statistics=statistics)
-    config = dataclasses.replace(run.plan.config, norm=norm)
-    trial = with_programs(run, config)
-    return evaluate(trial, with_final_statistics(trial, state, run.plan.samples))
+    norm = dataclasses.replace(trial.plan.config.norm, statistics=statistics)
+    stage = with_programs(trial, dataclasses.replace(trial.plan.config, norm=norm)).stage
+    return evaluate(stage, with_final_statistics(stage, state, trial.plan.samples))
 
 
 def _compiled_in(config: Config) -> Config:

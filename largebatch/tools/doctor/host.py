@@ -27,7 +27,7 @@ def needed_bytes(plan: Plan, local_devices: int) -> int:
     """Of one process: images read ahead, three microbatches on their way, state, interpreter."""
     height, width, channels = plan.facts.image_shape
     side = max(height * width, plan.facts.stored_size**2)
-    microbatch = local_devices * plan.local_images * side * channels
+    microbatch = local_devices * plan.first_stage.local_images * side * channels
     return plan.config.data.memory_mib * _MIB + 3 * microbatch + _BASE
 
 

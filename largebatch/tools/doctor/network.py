@@ -14,7 +14,7 @@ from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.processes import each_process_does
 from largebatch.parallel.timing import flat_sum, random_gradients, timed
 from largebatch.tools.doctor.lines import Line, judged, ok, skip
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 
 NAME = "all-reduce"
 _FLOAT32 = 4
@@ -29,7 +29,7 @@ def bucket_bytes(plan: Plan) -> list[int]:
         shapes_of(model_of(plan)),
         plan.config.comm,
         jax.devices(),
-        images=plan.local_images,
+        images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
     )

@@ -19,9 +19,9 @@ from largebatch.planning.prediction import is_calibrated
 from largebatch.tools.doctor.lines import Line, ok, problem, skip
 from largebatch.tools.doctor.need import Need, advice, need_of_devices
 from largebatch.tracking import Console
-from largebatch.training.build import build, reading_of
+from largebatch.training.compilation import model_of
 from largebatch.training.execution import run_step
-from largebatch.training.making import model_of
+from largebatch.training.setup import build, reading_of
 
 DECODING = "decoding"
 INPUT = "input"
@@ -116,16 +116,16 @@ def _prepared(config: Config, console: Console) -> Callable[[], Pace]:
     """What measures: all that needs no other process is done."""
     compile_cache.use(config.run.compile_cache)  # the run that follows starts the sooner
     made = build(config, console)
-    plan = made.plan
-    with contextlib.closing(made.train_microbatches(0, plan.microbatch_samples)) as feed:
+    plan, stage = made.plan, made.first_stage
+    with contextlib.closing(stage.train_microbatches(0, stage.plan.microbatch_samples)) as feed:
         again = itertools.repeat(next(feed))
 
     def measure() -> Pace:
-        state = made.programs.init(np.int32(config.run.seed))
+        state = stage.programs.init(np.int32(config.run.seed))
         spent = []
         for step in (1, 2):
             began = time.perf_counter()
-            state, metrics = run_step(made.programs, state, again, plan.rates(step))
+            state, metrics = run_step(stage.programs, state, again, plan.rates(step))
             jax.block_until_ready((state, metrics))
             spent.append(time.perf_counter() - began)
         return Pace(spent[-1], "measured, without input")
@@ -167,7 +167,7 @@ def judge(
         reason = f"{pace}; --measure_step measures two steps"
         return [*lines, skip(STEP, reason), skip(INPUT, "needs the time of a step")]
     need = need_of(plan, pace)
-    total = plan.samples_per_step / pace.step_s
+    total = plan.first_stage.samples_per_step / pace.step_s
     words = f"{1e3 * pace.step_s:,.1f} ms, {total:,.0f} images/s in all ({pace.source})"
     if not forecast.why_no_forecast(plan):  # digits are not decoded
         words += f"; {forecast.input_need(total, hosts).text}"
@@ -191,7 +191,7 @@ def need_of(plan: Plan, pace: Pace) -> Need:
     """What each process has to decode so that its devices never wait."""
     processes = plan.facts.processes
     each = plan.facts.devices // processes
-    device = plan.samples_per_step / pace.step_s / plan.facts.devices
+    device = plan.first_stage.samples_per_step / pace.step_s / plan.facts.devices
     return need_of_devices(device, each, processes)
 
 

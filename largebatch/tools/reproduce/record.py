@@ -17,7 +17,7 @@ from largebatch.planning.forecast import forecast
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.recipe_text import facts_of
 from largebatch.tools.reproduce.statistics import SeedResult, estimate, olympic_mean
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 
 
 def record(
@@ -48,7 +48,7 @@ def record(
         "date": datetime.date.today().isoformat(),
         **about,
         "mlperf_logging": importlib.metadata.version("mlperf-logging"),
-        "global_batch": plan.samples_per_step,
+        "global_batch": plan.first_stage.samples_per_step,
         "devices": f"{plan.facts.devices} × {about['environment']['device']}",
         "length_epochs": plan.epochs,
         "target_top1": target or None,

@@ -41,7 +41,7 @@ def test_a_trial_is_the_trainers_run(shared, tmp_path):
     training = override(chosen, "health.stuck_after", "")  # it learns next to nothing
     summary = run(training, Request(tmp_path, tmp_path / "run"), devices=jax.devices()[:1])
     trial = trials.with_programs(shared, chosen)
-    assert trial.plan.microbatches == 2
+    assert trial.plan.first_stage.microbatches == 2
     state = trials.trained(trial)
     result = trials.evaluated(trial, state, "precise")
     assert (result.top1, result.loss) == (summary.top1, summary.loss)
@@ -75,9 +75,9 @@ def test_every_arm_at_every_batch_is_what_it_says():
         for workers in grid.workers:
             plan = resolve(batch_size.config(grid, arm, workers), FACTS)
             config, batch = plan.config, workers * grid.images
-            assert plan.samples_per_step == batch
-            assert plan.span == 1
-            assert plan.local_images <= grid.most
+            assert plan.first_stage.samples_per_step == batch
+            assert plan.first_stage.span == 1
+            assert plan.first_stage.local_images <= grid.most
             # Whole steps, and at least as many epochs as asked for.
             assert 0 <= plan.samples - grid.epochs * 1437 < batch
             growth = batch / base

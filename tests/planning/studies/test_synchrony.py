@@ -17,7 +17,7 @@ from largebatch.optim import Rates
 from largebatch.planning.stragglers import Policy
 from largebatch.planning.studies.arrivals import asynchronous, barrier, draws
 from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
-from largebatch.training.making import model_of
+from largebatch.training.compilation import model_of
 from largebatch.training.programs import Programs
 from largebatch.training.rules import optimizer_of
 from largebatch.training.steps import Steps
@@ -101,7 +101,9 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
     plan = resolve(made, Facts(1437, 360, 10, (8, 8, 1), devices=1), microbatch=workers)
     mesh = parallel.make_mesh(jax.devices()[:1], 1)
     means = study.train.mean, study.train.std
-    run = Programs(Steps(plan, model_of(plan), optimizer_of(made), mesh, *means, "float64"))
+    run = Programs(
+        Steps(plan.first_stage, model_of(plan), optimizer_of(made), mesh, *means, "float64")
+    )
     ours = study.server.init(0)
     state = worlds.place(run, jax.device_get(ours))
     for batch, rate in zip(batches, (0.5, 0.3, 0.4), strict=True):

@@ -1,4 +1,8 @@
-"""From a configuration and the devices at hand to everything a run is made of."""
+"""Set up a run: open its data, resolve its plan, choose microbatches and compile its programs.
+
+`open_run` does what needs no compiler, `OpenedRun.build` the rest. The result is a `Run` of one or
+more stages, each with its data and its programs.
+"""
 
 import dataclasses
 import functools
@@ -9,50 +13,31 @@ import jax
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config import Config, Facts, Plan, resolve, stages_of
+from largebatch.config import Config, Facts, Plan, StagePlan, resolve, stages_of
 from largebatch.data.open import facts_of, open_source
 from largebatch.parallel import compiler
 from largebatch.parallel.transfer import OnDevices, on_devices
 from largebatch.tracking import Console
-from largebatch.training.making import Maker, fitting
+from largebatch.training.compilation import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
 from largebatch.training.state import TrainState
 
+PyTree = Any
+
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A run that is ready to start."""
+class StageRun:
+    """A stage that is ready to start: its data and its programs."""
 
     train_source: data.Source
     validation_source: data.Source
     programs: Programs
-    console: Console
-    later: tuple["Run", ...] = ()
-    """The stages after this one, if this is the first."""
     unreadable: Mapping[str, data.Unreadable] = dataclasses.field(default_factory=dict)
     """By split, the examples that could not be decoded; the same objects for all stages. Without
     one, the first such example ends the run."""
 
     @property
-    def stages(self) -> tuple["Run", ...]:
-        """All stages, if this is the first; most runs have one."""
-        return (self, *self.later)
-
-    def stage_at(self, step: int) -> "Run":
-        """The stage of step number ``step``, from 1."""
-        return self.stages[self.plan.stages.index(self.plan.stage_at(step))]
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds of compiling, for all stages."""
-        return sum(stage.programs.compile_s for stage in self.stages)
-
-    def placed(self, state: TrainState) -> TrainState:
-        """A state that another stage has left, as this one's programs expect it."""
-        return jax.device_put(state, parallel.placed(self.mesh, self.programs.steps.specs))
-
-    @property
-    def plan(self) -> Plan:
+    def plan(self) -> StagePlan:
         """What the programs were made for."""
         return self.programs.steps.plan
 
@@ -60,6 +45,10 @@ class Run:
     def mesh(self) -> Mesh:
         """Where they run."""
         return self.programs.steps.mesh
+
+    def placed(self, state: TrainState) -> TrainState:
+        """Return a state that another stage has left, as this one's programs expect it."""
+        return jax.device_put(state, parallel.placed(self.mesh, self.programs.steps.specs))
 
     @functools.cached_property
     def order(self) -> data.Order:
@@ -123,8 +112,45 @@ class Run:
             patience,
         )
 
+    @property
+    def _reading(self) -> data.Reading:
+        return reading_of(self.plan.config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is ready to start."""
+
+    plan: Plan
+    stages: tuple[StageRun, ...]
+    console: Console
+
+    @property
+    def first_stage(self) -> StageRun:
+        """The stage that a run begins with; of most runs the only one."""
+        return self.stages[0]
+
+    def stage_at(self, step: int) -> StageRun:
+        """Return the stage of step number ``step``, from 1."""
+        return self.stages[self.plan.stages.index(self.plan.stage_at(step))]
+
+    @property
+    def stored(self) -> PyTree:
+        """Shapes and types of the state as checkpoints hold it, the same for all stages."""
+        return self.first_stage.programs.stored
+
+    @property
+    def unreadable(self) -> Mapping[str, data.Unreadable]:
+        """By split, the examples that could not be decoded."""
+        return self.first_stage.unreadable
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of compiling, for all stages."""
+        return sum(stage.programs.compile_s for stage in self.stages)
+
     def warn_of_unreadable(self) -> None:
-        """Have people told of every example that cannot be decoded; nothing is listed."""
+        """Warn of every example that cannot be decoded; nothing is listed."""
         for split in self.unreadable.values():
             split.connect(lambda n, reason: self.console.warn(f"{n} cannot be decoded: {reason}"))
 
@@ -132,10 +158,6 @@ class Run:
         """Compile all that training will call, so that no step of the run waits for it."""
         for stage in self.stages:
             stage.programs.prepare([view.shape for view in stage.validation_views])
-
-    @property
-    def _reading(self) -> data.Reading:
-        return reading_of(self.plan.config)
 
 
 def reading_of(config: Config) -> data.Reading:
@@ -152,7 +174,7 @@ def reading_of(config: Config) -> data.Reading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Opened:
+class OpenedRun:
     """A run whose data is open and whose plan is resolved; nothing has been compiled."""
 
     config: Config
@@ -165,10 +187,10 @@ class Opened:
     """With the largest possible microbatch, where that is still to be chosen."""
 
     @functools.cached_property
-    def stored(self) -> Any:
+    def stored(self) -> PyTree:
         """Shapes and types of the state as checkpoints hold it."""
-        maker = self._maker(0, (), {})
-        return maker.programs(maker.candidates[-1]).stored
+        builder = self._builder(0, (), {})
+        return builder.programs(builder.candidates[-1]).stored
 
     def build(self, *, evaluated_step: int | None = None) -> Run:
         """Choose the microbatch of each stage, which may compile, and set up its programs.
@@ -191,34 +213,37 @@ class Opened:
         chosen: list[int | None] = []
         made: list[Programs] = []
         for index in range(len(self.splits)):
-            maker = self._maker(index, tuple(chosen), options)
+            builder = self._builder(index, tuple(chosen), options)
             microbatch = None
-            if len(maker.candidates) > 1 and stages[index] in needed:
+            if len(builder.candidates) > 1 and stages[index] in needed:
                 with self.console.compiling(f"{what}, to find the largest microbatch that fits"):
-                    microbatch = fitting(maker, for_evaluation=not trains)
+                    microbatch = largest_microbatch(builder, for_evaluation=not trains)
             chosen.append(microbatch)
-            made.append(maker.programs(microbatch))
-            made[index].compile_s = maker.compile_s  # the search is part of it
+            made.append(builder.programs(microbatch))
+            made[index].compile_s = builder.compile_s  # the search is part of it
         unreadable = {  # the source is that of all stages, so an id is the same example in each
             name: data.Unreadable(name, len(source), self.config.data.max_unreadable)
             for name, source in zip(("train", "validation"), self.splits[0], strict=True)
         }
-        first, *later = (
-            Run(*split, programs, self.console, unreadable=unreadable)
+        runs = (
+            StageRun(*split, programs, unreadable)
             for split, programs in zip(self.splits, made, strict=True)
         )
-        return dataclasses.replace(first, later=tuple(later))
+        plan = dataclasses.replace(self.plan, stages=tuple(p.steps.plan for p in made))
+        return Run(plan, tuple(runs), self.console)
 
-    def _maker(
+    def _builder(
         self, index: int, chosen: tuple[int | None, ...], options: Mapping[str, str]
-    ) -> Maker:
+    ) -> StageBuilder:
         train, _ = self.splits[index]
-        return Maker(
+        return StageBuilder(
             self.config, self.facts, self.devices, train, options, chosen, len(self.splits)
         )
 
 
-def opened(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Opened:
+def open_run(
+    config: Config, console: Console, devices: Sequence[jax.Device] | None = None
+) -> OpenedRun:
     """Open the data of each stage and resolve the plan, which finds most mistakes.
 
     Args:
@@ -241,9 +266,9 @@ def opened(config: Config, console: Console, devices: Sequence[jax.Device] | Non
         jax.process_count(),
         crops_on_device=config.data.crops == "device",
     )
-    return Opened(config, console, devices, splits, facts, resolve(config, facts))
+    return OpenedRun(config, console, devices, splits, facts, resolve(config, facts))
 
 
 def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:
-    """Open a run and set up its programs for training; see `opened` and `Opened.build`."""
-    return opened(config, console, devices).build()
+    """Open a run and set up its programs for training; see `open_run` and `OpenedRun.build`."""
+    return open_run(config, console, devices).build()

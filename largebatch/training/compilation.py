@@ -1,4 +1,4 @@
-"""From a plan to its programs, and the most workers at a time whose programs fit the devices."""
+"""Compile the programs of a stage, and find the largest microbatch that fits the devices."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve
+from largebatch.config import Config, Facts, Plan, StagePlan, microbatch_candidates, resolve
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_maximum, agreed_minimum
 from largebatch.parallel.transfer import WAITING
@@ -22,7 +22,7 @@ _ACTIVATIONS = 10_000
 _TOO_LARGE = 2**61  # bytes; more than any device has
 
 
-def model_of(plan: Plan, platform: str | None = None) -> Model:
+def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
     """The network of a plan, in the form for ``platform``; None is that of this process."""
     model, norm, pointwise = plan.config.model, plan.config.norm, plan.config.model.pointwise
     if pointwise == "auto":
@@ -46,7 +46,7 @@ def model_of(plan: Plan, platform: str | None = None) -> Model:
     )
 
 
-def steps_of(plan: Plan, mesh: Mesh, source: data.Source) -> Steps:
+def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
     """The step functions of a plan on a mesh."""
     model = model_of(plan, mesh.devices.flat[0].platform)
     return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
@@ -92,20 +92,20 @@ class Maker:
             self._made[microbatch] = Programs(steps_of(plan, mesh, self._source), self._options)
         return self._made[microbatch]
 
-    def _plan(self, microbatch: int | None) -> Plan:
+    def _plan(self, microbatch: int | None) -> StagePlan:
         index = len(self._before)
         choices = (*self._before, microbatch, *[None] * (self._stages - index - 1))
         return resolve(self._config, self._facts, microbatch=choices).stages[index]
 
 
-def fitting(maker: Maker, *, for_evaluation: bool = False) -> int:
+def largest_microbatch(builder: Maker, *, for_evaluation: bool = False) -> int:
     """Return the most workers at a time whose largest program fits every process's devices.
 
     Args:
-      maker: of the programs.
+      builder: of the programs.
       for_evaluation: fit the evaluation program instead of the train step, which is not compiled.
     """
-    config, facts, candidates = maker.plan.config, maker.plan.facts, maker.candidates
+    config, facts, candidates = builder.plan.config, builder.plan.facts, builder.candidates
     local = jax.local_devices()
     available = device_bytes(local[0], config.batch.memory_gib, len(local))
     usable = agreed_minimum(int(available * (1 - config.batch.memory_margin)))
@@ -114,7 +114,7 @@ def fitting(maker: Maker, *, for_evaluation: bool = False) -> int:
     seen = (side, side) if side else facts.image_shape[:2]
 
     def needed(microbatch: int) -> int:
-        candidate = maker.programs(microbatch)
+        candidate = builder.programs(microbatch)
         # Images that wait on the device while a step computes.
         side = facts.stored_size
         shape = (side, side, 3) if side else facts.image_shape

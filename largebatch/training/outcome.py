@@ -1,0 +1,52 @@
+"""What a run does after a step, decided from its plan alone.
+
+The loop dispatches steps ahead of what the host knows of them. It waits for the device only where
+something is due, and `after_step` says where.
+"""
+
+import dataclasses
+
+from largebatch.config import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What follows a step."""
+
+    evaluates: bool = False
+    """The validation split is evaluated."""
+    keeps_statistics: bool = False
+    """Training continues with the BatchNorm statistics that the evaluation computed."""
+    has_row: bool = False
+    """The log has a row for this step, whatever ``run.log_every`` is."""
+    saves: bool = False
+    """A checkpoint is saved."""
+    leaves: bool = False
+    """The run stops here before its end, since it was asked to."""
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether the host waits for the step, so that nothing is in flight."""
+        return self.evaluates or self.saves
+
+
+def after_step(plan: Plan, step: int, *, is_leaving: bool = False) -> Outcome:
+    """Return what follows step number ``step``.
+
+    Args:
+      plan: of the run.
+      step: the step that has been dispatched, from 1.
+      is_leaving: the processes have agreed to stop.
+    """
+    is_last = step == plan.stop_after_step
+    evaluation_due = plan.evaluates_at(step)
+    checkpoint_due = plan.is_due(step, plan.stage_at(step).checkpoint_every_steps)
+    return Outcome(
+        evaluates=is_last or evaluation_due,
+        # A run that stops between its evaluations continues as if it had not been evaluated.
+        keeps_statistics=evaluation_due or step == plan.steps,
+        # Not for being asked to stop: a resumed run logs what an uninterrupted one does.
+        has_row=is_last or evaluation_due or checkpoint_due,
+        saves=is_last or checkpoint_due or is_leaving,
+        leaves=is_leaving and not is_last,
+    )

@@ -1,0 +1,50 @@
+"""What a run does after a step, as a table."""
+
+import pytest
+
+from largebatch.config import Facts, freeze, resolve
+from largebatch.training.outcome import Outcome, after_step
+
+FACTS = Facts(100, 10, 10, (8, 8, 1), devices=1)
+
+
+def plan(**run):
+    return resolve(
+        freeze(
+            {
+                "batch": {"workers": 1, "images_per_worker": 10},
+                "schedule": {"length": "12 steps", "warmup": "1 steps", "peak": 0.1},
+                "run": {"evaluate_every": "4 steps", "checkpoint_every": "3 steps", **run},
+            }
+        ),
+        FACTS,
+    )
+
+
+EVALUATION = Outcome(evaluates=True, keeps_statistics=True, has_row=True)
+CHECKPOINT = Outcome(has_row=True, saves=True)
+BOTH = Outcome(evaluates=True, keeps_statistics=True, has_row=True, saves=True)
+NOT_KEPT = Outcome(evaluates=True, has_row=True, saves=True)
+LEAVE = Outcome(saves=True, leaves=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "stop_after", "is_leaving", "expected"),
+    [
+        (1, "", False, Outcome()),
+        (4, "", False, EVALUATION),
+        (3, "", False, CHECKPOINT),
+        (12, "", False, BOTH),
+        (5, "5 steps", False, NOT_KEPT),
+        (8, "8 steps", False, BOTH),
+        (1, "", True, LEAVE),
+        (3, "", True, Outcome(has_row=True, saves=True, leaves=True)),
+        (4, "", True, Outcome(True, True, True, saves=True, leaves=True)),
+        (12, "", True, BOTH),
+        (5, "5 steps", True, NOT_KEPT),
+    ],
+)
+def test_after_a_step(step, stop_after, is_leaving, expected):
+    found = after_step(plan(stop_after=stop_after), step, is_leaving=is_leaving)
+    assert found == expected
+    assert found.synchronizes is (found.evaluates or found.saves)
