@@ -52,7 +52,7 @@ def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
     return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
 
 
-class Maker:
+class StageBuilder:
     """Programs of one stage, with any number of workers at a time."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Maker:
         return resolve(self._config, self._facts, microbatch=choices).stages[index]
 
 
-def largest_microbatch(builder: Maker, *, for_evaluation: bool = False) -> int:
+def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -> int:
     """Return the most workers at a time whose largest program fits every process's devices.
 
     Args:

@@ -19,7 +19,8 @@ def plan_rows(recipe: Recipe, plan: Plan) -> Rows:
     rows = [
         (
             "global batch",
-            f"{first.samples_per_step:,} = {first.workers:,} workers × {first.images_per_worker} images",
+            f"{first.samples_per_step:,} = {first.workers:,} workers "
+            f"× {first.images_per_worker} images",
         ),
         *([("rounded", plan.rounding)] if plan.rounding else []),
         (

@@ -186,7 +186,8 @@ jax.devices = jax.local_devices = jax.device_count = refuse
 from largebatch.config import Facts, freeze, resolve
 config = freeze({"batch": {"workers": 2048, "images_per_worker": 40}, "schedule": {"peak": 13.0}})
 plan = resolve(config, Facts(1281167, 50000, 1000, (224, 224, 3), devices=2048, processes=512))
-assert plan.samples_per_step == 81920 and plan.microbatches == 1 and plan.microbatch == 1
+stage = plan.first_stage
+assert stage.samples_per_step == 81920 and stage.microbatches == stage.microbatch == 1
 from jax._src import xla_bridge
 assert not xla_bridge._backends
 print(plan.steps)

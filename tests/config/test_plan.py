@@ -26,11 +26,12 @@ def plan(devices=4, microbatch=None, **sections):
 
 def test_the_numbers_of_a_plan():
     made = plan(batch={"workers": 16, "images_per_worker": 4, "microbatch": 2}, norm={"span": 4})
-    assert made.samples_per_step == 64
-    assert (made.microbatch, made.microbatches) == (2, 2)
-    assert (made.span, made.members, made.spans_per_microbatch) == (4, 2, 1)
-    assert made.local_images == 8
-    assert made.microbatch_samples == 32
+    stage = made.first_stage
+    assert stage.samples_per_step == 64
+    assert (stage.microbatch, stage.microbatches) == (2, 2)
+    assert (stage.span, stage.members, stage.spans_per_microbatch) == (4, 2, 1)
+    assert stage.local_images == 8
+    assert stage.microbatch_samples == 32
     assert made.steps == 157  # ceil(10,000 / 64)
     assert made.samples == 157 * 64
     assert made.schedule.warmup == 1000
@@ -50,7 +51,8 @@ def test_workers_devices_and_spans_always_add_up(devices, span):
         config(batch={"workers": 16}, norm={"span": span}),
         dataclasses.replace(FACTS, devices=devices),
     ):
-        made = plan(devices, batch={"workers": 16, "microbatch": m}, norm={"span": span})
+        whole = plan(devices, batch={"workers": 16, "microbatch": m}, norm={"span": span})
+        made = whole.first_stage
         assert made.microbatch * made.microbatches * devices == 16
         # A span is what the members of a group compute together, or part of a device's microbatch.
         together = made.members * made.microbatch
@@ -70,8 +72,8 @@ def test_spans_fit_exactly_when_they_can_be_formed():
 
 
 def test_auto_takes_the_largest_or_the_choice_made():
-    assert plan(batch={"workers": 16}).microbatch == 4
-    assert plan(batch={"workers": 16}, microbatch=2).microbatch == 2
+    assert plan(batch={"workers": 16}).first_stage.microbatch == 4
+    assert plan(batch={"workers": 16}, microbatch=2).first_stage.microbatch == 2
 
 
 def test_momentum_by_samples():
@@ -79,8 +81,10 @@ def test_momentum_by_samples():
         batch={"workers": 8, "images_per_worker": 32},
         norm={"momentum": 0.9, "momentum_samples": 128},
     )
-    assert made.norm_momentum == pytest.approx(0.81)  # 256 samples are two updates of 128
-    assert plan(norm={"momentum": 0.9}).norm_momentum == 0.9
+    assert made.first_stage.norm_momentum == pytest.approx(
+        0.81
+    )  # 256 samples are two updates of 128
+    assert plan(norm={"momentum": 0.9}).first_stage.norm_momentum == 0.9
 
 
 def test_intervals_are_whole_steps_and_at_least_one():
@@ -88,8 +92,8 @@ def test_intervals_are_whole_steps_and_at_least_one():
         batch={"workers": 4, "images_per_worker": 16},
         run={"log_every": "1 samples", "evaluate_every": "1 epochs", "stop_after": "3 steps"},
     )
-    assert made.log_every_steps == 1
-    assert made.evaluate_every_steps == 16  # 1000 / 64 = 15.6
+    assert made.first_stage.log_every_steps == 1
+    assert made.first_stage.evaluate_every_steps == 16  # 1000 / 64 = 15.6
     assert made.stop_after_step == 3
     assert plan().stop_after_step == plan().steps
 
@@ -99,12 +103,14 @@ def test_what_is_looked_for_has_steps_of_its_own_or_never():
         batch={"workers": 4, "images_per_worker": 16},
         health={"hosts_every": "3 steps", "replay_every": "1 epochs", "stuck_after": "30 %"},
     )
-    assert (made.hosts_every_steps, made.replay_every_steps) == (3, 16)
+    stage = made.first_stage
+    assert (stage.hosts_every_steps, stage.replay_every_steps) == (3, 16)
     assert made.stuck_after_step == 47  # 3,014 of 10,048 samples are 47.1 steps of 64
-    assert [s for s in range(1, 10) if made.is_due(s, made.hosts_every_steps)] == [3, 6, 9]
+    assert [s for s in range(1, 10) if made.is_due(s, stage.hosts_every_steps)] == [3, 6, 9]
     never = plan(health=dict.fromkeys(("hosts_every", "replay_every", "stuck_after"), ""))
-    assert (never.hosts_every_steps, never.replay_every_steps, never.stuck_after_step) == (0, 0, 0)
-    assert not any(never.is_due(s, never.hosts_every_steps) for s in range(10))
+    stage = never.first_stage
+    assert (stage.hosts_every_steps, stage.replay_every_steps, never.stuck_after_step) == (0, 0, 0)
+    assert not any(never.is_due(s, stage.hosts_every_steps) for s in range(10))
 
 
 def test_the_step_at_which_the_warm_up_is_over():
@@ -195,7 +201,7 @@ def test_every_remedy_for_workers_works():
 
 def test_a_larger_batch_than_the_data_needs_repeat():
     made = plan(batch={"workers": 64, "images_per_worker": 32}, data={"repeat": True})
-    assert made.samples_per_step == 2048
+    assert made.first_stage.samples_per_step == 2048
     assert made.steps == 5
 
 

@@ -29,20 +29,21 @@ def test_devices_share_the_workers_of_every_recipe(devices):
     """The nearest multiple of the devices, and on one device what the scaling chose."""
     for path in PUBLISHED:
         made, chosen = plan(path, devices), load(path, [LAPTOP]).batch.workers
+        first = made.first_stage
         for stage in made.stages:
             assert stage.workers == devices * stage.microbatch * stage.microbatches, path
-        off = abs(made.workers - chosen)
-        if made.span == 1:
-            assert 2 * off <= devices or made.workers == devices, path
+        off = abs(first.workers - chosen)
+        if first.span == 1:
+            assert 2 * off <= devices or first.workers == devices, path
         if devices == 1:
             assert (off, made.rounding) == (0, ""), path
         assert bool(made.rounding) == bool(off), path
-        assert made.config.batch.workers == made.workers  # what config.json and checkpoints hold
+        assert made.config.batch.workers == first.workers  # what config.json and checkpoints hold
 
 
 def test_the_rounding_is_named():
     made = plan(CONFIGS / "fujitsu2019_81920.py", 2)
-    assert (made.workers, made.asked_workers) == (24, 23)
+    assert (made.first_stage.workers, made.asked_workers) == (24, 23)
     assert "batch.workers=24 instead of 23" in made.rounding
 
 
@@ -51,7 +52,7 @@ def test_rounded_workers_can_be_asked_for_on_other_devices():
     path = CONFIGS / "fujitsu2019_81920.py"
     two, one = plan(path, 2), plan(path, 1, ("batch.workers", "24"))
     assert two.config == one.config
-    assert two.norm_momentum == one.norm_momentum
+    assert two.first_stage.norm_momentum == one.first_stage.norm_momentum
 
 
 def test_workers_of_stages_are_rounded_too():

@@ -355,7 +355,7 @@ def test_our_point_is_derived_as_it_says():
     assert point["Epochs to converge"] == [round(epochs + moved, 2) for epochs in nearest]
     plan = record_plan()
     optimizer, wanted = plan.config.optimizer, point["Hyperparams"]
-    assert point["BS"] == plan.samples_per_step
+    assert point["BS"] == plan.first_stage.samples_per_step
     assert wanted["opt_base_learning_rate"] == plan.schedule.peak
     assert wanted["opt_momentum"] == optimizer.momentum
     assert wanted["opt_weight_decay"] == optimizer.weight_decay

@@ -49,7 +49,7 @@ def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
 def test_the_run_says_what_it_needs_without_its_data(trained):
     read = weights.read(trained)
     assert read.classes == tuple("0123456789")
-    assert read.mean == pytest.approx(made(CONFIG).train_source.mean)
+    assert read.mean == pytest.approx(made(CONFIG).first_stage.train_source.mean)
 
 
 def test_a_relative_path_will_do(trained, monkeypatch):

@@ -52,7 +52,7 @@ def test_all_stages_keep_one_account_of_each_split(folder):
         assert later.unreadable[split] is unreadable
         unreadable.connect(lambda name, reason, split=split: told[split].append(name))
     assert [run.unreadable[split].limit for split in told] == [8, 2]
-    first = list(run.train_microbatches(0, 40, patience=None))
+    first = list(run.first_stage.train_microbatches(0, 40, patience=None))
     second = list(later.train_microbatches(40, 80))
     assert [batch.images.shape[1] for batch in (*first, *second)] == [8] * 4 + [12] * 4
     for stage in run.stages:
@@ -67,9 +67,9 @@ def test_all_stages_keep_one_account_of_each_split(folder):
 
 def test_more_than_the_limit_stop_feed_and_evaluation(folder):
     run = made(folder, 0.04)  # of 20 examples a tenth is allowed in any case
-    assert len(list(run.train_microbatches(0, 40))) == 4
+    assert len(list(run.first_stage.train_microbatches(0, 40))) == 4
     with pytest.raises(DataError, match=r"^validation: 1 of 6 examples"):
-        list(run.validation_batches())
+        list(run.first_stage.validation_batches())
     none = made(folder, 0.0)
     with pytest.raises(DataError, match=r"^train: 1 of 20 .* data\.max_unreadable=0 allows 0"):
-        list(none.train_microbatches(0, 40))
+        list(none.first_stage.train_microbatches(0, 40))

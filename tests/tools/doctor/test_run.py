@@ -112,7 +112,7 @@ def test_other_sets_have_no_checksums():
 
 def test_decoding_against_the_step():
     made = plan(devices=8, processes=2)
-    batch = made.samples_per_step
+    batch = made.first_stage.samples_per_step
     pace = Pace(batch / 8000, "measured")  # 8,000 images/s in all, 4,000 a process
 
     def line(rate):
