@@ -1,6 +1,5 @@
 """What README.md and docs/ name exists: files, commands, recipes, options; and the site builds."""
 
-import ast
 import os
 import re
 import subprocess
@@ -97,30 +96,6 @@ def test_every_option_is_there(page):
     quoted = re.findall(rf"`((?:{SECTIONS})\.(?!{FILES})\w+)(?:=[^`]*)?`", text)
     named = set(flags) | set(quoted)
     assert sorted(named - OPTIONS - {"section.key"}) == []
-
-
-def test_rooms_import_what_the_table_of_contributing_says():
-    text = (ROOT / "docs" / "contributing.md").read_text()
-    told = {
-        room: set(re.findall(r"`(\w+)`", imports))
-        for room, imports in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE)
-    }
-    package = ROOT / "largebatch"
-    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
-    assert told == {room: _imports(package / room) & (rooms - {room}) for room in rooms}
-
-
-def _imports(folder):
-    """Rooms of the package that any module of one imports, inside functions too."""
-    found = set()
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
-            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            names = [before + alias.name for alias in node.names]
-            found |= {name.split(".")[1] for name in names if name.startswith("largebatch.")}
-    return found
 
 
 def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):

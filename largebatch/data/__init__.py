@@ -1,4 +1,4 @@
-"""Sources, sample order, augmentation, and the batches they make; knows no model."""
+"""Data sources, sample order, augmentation, and the feed of microbatches."""
 
 from largebatch.data.augment import Augment
 from largebatch.data.feed import (

@@ -1,4 +1,4 @@
-"""Update rules, the schedules of their rates, and which parameter gets which part of a rule.
+"""Update rules, their schedules, and which kinds of parameter they act on.
 
 The rules are optax transformations that compose in `optax.chain`. They count no steps: the one
 clock of a run is its sample position, which the host owns, so every `update` is given its `rates`,

@@ -1,6 +1,6 @@
-"""What a run leaves behind (metrics, layers, summary) and what a person sees of it.
+"""Console, JSONL log, summary, TensorBoard, MLPerf log and hosted trackers.
 
-This room knows nothing of models, data or JAX: plain Python values go in, files and lines come
+This package knows nothing of models, data or JAX: plain Python values go in, files and lines come
 out. Only process 0 of a run makes trackers and a real console; every other process gets
 `Composite(())` and `Console(quiet=True)`.
 """

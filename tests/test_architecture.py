@@ -1,0 +1,34 @@
+"""The packages' imports: the contracts of pyproject.toml, and the picture that is drawn of them."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def test_packages_import_only_what_is_below_them(capsys):
+    cli = pytest.importorskip("importlinter.cli")
+    with contextlib.chdir(ROOT):
+        failed = cli.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert not failed, capsys.readouterr().out
+
+
+def test_the_picture_shows_the_imports_of_today():
+    pytest.importorskip("grimp")
+    from pages import architecture
+
+    edges = architecture.imports()
+    assert len(edges) <= 12
+    assert architecture.PICTURE.read_text() == architecture.draw(edges)
+
+
+def test_packages_that_import_each_other_are_named():
+    pytest.importorskip("grimp")
+    from pages import architecture
+
+    with pytest.raises(ValueError, match="'a', 'b'"):
+        architecture.levels({"a": {"b"}, "b": {"a"}, "c": set()})
