@@ -92,9 +92,10 @@ def test_the_seeds(record, kept):
         assert seed["top1"] == last.value
         assert seed["epochs"] == last.metadata["epoch_num"]
         assert 0 <= seed["wait_s"] <= seed["train_s"]
-        # Milliseconds are rounded; the rest is printing and writing of rows.
-        on_clock = seed["train_s"] + seed["evaluation_s"]
-        assert 0.5 * seed["clock_s"] < on_clock < seed["clock_s"] + 2e-3
+        # Milliseconds are rounded; the rest is checkpoints, printing and writing of rows.
+        assert seed["train_s"] > 0
+        assert seed["evaluation_s"] > 0
+        assert seed["train_s"] + seed["evaluation_s"] < seed["clock_s"] + 2e-3
     first, second = kept["seeds"]
     assert first["loss"] != second["loss"]
 
