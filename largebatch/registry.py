@@ -48,12 +48,20 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._entries:
             entry = self._entries[name]
             return imported(entry, self.option) if isinstance(entry, str) else entry
-        if is_reference(name):
-            return imported(name, self.option)
-        raise ConfigError(
-            f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or name your own as "
-            "package.module:function"
-        )
+        self.check(name)
+        return imported(name, self.option)
+
+    def check(self, name: str) -> None:
+        """Refuse a name that is neither registered nor a ``package.module:name``; import nothing.
+
+        Raises:
+          ConfigError: with the nearest registered name.
+        """
+        if name not in self._entries and not is_reference(name):
+            raise ConfigError(
+                f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or name your own as "
+                "package.module:function"
+            )
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the registered names."""

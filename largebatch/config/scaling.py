@@ -193,7 +193,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
     # These import JAX, which a recipe that is not shrunk can do without.
-    from largebatch.config.rates import lars_of
+    from largebatch.optim.flavours import lars_of
     from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule

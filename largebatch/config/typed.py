@@ -67,7 +67,7 @@ def unknown_option(key: str, text: str = "") -> str:
       key: the option as it was written.
       text: its value as it was written; empty where there is none.
     """
-    return f"unknown option {values.shown(key)}; {_hint(key, text)}"
+    return f"unknown option {values.shown(key)}; {_hint(key, ' '.join(text.split()))}"
 
 
 def _fields(cls: type) -> dict[str, Any]:

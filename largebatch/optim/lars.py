@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from largebatch.optim.flavours import LarsSettings, lars_settings
+from largebatch.optim.configured import shared, skipping
+from largebatch.optim.flavours import LarsSettings, lars_of, lars_settings
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
@@ -182,3 +183,14 @@ def _norm_of_sum(layers: _Layers, norms: Norms) -> jax.Array:
         place[differ] = norm.size + np.arange(differ.size)
         norm = jnp.concatenate([norm, found])[place]
     return norm
+
+
+def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
+    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    settings = lars_of(options)
+    return lars(
+        settings,
+        nesterov=options.nesterov,
+        trust_mask=skipping(settings.trust_skip),
+        **shared(options, total, settings.decay_skip),
+    )

@@ -21,9 +21,9 @@ from largebatch.cluster.prediction import (
 )
 from largebatch.config import Config, Plan
 from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
-from largebatch.config.rates import lars_of
 from largebatch.errors import ConfigError
 from largebatch.models import Model
+from largebatch.optim.flavours import lars_of
 from largebatch.recipes import ladder
 
 LEAST_SIZE = 96

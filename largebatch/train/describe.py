@@ -15,6 +15,7 @@ from largebatch.tracking.progress import loss_text
 from largebatch.train.build import Run
 from largebatch.train.evaluation import Result
 from largebatch.train.memory import GIB
+from largebatch.train.rules import summary
 
 Rows = list[tuple[str, str]]
 
@@ -26,7 +27,6 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     kind = jax.devices()[0].device_kind
     parameters = sum(bucket.size for bucket in buckets)
     span = "all workers" if plan.span == plan.workers else f"{plan.span} worker(s)"
-    optimizer = config.optimizer
     rows = [
         (
             "model",
@@ -49,11 +49,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ),
         *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
-        (
-            "optimizer",
-            f"{optimizer.title}, momentum {optimizer.momentum:g}, "
-            f"weight decay {optimizer.weight_decay:g}",
-        ),
+        ("optimizer", summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
     rows += [
