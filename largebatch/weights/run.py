@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from largebatch.config import Config, Facts, Plan, freeze, resolve
-from largebatch.data.sources import RECORDS
+from largebatch.data.openers import is_photographs
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
@@ -117,7 +117,9 @@ def checkpoint(path: Path) -> Weights:
             **seen,
             "image_shape": shape,
             # Other sources have nothing to crop.
-            "evaluation_crop": config.data.evaluation_crop if _is_photographs(config) else 1.0,
+            "evaluation_crop": (
+                config.data.evaluation_crop if is_photographs(config.data.source) else 1.0
+            ),
             "resampling": config.data.resampling,
             "origin": str(path),
             "data": config.data.source,
@@ -169,10 +171,6 @@ def _model(config: Config, facts: Facts) -> Model:
         epsilon=config.norm.epsilon,
         blur_pool=config.model.blur_pool,
     )
-
-
-def _is_photographs(config: Config) -> bool:
-    return config.data.source.partition(":")[0] in (*RECORDS, "decoded")
 
 
 def _seen(
