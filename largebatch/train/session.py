@@ -14,6 +14,7 @@ import jax
 from largebatch import tracking
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
+from largebatch.config.recipe_file import label
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.guard import IDLE, Guard, Interrupted
@@ -87,7 +88,7 @@ def run(
         with guard.section("compile"):  # the search for a microbatch compiles
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
-        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
+        console.plan(f"{label(request.recipe)}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
