@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import os
 import sys
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -33,13 +32,14 @@ from largebatch.cluster.collectives import fit_link, ring_s
 from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.planner import gradient_buckets
 from largebatch.config import Plan
+from largebatch.config.communication import WIRE_FORMATS
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
 from largebatch.train.making import model_of
 
 OVERRIDES = True
-WIRES = typing.get_args(typing.get_type_hints(Comm)["wire"])
+WIRES = tuple(WIRE_FORMATS)
 _KIB = 1024
 _FLOAT32 = 4
 
