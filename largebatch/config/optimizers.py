@@ -51,6 +51,7 @@ OPTIMIZERS: Registry[Rule] = Registry(
             ("second_momentum", "epsilon", "rmsprop_rate", "nesterov"),
         ),
     },
+    own="package.module:function, one of optax as optax:adamw",
 )
 """Our own rules. Any other is the ``package.module:factory`` of an optax transformation."""
 

@@ -44,7 +44,8 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         weight_decay=rule.weight_decay,
         decay=decay,
         decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
-        momentum=rule.momentum,
+        # A factory of an optax transformation has a momentum of its own.
+        momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
         momentum_at_peak=rule.momentum_at_peak or None,
         corrected=placement == "inside_corrected",
         blend=_blend(config, at),

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from largebatch import optim
-from largebatch.config import Facts, freeze, resolve
+from largebatch.config import Facts, freeze, load, resolve
 from largebatch.config.optimizers import parse_options
 from largebatch.errors import ConfigError
 from largebatch.optim.adapter import factory_of
@@ -263,3 +263,18 @@ def test_rules_that_look_at_whole_arrays_are_not_sharded(name, options):
     optimizer_of(freeze({"optimizer": optimizer}))
     with pytest.raises(ConfigError, match=r"optimizer\.update=sharded.*replicated"):
         optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}))
+
+
+def test_a_recipe_that_is_shrunk_takes_another_optimizer():
+    overrides = {
+        "run.scale_to": "laptop",
+        "optimizer.name": "optax:adamw",
+        "optimizer.weight_decay": "0.1",
+    }
+    resets = {"flavour": "mlperf", "momentum": "0.9", "nesterov": "false"}
+    resets |= dict.fromkeys(("trust_coefficient", "epsilon", "trust_skip", "rate"), "auto")
+    overrides |= {f"optimizer.{name}": text for name, text in resets.items()}
+    config = load("fujitsu2019_81920", [*overrides.items()])
+    plan = resolve(config, Facts(1437, 360, 10, (8, 8, 1), devices=1))
+    assert plan.rates(3).momentum == 0
+    optimizer_of(config)
