@@ -13,6 +13,7 @@ from pathlib import Path
 from largebatch.cli import Overrides, Parser
 from largebatch.config import load
 from largebatch.config.checks import check_ranges
+from largebatch.config.recipe_file import label
 from largebatch.fault_tolerance import Guard, exit_code, leave
 from largebatch.training.request import Request, check
 
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> None:
     check_ranges(config)
     request = Request(
         recipe=flags.config,
-        workdir=flags.workdir or Path("runs") / flags.config.stem,
+        workdir=flags.workdir or Path("runs") / label(flags.config),
         overrides=tuple(overrides),
         resume=flags.resume,
         dry_run=flags.dry_run,

@@ -18,14 +18,22 @@ class Registry(Mapping[str, T], Generic[T]):
     for entries that bring heavy packages.
     """
 
-    def __init__(self, option: str, entries: Mapping[str, T | str] | None = None) -> None:
+    def __init__(
+        self,
+        option: str,
+        entries: Mapping[str, T | str] | None = None,
+        *,
+        own: str = "package.module:function",
+    ) -> None:
         """Make a registry.
 
         Args:
           option: the option that selects an entry, for messages: ``optimizer.name``.
           entries: the first entries.
+          own: how users name an object of their own, for messages.
         """
         self.option = option
+        self._own = own
         self._entries: dict[str, T | str] = dict(entries or {})
 
     def register(self, name: str, entry: T) -> T:
@@ -48,12 +56,20 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._entries:
             entry = self._entries[name]
             return imported(entry, self.option) if isinstance(entry, str) else entry
-        if is_reference(name):
-            return imported(name, self.option)
-        raise ConfigError(
-            f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or name your own as "
-            "package.module:function"
-        )
+        self.check(name)
+        return imported(name, self.option)
+
+    def check(self, name: str) -> None:
+        """Refuse a name that is neither registered nor a ``package.module:name``; import nothing.
+
+        Raises:
+          ConfigError: with the nearest registered name.
+        """
+        if name not in self._entries and not is_reference(name):
+            raise ConfigError(
+                f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or name your own as "
+                f"{self._own}"
+            )
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the registered names."""

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from largebatch.cli import Overrides, Parser
 from largebatch.config import load
+from largebatch.config.recipe_file import label
 from largebatch.config.scaling import Scale
 from largebatch.fault_tolerance import exit_code, leave
 from largebatch.files import check_parent, write_json
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str]) -> list[Line]:
     )
     first = jax.process_index() == 0
     request = Request(
-        workdir=flags.workdir or Path("runs") / flags.config.stem,
+        workdir=flags.workdir or Path("runs") / label(flags.config),
         devices=flags.devices,
         full=flags.full,
         measure_step=flags.measure_step,

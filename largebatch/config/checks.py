@@ -5,11 +5,11 @@ from largebatch.config.facts import Facts
 from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage
+from largebatch.config.trackers import TRACKERS
 from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """So that a sample position fits any integer on a device."""
-_TRACKERS = ("wandb", "mlflow")
 _MAX_SEED = 2**31  # it travels to the devices as int32
 
 
@@ -30,8 +30,7 @@ def check_ranges(config: Config) -> None:
         ):
             raise ConfigError(f"{key}={value} must be {within}")
     for name in config.run.trackers:
-        if name not in _TRACKERS:
-            raise ConfigError(f"run.trackers={name} is not one of {', '.join(_TRACKERS)}")
+        TRACKERS.check(name)
     if config.run.seed >= _MAX_SEED:
         raise ConfigError(f"run.seed={config.run.seed} must be below {_MAX_SEED}")
 

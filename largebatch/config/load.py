@@ -1,8 +1,9 @@
 """From a recipe file and command-line overrides to one checked, frozen ``Config``."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,8 +13,9 @@ from largebatch.config.options import replaced
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
 from largebatch.config.schema import Config
-from largebatch.config.typed import freeze, override
-from largebatch.errors import ConfigError
+from largebatch.config.typed import freeze, override, read, reference
+from largebatch.config.values import shown
+from largebatch.errors import ConfigError, one_line
 
 _SCALE = ("run.scale_to", "run.scale_length")
 
@@ -30,15 +32,45 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
 
     The file is Python with a ``get_config()`` that returns ``default_config()`` changed.
 
+    Args:
+      path: a file or a name in ``configs/``; ``RECIPE:ARGUMENT`` calls ``get_config("ARGUMENT")``.
+      overrides: (section.key, text), later ones over earlier ones.
+
     Raises:
       ConfigError: no such file; it raises; an option is unknown or has a wrong value; or the
         training was shortened and the recipe's warm-up no longer fits into it.
     """
     found, _ = execute(Path(path))
-    recipe = freeze(found)
+    recipe = frozen(found, overrides)
     config = adjusted(recipe, overrides)
     check_length(recipe, config, overrides)
     return config
+
+
+def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
+    """Return the typed form of what a recipe returned.
+
+    Args:
+      found: the recipe's configuration. Overrides of options that are ``FieldReference`` are set
+        in it, as ml_collections does, so that everything that refers to them follows.
+      overrides: what the command line gives; other options in it are not looked at.
+
+    Raises:
+      ConfigError: an option is unknown, has a wrong value, or is a placeholder without one.
+    """
+    for key, text in overrides:
+        section, _, name = key.partition(".")
+        chosen = found.get(section)
+        if reference(chosen, name) is not None:
+            value = read(key, text)
+            try:
+                chosen[name] = value
+            except TypeError as error:
+                raise ConfigError(
+                    f"{key}={shown(text)}: the recipe's reference takes another type "
+                    f"({one_line(error)}); give a value of that type"
+                ) from error
+    return freeze(found)
 
 
 def adjusted(config: Config, overrides: Sequence[tuple[str, str]]) -> Config:

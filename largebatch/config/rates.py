@@ -4,37 +4,17 @@ import re
 from collections.abc import Callable
 
 from largebatch.config import durations
+from largebatch.config.optimizers import OPTIMIZERS, check_rule, parse_options
 from largebatch.config.schema import Config
-from largebatch.config.sections import Optimizer
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
-from largebatch.optim.flavours import LarsSettings, lars_settings
+from largebatch.optim.adapter import factory_of
+from largebatch.optim.flavours import lars_of
 from largebatch.optim.rates import Blend, RateSchedule
 from largebatch.optim.schedules import Points, Schedule, peak_rate
 
 _POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
 _CUBIC_EPOCHS = 10  # Fujitsu's arctangent has (x in epochs)³ / 1,000
-
-
-def lars_of(options: Optimizer) -> LarsSettings:
-    """LARS as the flavour has it, with what the options choose otherwise.
-
-    Raises:
-      ConfigError: choices that contradict each other.
-    """
-    return lars_settings(
-        options.flavour,
-        denominator=options.denominator,
-        denominator_decay=options.denominator_decay,
-        epsilon=options.epsilon,
-        trust_coefficient=options.trust_coefficient,
-        rate=options.rate,
-        zero_norm=options.zero_norm,
-        rate_clip=options.rate_clip,
-        trust_clip=options.trust_clip,
-        trust_skip=options.trust_skip,
-        decay_skip=options.decay_skip,
-    )
 
 
 def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> RateSchedule:
@@ -64,7 +44,8 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         weight_decay=rule.weight_decay,
         decay=decay,
         decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
-        momentum=rule.momentum,
+        # A factory of an optax transformation has a momentum of its own.
+        momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
         momentum_at_peak=rule.momentum_at_peak or None,
         corrected=placement == "inside_corrected",
         blend=_blend(config, at),
@@ -132,18 +113,9 @@ def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
 
 def _check(config: Config) -> None:
     rule, chosen = config.optimizer, config.schedule
-    if rule.name in ("lamb", "rmsprop_sgd") and rule.rate != "auto":
-        raise ConfigError(
-            f"optimizer.rate={rule.rate} does not fit optimizer.name={rule.name}; set it to auto"
-        )
-    if rule.name == "lamb" and rule.nesterov:
-        raise ConfigError(
-            "optimizer.nesterov=true does not fit optimizer.name=lamb; set it to false"
-        )
-    if rule.decay == "decoupled" and rule.name != "sgd":
-        raise ConfigError(
-            f"optimizer.decay=decoupled does not fit optimizer.name={rule.name}; use sgd or coupled"
-        )
+    check_rule(rule)
+    if rule.name not in OPTIMIZERS:
+        _check_factory(config)
     if rule.decay == "decoupled" and chosen.weight_decay != "constant":
         raise ConfigError(
             "optimizer.decay=decoupled follows the learning rate already; set "
@@ -153,4 +125,29 @@ def _check(config: Config) -> None:
         raise ConfigError(
             f"schedule.weight_decay_warmup={chosen.weight_decay_warmup!r} has no meaning for "
             "schedule.weight_decay=constant; empty it or set that to follow"
+        )
+
+
+def _check_factory(config: Config) -> None:
+    """Refuse options of decay that a factory of an optax transformation has no parameters for."""
+    rule = config.optimizer
+    factory = factory_of(rule.name, parse_options(rule.options))
+    if rule.decay_skip != "auto" and not factory.mask_parameter:
+        raise ConfigError(
+            f"optimizer.decay_skip: {rule.name} has no parameter mask; use "
+            "--config.optimizer.decay_skip=auto, which decays all parameters there"
+        )
+    if factory.takes_decay:
+        return
+    default = type(rule)().weight_decay
+    if rule.weight_decay not in (0, default):
+        raise ConfigError(
+            f"optimizer.weight_decay={rule.weight_decay:g}: {rule.name} has no parameter "
+            "weight_decay; use --config.optimizer.weight_decay=0, or "
+            f"--config.loss.l2={rule.weight_decay:g} for a term of the loss"
+        )
+    if config.schedule.weight_decay != "constant":
+        raise ConfigError(
+            f"schedule.weight_decay={config.schedule.weight_decay}: optimizer.name={rule.name} "
+            "has no parameter weight_decay; use constant"
         )

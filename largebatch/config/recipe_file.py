@@ -1,7 +1,12 @@
-"""A recipe is a Python file with a ``get_config()``."""
+"""A recipe is a Python file with a ``get_config()``, or a ``get_config(argument)``.
+
+Where a recipe is named, ``RECIPE:ARGUMENT`` passes an argument, as the config flags of
+ml_collections do. A path with its argument travels as one path.
+"""
 
 import difflib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -18,7 +23,29 @@ from largebatch.registry import add_directory
 
 # A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_ARGUMENT = re.compile(r"(.+?\.py):(.*)|([\w-]{2,}):((?!/).*)", re.DOTALL)
 _FEW = 3  # recipes that a hint names
+
+
+def split_argument(name: str | Path) -> tuple[str, str | None]:
+    """Return a recipe's path or bare name, and the argument behind its colon or None.
+
+    Args:
+      name: ``configs/x.py``, ``configs/x.py:ARGUMENT``, ``x`` or ``x:ARGUMENT``. A file of the
+        whole name has no argument.
+    """
+    match = _ARGUMENT.fullmatch(str(name))
+    if match is None or Path(name).is_file():
+        return str(name), None
+    file, argument = match.groups()[:2] if match[1] else match.groups()[2:]
+    return file, argument
+
+
+def label(path: Path) -> str:
+    """Return the name of a recipe for people and directories: ``x``, or ``x_ARGUMENT``."""
+    file, argument = split_argument(path)
+    words = [Path(file).stem, re.sub(r"[^\w=.,+-]+", "_", argument or "")]
+    return "_".join(filter(None, words))
 
 
 def find(name: str | Path) -> Path:
@@ -28,8 +55,21 @@ def find(name: str | Path) -> Path:
     unchanged, for `execute` to refuse with a hint.
 
     Args:
-      name: a path, or a name such as ``digits``: ``configs/digits.py`` here or in the checkout.
+      name: a path, or a name such as ``digits``: ``configs/digits.py`` here or in the checkout;
+        with an argument behind a colon or without.
+
+    Raises:
+      ConfigError: the argument has a form that a path does not keep.
     """
+    file, argument = split_argument(name)
+    if argument is not None:
+        found = f"{find(file)}:{argument}"
+        if str(Path(found)) != found:
+            raise ConfigError(
+                f"--config={name}: the recipe's argument {argument!r} has empty or '.' parts "
+                "between slashes; write it without them"
+            )
+        return Path(found)
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -48,12 +88,14 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
     """Run a recipe; what its ``get_config()`` returns, and the module.
 
     Args:
-      path: a file, or a bare name as of `find`.
+      path: a file, or a bare name as of `find`; with an argument behind a colon or without.
 
     Raises:
-      ConfigError: no such file, or it raises, with the line; or it has no configuration.
+      ConfigError: no such file, or it raises, with the line; it has no configuration; or it needs
+        an argument and none is given, or the other way round.
     """
-    path = find(path)
+    file, argument = split_argument(path)
+    path = find(file)
     _check_local(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -66,7 +108,8 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
             raise ConfigError(
                 f"{path} has no get_config(); add one that returns default_config() changed"
             )
-        result = module.get_config()
+        _check_argument(path, module.get_config, argument)
+        result = module.get_config(*([] if argument is None else [argument]))
     except ConfigError:
         raise
     except SyntaxError as error:
@@ -87,6 +130,23 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
             f"{path}: get_config() returned {type(result).__name__}, not a configuration"
         )
     return result, module
+
+
+def _check_argument(path: Path, function: Any, argument: str | None) -> None:
+    """Raises a ConfigError unless the recipe takes the argument that is given, if one is."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p.name for p in positional if p.default is p.empty]
+    if argument is None and needed:
+        raise ConfigError(
+            f"{path}: get_config({needed[0]}) needs an argument; write --config={path}:"
+            f"{needed[0].upper()}"
+        )
+    takes = positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if argument is not None and not takes:
+        raise ConfigError(
+            f"{path}: get_config() takes no argument, got {argument!r}; write --config={path}"
+        )
 
 
 def _check_local(path: Path) -> None:

@@ -193,7 +193,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
     # These import JAX, which a recipe that is not shrunk can do without.
-    from largebatch.config.rates import lars_of
+    from largebatch.optim.flavours import lars_of
     from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule
@@ -212,7 +212,8 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
     changes |= {"schedule.peak": peak * rate, "schedule.per_256": 0.0}
     for key in ("end", "warmup_start"):
         changes[f"schedule.{key}"] = getattr(schedule, key) * rate
-    changes["optimizer.rmsprop_rate"] = config.optimizer.rmsprop_rate * target.rate
+    if config.optimizer.name == "rmsprop_sgd":
+        changes["optimizer.rmsprop_rate"] = config.optimizer.rmsprop_rate * target.rate
     return changes
 
 

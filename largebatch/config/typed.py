@@ -5,13 +5,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from largebatch.config import values
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
 from largebatch.config.synonyms import advice
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.errors import ConfigError, did_you_mean, one_line
 
 _FEW = 3  # options that a hint names
 _MISSPELLED = 0.85  # the same for a name with its section
@@ -41,8 +41,9 @@ def freeze(config: Mapping[str, Any]) -> Config:
         for key in chosen:
             if key not in known:
                 raise ConfigError(unknown_option(f"{section}.{key}"))
+        found = {key: _value(chosen, key, f"{section}.{key}") for key in chosen}
         built[section] = sections[section](
-            **{key: values.check(known[key], v, f"{section}.{key}") for key, v in chosen.items()}
+            **{key: values.check(known[key], v, f"{section}.{key}") for key, v in found.items()}
         )
     return Config(**built)
 
@@ -53,11 +54,53 @@ def override(config: Config, key: str, text: str) -> Config:
     Raises:
       ConfigError: an unknown option, or a text that does not read as its type.
     """
+    return replaced(config, {key: read(key, text)})
+
+
+def read(key: str, text: str) -> Any:
+    """Return the value that ``text`` stands for, of the option ``section.key``.
+
+    Raises:
+      ConfigError: as of `override`.
+    """
     section, _, name = key.partition(".")
     known = _fields(_fields(Config).get(section, object))
     if name not in known:
         raise ConfigError(unknown_option(key, text))
-    return replaced(config, {key: values.read(known[name], text, key)})
+    return values.read(known[name], text, key)
+
+
+def reference(chosen: Any, name: str) -> FieldReference | None:
+    """Return the reference that an option of a section holds, or None.
+
+    Args:
+      chosen: the section.
+      name: of the option.
+    """
+    if not isinstance(chosen, ConfigDict):
+        return None
+    value = dict(chosen.items(preserve_field_references=True)).get(name)
+    return value if isinstance(value, FieldReference) else None
+
+
+def _value(chosen: Mapping[str, Any] | ConfigDict, name: str, key: str) -> Any:
+    """The value of an option, of what it refers to if it is a reference."""
+    found = reference(chosen, name)
+    if found is None:
+        return chosen[name]
+    try:
+        value = found.get()
+    except Exception as error:  # of arithmetic on what has no value, or has another type
+        raise ConfigError(
+            f"{key}: its reference has no value ({one_line(error)}); set what it depends on "
+            "in the recipe or on the command line"
+        ) from error
+    if value is None:
+        raise ConfigError(
+            f"{key} has no value: it is a placeholder, or computed from one; use "
+            f"--config.{key}=VALUE, or set it in the recipe"
+        )
+    return value
 
 
 def unknown_option(key: str, text: str = "") -> str:
@@ -67,7 +110,7 @@ def unknown_option(key: str, text: str = "") -> str:
       key: the option as it was written.
       text: its value as it was written; empty where there is none.
     """
-    return f"unknown option {values.shown(key)}; {_hint(key, text)}"
+    return f"unknown option {values.shown(key)}; {_hint(key, ' '.join(text.split()))}"
 
 
 def _fields(cls: type) -> dict[str, Any]:

@@ -129,6 +129,32 @@ class Picture:
         return image or _open(self._data)
 
 
+class Pixels:
+    """A decoded picture, with what `Picture` has.
+
+    Attributes:
+        height: Pixels.
+        width: Likewise.
+    """
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        """Take uint8 (height, width, 3)."""
+        self._pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+
+    def view(
+        self,
+        box: Box,
+        size: tuple[int, int],
+        resampling: Resampling,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Resize a box of the picture; as of `Picture.view`."""
+        top, left, height, width = box
+        part = self._pixels[top : top + height, left : left + width]
+        return resize(part, size, resampling, out=out)
+
+
 def reduction(box: Box, size: tuple[int, int], resampling: Resampling) -> int:
     """How much smaller than stored a box may be decoded: 1, 2, 4 or 8.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from largebatch.data.boxes import centre_boxes, random_boxes
-from largebatch.data.images import Picture, Resampling, UndecodableError, decode
+from largebatch.data.images import Picture, Pixels, Resampling, UndecodableError, decode
 from largebatch.data.records import Records
 from largebatch.data.sources import SourceOptions
 from largebatch.data.unreadable import IncompleteReadError
@@ -22,14 +22,11 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 class Photos:
     """`Records` decoded, cropped and resized: a `CroppingSource` and a `FallibleSource`."""
 
-    mean = MEAN
-    std = STD
-
     def __init__(self, records: Records, options: SourceOptions) -> None:
         """Reads nothing yet.
 
         Args:
-            records: The encoded pictures.
+            records: The encoded pictures; may have a `mean` and `std` of their own.
             options: Size of the result, boxes and resampling.
 
         Raises:
@@ -40,6 +37,8 @@ class Photos:
         self._options = options
         self.name = records.name
         self.classes = records.classes
+        self.mean = tuple(getattr(records, "mean", MEAN))
+        self.std = tuple(getattr(records, "std", STD))
         side = options.image_size or DEFAULT_SIZE
         self.image_shape = (side, side, 3)
 
@@ -100,11 +99,12 @@ class Photos:
 
     def _open(self, ids: np.ndarray) -> "_Opened":
         contents, labels = self._records.read(ids)
-        pictures: list[Picture | None] = []
+        pictures: list[Picture | Pixels | None] = []
         spoilt: dict[int, str] = {}  # an exception would keep alive all that was being read
         for row, content in enumerate(contents):
             try:
-                pictures.append(Picture(content))
+                raw = isinstance(content, np.ndarray)
+                pictures.append(Pixels(content) if raw else Picture(content))
             except UndecodableError as error:
                 pictures.append(None)
                 spoilt[row] = str(error)
@@ -146,7 +146,7 @@ class Photos:
 class _Opened(NamedTuple):
     """Pictures whose headers have been read."""
 
-    pictures: list[Picture | None]
+    pictures: list[Picture | Pixels | None]
     sizes: np.ndarray
     """int64 (b, 2)."""
     labels: np.ndarray

@@ -1,13 +1,12 @@
-"""What a data source is, and the registry of those that `open_source` knows."""
+"""What a data source is; `openers` opens them."""
 
-import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from largebatch.errors import ConfigError, DataError, did_you_mean
+from largebatch.errors import ConfigError, DataError
 
 Split = Literal["train", "validation"]
 
@@ -219,60 +218,3 @@ def stored_source(source: Source) -> StoredSource:
             "use data.crops=host or data.source=decoded:PATH"
         )
     return source
-
-
-# Scheme -> "module:function", imported when it is asked for: readers bring heavy libraries. The
-# function is called as opener(spec, split, options), spec being "scheme" or "scheme:rest".
-REGISTRY: dict[str, str] = {
-    "digits": "largebatch.data.digits:open_digits",
-    "synthetic": "largebatch.data.synthetic:open_synthetic",
-    "decoded": "largebatch.data.decoded:open_decoded",
-}
-# The same for openers that return `Records`, which are then decoded and cropped by `Photos`.
-RECORDS: dict[str, str] = {
-    "tfds": "largebatch.data.tfds:open_tfds",
-    "folder": "largebatch.data.folder:open_folder",
-    "arrayrecord": "largebatch.data.array_record:open_array_record",
-}
-
-
-def _known(what: str, name: str, names: Iterable[str]) -> None:
-    """Raises a DataError with the nearest match unless `name` is one of `names`."""
-    names = sorted(names)
-    if name not in names:
-        raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
-
-
-def open_source(spec: str, split: Split, options: SourceOptions | None = None) -> Source:
-    """Opens one split of a data source.
-
-    Args:
-        spec: `scheme` or `scheme:rest`, e.g. `digits` or `tfds:imagenet2012`.
-        split: `train` or `validation`.
-        options: What it is to deliver; None is its own sizes.
-
-    Returns:
-        The split.
-
-    Raises:
-        ConfigError: An option is out of range.
-        DataError: The source or the split is unknown, absent or not of the size asked for.
-    """
-    options = options or SourceOptions()
-    scheme = spec.partition(":")[0]
-    _known("data.source", scheme, REGISTRY.keys() | RECORDS.keys())
-    _known("split", split, get_args(Split))
-    for field in ("image_size", "examples", "classes"):
-        if getattr(options, field) < 0:
-            raise DataError(
-                f"data.{field} is {getattr(options, field)}; use 0 for the source's own"
-            )
-    if scheme in REGISTRY:
-        return pkgutil.resolve_name(REGISTRY[scheme])(spec, split, options)
-    from largebatch.data.photos import Photos  # brings the image libraries
-
-    records = pkgutil.resolve_name(RECORDS[scheme])(spec, split, options)
-    check_sizes(spec, options, classes=len(records.classes))
-    if split == "train":
-        check_sizes(spec, options, examples=len(records))
-    return Photos(records, options)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from largebatch.config import Plan
+from largebatch.config.communication import WIRE_FORMATS
 from largebatch.errors import HealthError
 
 PyTree = Any
@@ -227,7 +228,7 @@ class Health:
     def _wider(self) -> list[str]:
         """What keeps large numbers from being infinite, where a format of small range is in use."""
         config, scale = self._plan.config, self._plan.first_stage.loss_scale
-        wire, dtype = config.comm.wire == "float16", config.model.dtype == "float16"
+        wire, dtype = WIRE_FORMATS[config.comm.wire].narrow, config.model.dtype == "float16"
         return [
             *(["set comm.wire=bfloat16"] if wire else []),
             *(["set model.dtype=bfloat16"] if dtype else []),

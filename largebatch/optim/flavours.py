@@ -110,3 +110,17 @@ def lars_settings(flavour: str, **chosen: Any) -> LarsSettings:
         )
     given = {name: value for name, value in chosen.items() if value not in (None, "auto")}
     return dataclasses.replace(FLAVOURS[flavour], **given)
+
+
+def lars_of(options: Any) -> LarsSettings:
+    """Return the settings that the section ``optimizer`` chooses.
+
+    Args:
+        options: Has ``flavour`` and, under the same name, every setting; 'auto' as the flavour
+            has it.
+
+    Raises:
+        ConfigError: Settings that contradict each other.
+    """
+    names = [field.name for field in dataclasses.fields(LarsSettings)]
+    return lars_settings(options.flavour, **{name: getattr(options, name) for name in names})

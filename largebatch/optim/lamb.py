@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from largebatch.optim.configured import chosen, shared, skipping
 from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
@@ -109,3 +110,13 @@ def lamb(
         return descend(steps, params), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
+    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    return lamb(
+        second_momentum=chosen(options.second_momentum, 0.999),
+        epsilon=chosen(options.epsilon, 1e-6),
+        trust_mask=skipping(options.trust_skip),
+        **shared(options, total, options.decay_skip),
+    )

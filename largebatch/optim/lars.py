@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from largebatch.optim.flavours import LarsSettings, lars_settings
+from largebatch.optim.configured import shared, skipping
+from largebatch.optim.flavours import LarsSettings, lars_of, lars_settings
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
@@ -64,7 +65,6 @@ class _Layers(NamedTuple):
 
 
 def lars(
-    settings: LarsSettings | None = None,
     *,
     flavour: str = "mlperf",
     nesterov: bool = False,
@@ -81,16 +81,14 @@ def lars(
     it is up to the host.
 
     Args:
-        settings: Which LARS; None for that of `flavour` and `chosen`. Kinds to skip are not looked
-            at here.
-        flavour: As of `lars_settings`.
+        flavour: Which LARS, as of `lars_settings`.
         nesterov: Nesterov momentum, as TensorFlow and optax define it.
         trust_mask: Parameters that have a trust ratio; the others use 1, whether decayed or not.
         decay_mask: Parameters that are decayed. For the others wd is 0 everywhere, in the
             denominator too.
         layout: How norms are computed.
         total: Where a device holds parts of arrays only, see `norms_in`.
-        chosen: As of `lars_settings`.
+        chosen: Settings of it, as of `lars_settings`; kinds to skip are not looked at here.
 
     Returns:
         A transformation with a `LarsState`.
@@ -98,7 +96,7 @@ def lars(
     Raises:
         ConfigError: An unknown flavour or layout, or settings that contradict each other.
     """
-    made = lars_settings(flavour, **chosen) if settings is None else settings
+    made = lars_settings(flavour, **chosen)
     norms = norms_in(layout, total)
 
     def init(params: PyTree) -> LarsState:
@@ -182,3 +180,15 @@ def _norm_of_sum(layers: _Layers, norms: Norms) -> jax.Array:
         place[differ] = norm.size + np.arange(differ.size)
         norm = jnp.concatenate([norm, found])[place]
     return norm
+
+
+def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
+    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    settings = lars_of(options)
+    return lars(
+        flavour=options.flavour,
+        **vars(settings),
+        nesterov=options.nesterov,
+        trust_mask=skipping(settings.trust_skip),
+        **shared(options, total, settings.decay_skip),
+    )

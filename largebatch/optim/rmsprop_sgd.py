@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from largebatch.optim.configured import chosen, shared
 from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
@@ -114,3 +115,14 @@ def rmsprop_sgd(
         return descend(steps, params), RmspropSgdState(velocity, second, report)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
+    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    return rmsprop_sgd(
+        second_momentum=chosen(options.second_momentum, 0.99),
+        rmsprop_rate=options.rmsprop_rate,
+        epsilon=chosen(options.epsilon, 1e-8),
+        nesterov=options.nesterov,
+        **shared(options, total, options.decay_skip),
+    )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from largebatch.optim.configured import shared
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
@@ -98,3 +99,13 @@ def sgd(
         return descend(steps, params), SgdState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
+    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    return sgd(
+        nesterov=options.nesterov,
+        inside=options.rate in ("inside", "inside_corrected"),
+        decoupled=options.decay == "decoupled",
+        **shared(options, total, options.decay_skip),
+    )

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import jax
 
-from largebatch.config.sections.batch import FORMAT_BYTES
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.models import Model
@@ -135,7 +134,7 @@ def estimate(
       dtype: of convolutions and activations.
     """
     layers = _resnet_backward(parameters, image_shape)
-    itemsize = FORMAT_BYTES[dtype]
+    itemsize = jax.numpy.dtype(dtype).itemsize
 
     def seconds(path: str, shape: tuple[int, ...]) -> float:
         layer = layers[path]

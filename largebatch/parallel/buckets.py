@@ -9,6 +9,8 @@ ready.
 import dataclasses
 from collections.abc import Sequence
 
+from largebatch.config.communication import SCHEMES
+
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
@@ -31,8 +33,8 @@ def plan_buckets(
 
     Args:
       parameters: (path, elements) in the order of the forward pass.
-      scheme: ``bucket``; or for comparison ``leaf``, one bucket a parameter, and ``tree``, one
-        for all.
+      scheme: of `SCHEMES`: ``bucket``; or for comparison ``leaf``, one bucket a parameter, and
+        ``tree``, one for all.
       least_bytes: a bucket is closed as soon as it has this many bytes on the wire; only the one
         that backward fills last, that of the first layers, may be smaller.
       itemsize: bytes of an element on the wire.
@@ -40,7 +42,7 @@ def plan_buckets(
     Returns:
       Buckets in the order in which backward completes them; every parameter is in exactly one.
     """
-    least = {"bucket": least_bytes / itemsize, "leaf": 0, "tree": float("inf")}[scheme]
+    least = SCHEMES[scheme].least(least_bytes / itemsize)
     buckets, pending = [], []
     for path, size in reversed(parameters):
         pending.append((path, size))

@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
+from largebatch.config.communication import WIRE_FORMATS
 from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket
 from largebatch.parallel.mesh import AXES
@@ -62,8 +63,8 @@ def reduce_gradients_in_backward(
       params: path to array.
       buckets: the plan; covers ``params`` exactly.
       accumulated: for each bucket the flat sum of this device's earlier gradients, or None.
-      wire: ``float32`` reduces in the gradients' own type; ``bfloat16`` rounds each device's sum to
-        bfloat16 for the wire and widens the result again.
+      wire: of `WIRE_FORMATS`: ``float32`` reduces in the gradients' own type; ``bfloat16`` rounds
+        each device's sum to bfloat16 for the wire and widens the result again.
     """
     hooked = {}
     # Autodiff transposes in reverse: what is hooked last is reduced first, as it is complete first.
@@ -95,8 +96,7 @@ def _reduced_backward(
     flat = flatten(gradients)
     if held is not None:
         flat = flat + held
-    on_wire = flat if wire == "float32" else flat.astype(wire)
-    total = jax.lax.psum(on_wire, AXES).astype(flat.dtype)
+    total = jax.lax.psum(_on_wire(flat, wire), AXES).astype(flat.dtype)
     return _unflatten(total, gradients), None if held is None else jnp.zeros_like(held)
 
 
@@ -158,7 +158,7 @@ def _scattered_backward(
     if held is not None:
         gradients = _unflatten(flatten(gradients) + held, gradients)
     parts = jnp.concatenate([shards.cut(g, _devices()) for g in gradients], axis=1)
-    on_wire = parts if wire == "float32" else parts.astype(wire)
+    on_wire = _on_wire(parts, wire)
     own = jax.lax.psum_scatter(on_wire, AXES, scatter_dimension=0, tiled=True).astype(parts.dtype)
     return zeros, _columns(own, gradients), None if held is None else jnp.zeros_like(held)
 
@@ -189,6 +189,12 @@ def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
         return shards.join(jax.lax.all_gather(part, AXES, axis=0, tiled=True), whole.shape)
 
     return jax.tree.map(gathered, parts, like)
+
+
+def _on_wire(gradients: jax.Array, wire: str) -> jax.Array:
+    """Gradients in a format of `WIRE_FORMATS`."""
+    dtype = WIRE_FORMATS[wire].dtype
+    return gradients.astype(dtype) if dtype else gradients
 
 
 def _devices() -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jax
 
+from largebatch.config.communication import SCHEMES
 from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
@@ -37,26 +38,25 @@ class Option:
     name: str
     value: str
     why: str
-    schemes: tuple[str, ...] = ("bucket", "leaf", "tree")
-    """Values of ``comm.allreduce`` that it is for."""
+    separates: bool = False
+    """It is for values of ``comm.allreduce`` whose reductions are kept apart only."""
     deterministic: bool = False
     """It is for ``run.deterministic`` only."""
 
 
-_SEPARATE = ("bucket", "leaf")
 TABLE: Mapping[str, tuple[Option, ...]] = {
     "cuda": (
         Option(
             "xla_gpu_all_reduce_combine_threshold_bytes",
             "1",
             "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
-            _SEPARATE,
+            separates=True,
         ),
         Option(
             "xla_gpu_reduce_scatter_combine_threshold_bytes",
             "1",
             "the same for optimizer.update=sharded",
-            _SEPARATE,
+            separates=True,
         ),
         Option(
             "xla_gpu_enable_latency_hiding_scheduler",
@@ -87,7 +87,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "xla_jf_crs_combiner_threshold_count",
             "1",
             "keeps the buckets apart; by default they are merged and wait for the last",
-            _SEPARATE,
+            separates=True,
         ),
     ),
     # The CPU's compiler merges them whatever it is told, and has one thread to do it all.
@@ -115,10 +115,11 @@ def platform_of(device: jax.Device) -> str:
 
 def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -> dict[str, str]:
     """Our options for a platform, ``comm.allreduce`` and ``run.deterministic``, name to value."""
+    separate = SCHEMES[allreduce].separate
     return {
         option.name: option.value
         for option in TABLE.get(platform, ())
-        if allreduce in option.schemes and (deterministic or not option.deterministic)
+        if (separate or not option.separates) and (deterministic or not option.deterministic)
     }
 
 

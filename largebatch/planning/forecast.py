@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from largebatch.config import Config, Plan, StagePlan
 from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
-from largebatch.config.rates import lars_of
 from largebatch.errors import ConfigError
 from largebatch.models import Model
+from largebatch.optim.flavours import lars_of
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import Hardware, machine

@@ -1,4 +1,4 @@
-"""Experiment trackers that many teams have already: Weights & Biases, MLflow.
+"""Experiment trackers that many teams have already: Weights & Biases, MLflow, and users' own.
 
 Both take what `metrics.jsonl` has, under the same names, and layers as `<quantity>/<path>`.
 Project, server, key and offline mode come from their own environment variables (WANDB_…,
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from largebatch.config.trackers import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
 from largebatch.tracking.tracker import Composite, Tracker, layer_scalars
@@ -27,17 +28,20 @@ PROJECT = "largebatch"
 """Where neither WANDB_PROJECT nor MLFLOW_EXPERIMENT_NAME says another."""
 CLOSE_S = 30.0
 """Longest wait, in seconds, for rows that are still to be sent when the run ends."""
+_METHODS = ("scalars", "layers", "event", "flush", "close")
 _PARAMS, _METRICS = 100, 1000
 """What MLflow takes in one call."""
 
 
 def check_installed(name: str) -> None:
-    """Refuses a tracker, `wandb` or `mlflow`, whose package is not here.
+    """Refuses a tracker whose package is not here.
 
     Raises:
-        UserError: with how to install it.
+        UserError: with how to install it; or a user's own cannot be imported.
     """
-    if importlib.util.find_spec(name) is None:
+    if name not in TRACKERS:
+        _ = TRACKERS[name]
+    elif importlib.util.find_spec(name) is None:
         raise UserError(f"run.trackers={name} needs its package; pip install -e '.[{name}]'")
 
 
@@ -51,26 +55,29 @@ def hosted_tracker(
 ) -> Tracker:
     """Opens a tracker by its name.
 
+    The factory of the name is called as factory(workdir, identity, config, warn) and returns a
+    `Tracker`, which may have an `identity`, a text that the factory gets when the run resumes; of a
+    new run it gets None.
+
     Args:
-        name: `wandb` or `mlflow`.
+        name: of `TRACKERS`, or `package.module:factory`.
         workdir: directory of the run, in which `trackers.json` keeps what the run is called there.
         resume_step: step of the checkpoint resumed from; 0 is a new run.
         config: all that the run resolved to, nested.
         warn: is told, once, that rows cannot be sent any more; the run goes on.
 
     Raises:
-        UserError: the package is not installed; or, of a new run, the tracker refuses. A run that
-            resumes, perhaps by itself at night, goes on without.
+        UserError: the package is not installed; the factory returns no tracker; or, of a new run,
+            the tracker refuses. A run that resumes, perhaps by itself at night, goes on without.
     """
     check_installed(name)
-    kind = {"wandb": WandbTracker, "mlflow": MlflowTracker}[name]
     path = workdir / "trackers.json"
     try:
         known = read_json(path)
     except (OSError, ValueError):
         known = {}
     try:
-        tracker = kind(workdir, known.get(name) if resume_step else None, config, warn)
+        tracker = TRACKERS[name](workdir, known.get(name) if resume_step else None, config, warn)
     except Exception as error:
         if resume_step:
             warn(f"run.trackers={name}: {one_line(error)}; this turn goes on without")
@@ -79,8 +86,54 @@ def hosted_tracker(
             f"run.trackers={name}: {one_line(error)}; mend its settings, or go on with "
             "--config.run.trackers='()'"
         ) from error
-    write_json(path, known | {name: tracker.identity})
-    return tracker
+    if missing := [method for method in _METHODS if not callable(getattr(tracker, method, None))]:
+        raise UserError(
+            f"run.trackers={name}: {type(tracker).__name__} has no {', '.join(missing)}; a tracker "
+            f"has {', '.join(_METHODS)}"
+        )
+    if identity := getattr(tracker, "identity", None):
+        write_json(path, known | {name: identity})
+    return tracker if isinstance(tracker, _Hosted) else _Guarded(name, tracker, warn)
+
+
+class _Guarded:
+    """A user's own tracker, which is left alone after its first failure: no run ends by it."""
+
+    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
+        self._name, self._warn = name, warn
+        self._tracker: Tracker | None = tracker
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """See `Tracker.scalars`."""
+        self._call("scalars", step, values)
+
+    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
+        """See `Tracker.layers`."""
+        self._call("layers", step, samples, values)
+
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """See `Tracker.event`."""
+        self._call("event", name, step, samples, **values)
+
+    def flush(self) -> None:
+        """See `Tracker.flush`."""
+        self._call("flush")
+
+    def close(self) -> None:
+        """See `Tracker.close`."""
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any, **values: Any) -> None:
+        if self._tracker is None:
+            return
+        try:
+            getattr(self._tracker, method)(*arguments, **values)
+        except Exception as error:
+            self._tracker = None
+            self._warn(
+                f"run.trackers={self._name}: {method} raised {type(error).__name__}: "
+                f"{one_line(error)}; the run continues without it"
+            )
 
 
 class _Hosted:

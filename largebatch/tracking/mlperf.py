@@ -215,7 +215,8 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
     Values that a recipe does not have, such as the power of a cosine, are left out, so that the
     closed division's check misses them.
     """
-    from largebatch.optim.flavours import lars_settings  # brings JAX, as the plan does
+    from largebatch.config.optimizers import OPTIMIZERS
+    from largebatch.optim.flavours import lars_of  # brings JAX, as the plan does
 
     optimizer, schedule = plan.config.optimizer, plan.schedule
     power = {"polynomial": schedule.power, "linear": 1.0}.get(schedule.decay)
@@ -235,12 +236,11 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
         f"{prefix}_end_learning_rate": schedule.end,
         f"{prefix}_learning_rate_decay_poly_power": power,
         f"{prefix}_learning_rate_decay_steps": _tidy(decay / stage.samples_per_step),
-        f"{prefix}_momentum": optimizer.momentum,
+        f"{prefix}_momentum": optimizer.momentum if optimizer.name in OPTIMIZERS else None,
         f"{prefix}_weight_decay": optimizer.weight_decay,
     }
     if optimizer.name == "lars":
-        rule = lars_settings(optimizer.flavour, epsilon=optimizer.epsilon)
-        values["lars_epsilon"] = rule.epsilon
+        values["lars_epsilon"] = lars_of(optimizer).epsilon
         values["lars_opt_learning_rate_warmup_epochs"] = warmup_epochs
     else:
         values["opt_learning_rate_warmup_epochs"] = warmup_epochs

@@ -14,6 +14,7 @@ from largebatch.environment import ROOT, environment
 from largebatch.tracking.progress import loss_text
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
+from largebatch.training.rules import summary
 from largebatch.training.setup import Run
 
 Rows = list[tuple[str, str]]
@@ -26,7 +27,6 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     kind = jax.devices()[0].device_kind
     parameters = sum(bucket.size for bucket in buckets)
     span = "all workers" if stage.span == stage.workers else f"{stage.span} worker(s)"
-    optimizer = config.optimizer
     rows = [
         (
             "model",
@@ -49,11 +49,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ),
         *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
-        (
-            "optimizer",
-            f"{optimizer.title}, momentum {optimizer.momentum:g}, "
-            f"weight decay {optimizer.weight_decay:g}",
-        ),
+        ("optimizer", summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
     rows += [

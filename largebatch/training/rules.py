@@ -1,95 +1,74 @@
 """The update rule of a configuration."""
 
-from collections.abc import Collection
-from typing import Any
+import functools
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from largebatch import optim, parallel
 from largebatch.config import Config
-from largebatch.config.rates import lars_of
-from largebatch.errors import ConfigError
-
-PyTree = Any
-_SKIPPED = ("bn", "bias")  # where neither an option nor a flavour says otherwise
+from largebatch.config.optimizers import OPTIMIZERS, parse_options
+from largebatch.config.sections import Optimizer
+from largebatch.optim.adapter import Factory, adapted, check_adapted, factory_of
+from largebatch.optim.configured import skipping
+from largebatch.registry import imported
+from largebatch.training.elementwise import check_elementwise
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
     """The update rule of a configuration; it is given the rates of ``config.rates.rates_of``.
 
     Raises:
-      ConfigError: an optimizer without a rule here, choices that contradict each other, or an
-        unknown kind of parameter to skip.
+      ConfigError: choices that contradict each other, an unknown kind of parameter to skip, or a
+        factory of an optax transformation that cannot be used here.
     """
-    name, loss = config.optimizer.name, config.loss
-    if name not in _RULES:
-        raise ConfigError(
-            f"optimizer.name={name}: no update rule of that name; use {', '.join(_RULES)}"
-        )
-    rule = _RULES[name](config)
+    options, loss = config.optimizer, config.loss
+    if options.name in OPTIMIZERS:
+        make = imported(OPTIMIZERS[options.name].make, "optimizer.name")
+        total = parallel.sum_over_devices if options.update == "sharded" else None
+        rule = make(options, total)
+    else:
+        rule = _adapted(options)
     if loss.l2:
-        rule = optim.with_l2(rule, loss.l2, _mask(loss.l2_skip))
+        rule = optim.with_l2(rule, loss.l2, skipping(loss.l2_skip))
     return rule
 
 
-def _lars(config: Config) -> optax.GradientTransformationExtraArgs:
-    options = config.optimizer
-    settings = lars_of(options)
-    return optim.lars(
-        settings,
-        nesterov=options.nesterov,
-        trust_mask=_mask(settings.trust_skip),
-        **_shared(config, settings.decay_skip),
+def summary(options: Optimizer) -> str:
+    """The rule, its momentum and its weight decay, for people."""
+    decay = f"weight decay {options.weight_decay:g}"
+    if options.name in OPTIMIZERS:
+        return f"{options.title}, momentum {options.momentum:g}, {decay}"
+    return f"{options.title}, {decay if _factory(options).takes_decay else 'no weight decay'}"
+
+
+def _factory(options: Optimizer) -> Factory:
+    return factory_of(options.name, parse_options(options.options))
+
+
+@functools.lru_cache
+def _adapted(options: Optimizer) -> optax.GradientTransformationExtraArgs:
+    """A factory's rule, checked once: every stage and every number of microbatches asks for it."""
+    factory = _factory(options)
+
+    def rule(total: optim.norms.Total | None) -> optax.GradientTransformationExtraArgs:
+        return adapted(
+            factory,
+            weight_decay=options.weight_decay if factory.takes_decay else 0.0,
+            decay_mask=skipping(options.decay_skip) if options.decay_skip else None,
+            layout=options.layout,
+            total=total,
+        )
+
+    shapes = {"conv": {"kernel": (3, 3, 2, 5)}, "head": {"kernel": (128, 130), "bias": (7,)}}
+    params = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple),
     )
-
-
-def _sgd(config: Config) -> optax.GradientTransformationExtraArgs:
-    options = config.optimizer
-    return optim.sgd(
-        nesterov=options.nesterov,
-        inside=options.rate in ("inside", "inside_corrected"),
-        decoupled=options.decay == "decoupled",
-        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
-    )
-
-
-def _lamb(config: Config) -> optax.GradientTransformationExtraArgs:
-    options = config.optimizer
-    return optim.lamb(
-        second_momentum=_chosen(options.second_momentum, 0.999),
-        epsilon=_chosen(options.epsilon, 1e-6),
-        trust_mask=_mask(_chosen(options.trust_skip, _SKIPPED)),
-        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
-    )
-
-
-def _rmsprop_sgd(config: Config) -> optax.GradientTransformationExtraArgs:
-    options = config.optimizer
-    return optim.rmsprop_sgd(
-        second_momentum=_chosen(options.second_momentum, 0.99),
-        rmsprop_rate=options.rmsprop_rate,
-        epsilon=_chosen(options.epsilon, 1e-8),
-        nesterov=options.nesterov,
-        **_shared(config, _chosen(options.decay_skip, _SKIPPED)),
-    )
-
-
-_RULES = {"lars": _lars, "sgd": _sgd, "lamb": _lamb, "rmsprop_sgd": _rmsprop_sgd}
-
-
-def _shared(config: Config, decay_skip: Collection[str]) -> dict[str, Any]:
-    options = config.optimizer
-    return {
-        # Without any decay nothing is read for it.
-        "decay_mask": _mask(decay_skip) if options.weight_decay else False,
-        "layout": options.layout,
-        "total": parallel.sum_over_devices if options.update == "sharded" else None,
-    }
-
-
-def _mask(skip: Collection[str]) -> Any:
-    return lambda params: optim.mask(params, skip)
-
-
-def _chosen(value: Any, otherwise: Any) -> Any:
-    return otherwise if value == "auto" else value
+    check_adapted(rule(None), options.name, params)
+    if options.update == "sharded":
+        check_elementwise(rule(None), options.name, params)
+        return rule(parallel.sum_over_devices)
+    return rule(None)

@@ -18,6 +18,7 @@ from largebatch.checkpoint.directories import Stored, has_checkpoints
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
+from largebatch.config.recipe_file import label
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.files import write_json
@@ -89,7 +90,7 @@ def run(
         with guard.section("compile"):  # the search for a microbatch compiles
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
-        console.plan(f"{request.recipe.stem}: {request.workdir}", rows, changed(made.plan.config))
+        console.plan(f"{label(request.recipe)}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "

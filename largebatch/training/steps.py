@@ -125,7 +125,7 @@ class Steps:
         """The inverse of ``stored``."""
 
         def restored(state: TrainState) -> TrainState:
-            return state._replace(optimizer=self.update.restored(state.optimizer))
+            return state._replace(optimizer=self.update.restored(state.optimizer, state.params))
 
         return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
 

@@ -8,7 +8,7 @@ that the rule sees a tree like the parameters; only its norms take a sum over de
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -18,6 +18,7 @@ import optax
 from largebatch import parallel
 from largebatch.optim import Rates
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.training.elementwise import check_state
 from largebatch.trees import flatten_paths
 
 PyTree = Any
@@ -35,7 +36,7 @@ class Update(Protocol):
     def stored(self, state: PyTree, params: PyTree) -> PyTree:
         """The optimizer's state as checkpoints hold it: velocities like the parameters."""
 
-    def restored(self, state: PyTree) -> PyTree:
+    def restored(self, state: PyTree, params: PyTree) -> PyTree:
         """The inverse of ``stored``."""
 
     def handles(self, params: PyTree) -> PyTree:
@@ -80,8 +81,9 @@ class Replicated:
         del params
         return state
 
-    def restored(self, state: PyTree) -> PyTree:
+    def restored(self, state: PyTree, params: PyTree) -> PyTree:
         """As of `Update.restored`."""
+        del params
         return state
 
     def handles(self, params: PyTree) -> PyTree:
@@ -117,22 +119,27 @@ class Sharded:
 
     def init(self, params: PyTree) -> PyTree:
         """As of `Update.init`."""
-        return self.optimizer.init(self._cut(params))
+        state = self.optimizer.init(self._cut(params))
+        check_state(jax.eval_shape(self.optimizer.init, params), state, self.devices)
+        return state
 
     def specs(self, state: PyTree) -> PyTree:
         """As of `Update.specs`."""
-        return type(state)(*(REPLICATED if name == "report" else SPLIT for name in state._fields))
+        return jax.tree.map(lambda x: SPLIT if self._is_cut(x) else REPLICATED, state)
 
     def stored(self, state: PyTree, params: PyTree) -> PyTree:
         """As of `Update.stored`."""
-        return self._each_moment(
-            state,
-            lambda tree: jax.tree.map(lambda v, w: parallel.shards.join(v, w.shape), tree, params),
+        whole = jax.eval_shape(self.optimizer.init, params)
+        return jax.tree.map(
+            lambda x, w: parallel.shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
         )
 
-    def restored(self, state: PyTree) -> PyTree:
+    def restored(self, state: PyTree, params: PyTree) -> PyTree:
         """As of `Update.restored`."""
-        return self._each_moment(state, self._cut)
+        cut = jax.eval_shape(lambda p: self.optimizer.init(self._cut(p)), params)
+        return jax.tree.map(
+            lambda x, c: parallel.shards.cut(x, self.devices) if self._is_cut(c) else x, state, cut
+        )
 
     def handles(self, params: PyTree) -> PyTree:
         """As of `Update.handles`."""
@@ -160,8 +167,6 @@ class Sharded:
     def _cut(self, tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: parallel.shards.cut(x, self.devices), tree)
 
-    @staticmethod
-    def _each_moment(state: PyTree, change: Callable[[PyTree], PyTree]) -> PyTree:
-        """The state with its trees like the parameters, all but the report, changed."""
-        fields = state._asdict().items()
-        return type(state)(*(tree if name == "report" else change(tree) for name, tree in fields))
+    def _is_cut(self, x: jax.Array | jax.ShapeDtypeStruct) -> bool:
+        """Whether an array of the state is in parts; counts and reports are whole."""
+        return len(x.shape) == 2 and x.shape[0] == self.devices

@@ -14,7 +14,7 @@ from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import manifest
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
-from largebatch.data.sources import RECORDS
+from largebatch.data.openers import is_photographs
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
@@ -119,7 +119,9 @@ def checkpoint(path: Path) -> Weights:
             **seen,
             "image_shape": shape,
             # Other sources have nothing to crop.
-            "evaluation_crop": config.data.evaluation_crop if _is_photographs(config) else 1.0,
+            "evaluation_crop": (
+                config.data.evaluation_crop if is_photographs(config.data.source) else 1.0
+            ),
             "resampling": config.data.resampling,
             "origin": str(path),
             "data": config.data.source,
@@ -171,10 +173,6 @@ def _model(config: Config, facts: Facts) -> Model:
         epsilon=config.norm.epsilon,
         blur_pool=config.model.blur_pool,
     )
-
-
-def _is_photographs(config: Config) -> bool:
-    return config.data.source.partition(":")[0] in (*RECORDS, "decoded")
 
 
 def _seen(

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import os
 import sys
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -28,6 +27,7 @@ from benchmarks import backward, reductions, wire
 from benchmarks.measure import Result, interleave
 from largebatch import parallel
 from largebatch.config import Plan
+from largebatch.config.communication import WIRE_FORMATS
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
@@ -39,7 +39,7 @@ from largebatch.parallel.network import all_reduce_s
 from largebatch.training.compilation import model_of
 
 OVERRIDES = True
-WIRES = typing.get_args(typing.get_type_hints(Comm)["wire"])
+WIRES = tuple(WIRE_FORMATS)
 _KIB = 1024
 _FLOAT32 = 4
 

@@ -1,14 +1,14 @@
 """Our own input pipeline, as training runs it."""
 
-import pkgutil
 from collections.abc import Callable, Iterator
 
 from benchmarks.runner import Figures, timed
 from benchmarks.workload import Absent, Workload
 from largebatch.data import Augment, Microbatch, Order, Source, open_source, train_microbatches
+from largebatch.data.openers import open_records
 from largebatch.data.reading import Reading
 from largebatch.data.records import Records
-from largebatch.data.sources import RECORDS, SourceOptions, StoredSource
+from largebatch.data.sources import SourceOptions, StoredSource
 
 FLIP = Augment(flip=True)
 
@@ -37,10 +37,10 @@ def records(work: Workload) -> Records:
     Raises:
         Absent: It has none.
     """
-    scheme = work.data.partition(":")[0]
-    if scheme not in RECORDS:
+    records = open_records(work.data, "train", options(work))
+    if records is None:
         raise Absent(f"{work.data} stores no encoded pictures")
-    return pkgutil.resolve_name(RECORDS[scheme])(work.data, "train", options(work))
+    return records
 
 
 def order(source: Source, work: Workload) -> Order:

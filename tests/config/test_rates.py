@@ -4,9 +4,10 @@ import pytest
 
 from largebatch.config import Facts, freeze, resolve
 from largebatch.config.load import override
-from largebatch.config.rates import lars_of, rates_of
+from largebatch.config.rates import rates_of
 from largebatch.errors import ConfigError
 from largebatch.optim import FLAVOURS, Blend
+from largebatch.optim.flavours import lars_of
 
 PER = {"per_step": 100, "per_epoch": 1000, "length": 90_000}
 
@@ -116,9 +117,12 @@ def test_blend():
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside .* to auto"),
-        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true .*=lamb"),
-        ({"optimizer": {"decay": "decoupled"}}, r"decay=decoupled does not fit .*name=lars; use"),
+        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside .*rate=auto"),
+        (
+            {"optimizer": {"name": "lamb", "nesterov": True}},
+            r"nesterov=true .*=lamb; .*=false",
+        ),
+        ({"optimizer": {"decay": "decoupled"}}, r"decay=decoupled .*name=lars; .*decay=coupled"),
         (
             {
                 "optimizer": {"name": "sgd", "decay": "decoupled"},

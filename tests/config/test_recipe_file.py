@@ -4,8 +4,10 @@ import os
 
 import pytest
 
+from largebatch.cli import Parser
 from largebatch.config.load import load
-from largebatch.config.recipe_file import execute
+from largebatch.config.recipe_file import execute, find, label, split_argument
+from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 
 RECIPE = """
@@ -104,3 +106,114 @@ def test_a_recipe_that_is_no_text_is_told(tmp_path):
     path.chmod(0)
     said = refusal(path)  # root reads it all the same
     assert "PermissionError" in said or "has no get_config()" in said
+
+
+def arguments(path, text):
+    path.write_text(f"from largebatch.config import default_config\n\n{text}")
+    return path
+
+
+TAKES = """
+def get_config(size="small"):
+    config = default_config()
+    config.model.width = {"small": 4, "big": 8, "a/b:c=0.5": 16, "": 2}[size]
+    return config
+"""
+NEEDS = "def get_config(size):\n    return default_config()\n"
+NONE = "def get_config():\n    return default_config()\n"
+
+
+def test_an_argument_behind_the_colon_reaches_the_recipe(tmp_path, monkeypatch):
+    path = arguments(tmp_path / "x.py", TAKES)
+    for text, width in (("", 4), (":big", 8), (":a/b:c=0.5", 16), (":", 2)):
+        found = find(f"{path}{text}")
+        assert load(found).model.width == load(f"{path}{text}").model.width == width
+        assert load_recipe(found).config.model.width == width
+    assert label(find(f"{path}:a/b:c=0.5")) == "x_a_b_c=0.5"
+    assert label(find(path)) == "x"
+    (tmp_path / "configs").mkdir()
+    arguments(tmp_path / "configs" / "mine.py", TAKES)
+    monkeypatch.chdir(tmp_path)
+    flags, others = Parser("x"), ["--config=mine:big", "--config.run.seed=3"]
+    flags.add_recipe("recipe")
+    parsed, overrides = flags.parse_run(others)
+    assert load(parsed.config, overrides).model.width == 8
+    # A file of the whole name is that file.
+    arguments(tmp_path / "x.py:big", NONE).rename(tmp_path / "x.py:big.py")
+    assert split_argument(tmp_path / "x.py:big.py") == (str(tmp_path / "x.py:big.py"), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "words"),
+    [
+        (NEEDS, "", ["get_config(size)", "x.py:SIZE"]),
+        (NONE, ":big", ["takes no argument", "'big'"]),
+        (TAKES, ":huge", ["x.py line 6", "KeyError"]),
+        (TAKES, ":a//b", ["'a//b'"]),
+    ],
+)
+def test_arguments_that_do_not_fit(tmp_path, text, argument, words):
+    path = arguments(tmp_path / "x.py", text)
+    with pytest.raises(ConfigError) as caught:
+        load(find(f"{path}{argument}"))
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+REFERENCES = """
+from ml_collections import config_dict
+
+
+def get_config():
+    config = default_config()
+    config.batch.images_per_worker = config_dict.placeholder(int)
+    config.model.width = config.batch.get_ref("images_per_worker")
+    config.optimizer.weight_decay = config.schedule.get_ref("peak") * 1e-4
+    config.optimizer.momentum = config_dict.FieldReference(0.8)
+    config.schedule.peak = 2.0
+    return config
+"""
+
+
+def test_references_follow_overrides(tmp_path):
+    path = arguments(tmp_path / "x.py", REFERENCES)
+    found = load(path, [("batch.images_per_worker", "16"), ("schedule.peak", "3")])
+    assert (found.batch.images_per_worker, found.model.width) == (16, 16)
+    assert (found.schedule.peak, found.optimizer.momentum) == (3.0, 0.8)
+    assert found.optimizer.weight_decay == pytest.approx(3e-4)
+    # What is computed from another can be set by itself.
+    own = [("batch.images_per_worker", "16"), ("optimizer.weight_decay", "0.5")]
+    found = load(path, own)
+    assert (found.schedule.peak, found.optimizer.weight_decay) == (2.0, 0.5)
+    assert load_recipe(path, own).config == found
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        (REFERENCES, [], ["batch.images_per_worker has no value", "=VALUE"]),
+        (
+            REFERENCES,
+            [("batch.images_per_worker", "many")],
+            ["batch.images_per_worker='many'"],
+        ),
+        (
+            REFERENCES.replace("placeholder(int)", "required_placeholder(int)"),
+            [],
+            ["batch.images_per_worker", "no value"],
+        ),
+        (
+            REFERENCES.replace("peak = 2.0", "peak = None"),
+            [("batch.images_per_worker", "16")],
+            ["optimizer.weight_decay", "has no value"],
+        ),
+    ],
+)
+def test_a_placeholder_without_a_value_is_named(tmp_path, text, overrides, words):
+    path = arguments(tmp_path / "x.py", text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)

@@ -169,12 +169,13 @@ def check_read_without_tensorflow(tmp_path, spec, data_dir=""):
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
     script = f"""
-        import pkgutil, sys
+        import sys
         import numpy as np
-        from largebatch.data.sources import RECORDS, SourceOptions
-        opener = pkgutil.resolve_name(RECORDS[{spec.partition(":")[0]!r}])
+        from largebatch.data.openers import open_records
+        from largebatch.data.sources import SourceOptions
         for split in "train", "validation":
-            records = opener({spec!r}, split, SourceOptions(data_dir={str(data_dir)!r}))
+            options = SourceOptions(data_dir={str(data_dir)!r})
+            records = open_records({spec!r}, split, options)
             records.read(np.arange(len(records)))
         assert "tensorflow" not in sys.modules
         assert ("tensorflow_datasets" in sys.modules) == {not spec.startswith("folder:")}

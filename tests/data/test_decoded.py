@@ -9,7 +9,8 @@ from largebatch.data.decoded import stored_boxes
 from largebatch.data.decoded_store import write_index, write_shard
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.data.images import resize
-from largebatch.data.sources import CroppingSource, StoredSource, open_source
+from largebatch.data.openers import open_source
+from largebatch.data.sources import CroppingSource, StoredSource
 from tests.data.decoded_stores import (
     CLASSES,
     OPTIONS,

@@ -5,8 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from largebatch.data.openers import SOURCES, Opener, open_source
 from largebatch.data.order import fingerprint
-from largebatch.data.sources import REGISTRY, SourceOptions, open_source
+from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 
 
@@ -120,7 +121,8 @@ def test_mistakes_are_named(spec, split, sizes, said):
 
 
 def test_a_source_is_added_by_one_entry(monkeypatch):
-    monkeypatch.setitem(REGISTRY, "other", "largebatch.data.synthetic:open_synthetic")
+    monkeypatch.setattr(SOURCES, "_entries", dict(SOURCES))
+    SOURCES.register("other", Opener("largebatch.data.synthetic:open_synthetic"))
     with pytest.raises(DataError, match="write 'synthetic'"):
         open_source("other:x", "train")
     with pytest.raises(DataError, match="did you mean 'other'"):

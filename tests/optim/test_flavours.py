@@ -186,7 +186,7 @@ def ours(flavour):
     """Weights after each step and the last state; the state after the first step too."""
     settings = optim.FLAVOURS[flavour]
     rule = optim.lars(
-        settings,
+        flavour=flavour,
         trust_mask=lambda params: optim.mask(params, settings.trust_skip),
         decay_mask=lambda params: optim.mask(params, settings.decay_skip),
     )

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from largebatch.errors import UserError
-from largebatch.tracking import hosted_tracker
+from largebatch.tracking import check_installed, hosted_tracker
 
 CONFIG = {"config": {"run": {"seed": 3}, "batch": {"workers": 8}}, "plan": {"steps": 9}}
 LAYERS = {"stem/conv/kernel": {"trust_ratio": 0.5, "weight_norm": 2.0}}
@@ -178,3 +178,71 @@ def test_wandb_itself_offline(tmp_path, monkeypatch):
     tracker.close()
     (kept,) = (tmp_path / "wandb").glob("offline-run-*")
     assert kept.name.endswith(tracker.identity)
+
+
+class Own:
+    """A user's own tracker."""
+
+    opened, calls = [], []
+
+    def __init__(self, workdir, identity, config, warn):
+        self.opened.append((workdir, identity, config))
+        self.identity = identity or "own-1"
+
+    def scalars(self, step, values):
+        if values.get("loss") == -1:
+            raise ConnectionError("no route\nto host")
+        self.calls.append((step, dict(values)))
+
+    def layers(self, step, samples, values):
+        self.calls.append((step, samples, values))
+
+    def event(self, name, step, samples, **values):
+        self.calls.append((name, step, samples, values))
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_a_users_own_tracker(tmp_path):
+    Own.opened.clear()
+    Own.calls.clear()
+    name, told = f"{__name__}:Own", []
+    check_installed(name)
+    tracker = opened(name, tmp_path)
+    tracker.scalars(1, {"loss": 2.0})
+    tracker.layers(1, 8, LAYERS)
+    tracker.event("step", 1, 8, top1=0.5)
+    tracker.flush()
+    tracker.close()
+    assert Own.calls == [
+        (1, {"loss": 2.0}),
+        (1, 8, LAYERS),
+        ("step", 1, 8, {"top1": 0.5}),
+        *("flush", "close"),
+    ]
+    tracker = opened(name, tmp_path, resume_step=1, warn=told.append)
+    assert Own.opened == [(tmp_path, None, CONFIG), (tmp_path, "own-1", CONFIG)]
+    # Its first failure is the last that is heard of it.
+    for _ in range(2):
+        tracker.scalars(2, {"loss": -1})
+    tracker.close()
+    assert len(Own.calls) == 5
+    (line,) = told
+    assert name in line
+    assert "ConnectionError: no route" in line
+    assert "\n" not in line
+
+
+def half(workdir, identity, config, warn):
+    return Own.scalars
+
+
+def test_a_users_own_tracker_that_cannot_be_used(tmp_path):
+    with pytest.raises(UserError, match=r"run\.trackers=.*half: function has no scalars, layers"):
+        opened(f"{__name__}:half", tmp_path)
+    with pytest.raises(UserError, match=r"run\.trackers='nowhere_at_all:x'"):
+        check_installed("nowhere_at_all:x")

@@ -176,5 +176,5 @@ def test_a_range_of_steps():
 
 
 def test_an_unknown_tracker_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"run\.trackers=neptune is not one of wandb, mlflow"):
+    with pytest.raises(ConfigError, match=r"run\.trackers='neptune': known: wandb, mlflow"):
         train(changed(CONFIG, run__trackers="neptune"), tmp_path / "run")

@@ -1,8 +1,5 @@
 """The update rule of a configuration: which rule, and what it leaves out of what."""
 
-import dataclasses
-import typing
-
 import jax
 import numpy as np
 import optax
@@ -10,6 +7,7 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import freeze
+from largebatch.config.optimizers import OPTIMIZERS
 from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
 
@@ -143,17 +141,13 @@ def test_choices_that_contradict_the_flavour():
 
 
 def test_every_optimizer_that_can_be_chosen_has_its_own_rule():
-    config = freeze({})
-    names = typing.get_args(typing.get_type_hints(type(config.optimizer))["name"])
     states = {
         name: jax.eval_shape(optimizer_of(freeze({"optimizer": {"name": name}})).init, tree(1))
-        for name in names
+        for name in OPTIMIZERS
     }
-    assert len({type(state) for state in states.values()}) == len(names)
+    assert len({type(state) for state in states.values()}) == len(OPTIMIZERS)
 
 
 def test_an_optimizer_without_a_rule_is_refused():
-    config = freeze({})
-    lion = dataclasses.replace(config.optimizer, name="lion")
-    with pytest.raises(ConfigError, match=r"optimizer\.name=lion"):
-        optimizer_of(dataclasses.replace(config, optimizer=lion))
+    with pytest.raises(ConfigError, match=r"optimizer\.name='larss'.*'lars'"):
+        freeze({"optimizer": {"name": "larss"}})

@@ -159,7 +159,8 @@ def test_the_wire_rounds_gradients_but_not_parameters():
 def test_stored_velocities_are_like_the_parameters_and_come_back():
     params = jax.tree.map(jnp.asarray, tree(3, "float32"))
     update = Sharded(optim.lars(flavour="mlperf"), buckets(), "float32", 8)
-    state = update.restored(optim.LarsState(params, None))
+    whole = Replicated(update.optimizer, buckets(), "float32").init(params)
+    state = update.restored(whole._replace(momentum=params), params)
     assert {v.shape[0] for v in jax.tree.leaves(state.momentum)} == {8}
     whole = update.stored(state, params)
     jax.tree.map(np.testing.assert_array_equal, whole.momentum, params)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from largebatch.config import Config, adjusted, freeze, options
-from largebatch.config.load import check_length
-from largebatch.config.recipe_file import execute, find
+from largebatch.config import Config, adjusted, options
+from largebatch.config.load import check_length, frozen
+from largebatch.config.recipe_file import execute, find, label
 from largebatch.config.recipes.published import UNVERIFIED, Published
 from largebatch.errors import ConfigError, did_you_mean
 
@@ -68,7 +68,7 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     """
     path = find(path)
     found, module = execute(path)
-    recipe = freeze(found)
+    recipe = frozen(found, overrides)
     config = adjusted(recipe, overrides)
     check_length(recipe, config, overrides)
     tagged = getattr(module, "SOURCES", {})
@@ -78,7 +78,7 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
             raise ConfigError(f"{path} SOURCES: {key!r} is no option; {did_you_mean(key, known)}")
     about = (module.__doc__ or "").strip()
     return Recipe(
-        name=path.stem,
+        name=label(path),
         path=path,
         title=about.partition("\n")[0].rstrip("."),
         about=about,

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Literal
 
+from largebatch.config.communication import SCHEMES, WIRE_FORMATS
 from largebatch.config.declaration import option
-
-FORMAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of one number in each number format that options name."""
+from largebatch.config.synonyms import NUMBER_FORMATS
+from largebatch.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Batch:
 class Comm:
     """How gradients cross the network."""
 
-    allreduce: Literal["bucket", "leaf", "tree"] = option(
+    allreduce: str = option(
         "bucket",
         "bucket: one psum for each static group of consecutive layers, issued inside backward; "
         "leaf: one for each parameter, inside backward; tree: one for all of them, after backward",
@@ -82,8 +82,9 @@ class Comm:
         "scripts/benchmark.py allreduce --profile_out; empty: estimated",
         mathematics=False,
     )
-    wire: Literal["float32", "bfloat16", "float16"] = option(
-        "float32", "number format of gradients on the wire"
+    wire: str = option(
+        "float32",
+        "number format of gradients on the wire: float32 (their own), bfloat16, float16",
     )
     xla_options: tuple[str, ...] = option(
         (),
@@ -92,7 +93,13 @@ class Comm:
         mathematics=False,
     )
 
+    def __post_init__(self) -> None:
+        SCHEMES.check(self.allreduce)
+        if self.wire not in WIRE_FORMATS and (meant := NUMBER_FORMATS.get(self.wire.lower())):
+            raise ConfigError(f"comm.wire={self.wire!r}: did you mean {meant!r}?")
+        WIRE_FORMATS.check(self.wire)
+
     @property
     def wire_bytes(self) -> int:
         """Bytes of one gradient on the wire."""
-        return FORMAT_BYTES[self.wire]
+        return WIRE_FORMATS[self.wire].itemsize

@@ -12,8 +12,8 @@ class Data:
 
     source: str = option(
         "digits",
-        "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, or "
-        "decoded:PATH",
+        "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, "
+        "decoded:PATH, or your own package.module:factory:ARGUMENT (docs/data.md)",
     )
     data_dir: str = option(
         "",

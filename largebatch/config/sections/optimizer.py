@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from largebatch.config.declaration import Kind, option
+from largebatch.config.optimizers import OPTIMIZERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,10 +14,16 @@ class Optimizer:
     What is `auto` is as the flavour of LARS has it, or the rule.
     """
 
-    name: Literal["lars", "sgd", "lamb", "rmsprop_sgd"] = option(
+    name: str = option(
         "lars",
-        "LARS (You et al. 2017, arXiv 1708.03888); SGD; LAMB (You et al. 2020, arXiv 1904.00962); "
-        "or RMSprop that turns into SGD (Akiba et al. 2017, arXiv 1711.04325)",
+        "lars (You et al. 2017, arXiv 1708.03888); sgd; lamb (You et al. 2020, arXiv 1904.00962); "
+        "rmsprop_sgd, which turns into SGD (Akiba et al. 2017, arXiv 1711.04325); any optimizer of "
+        "optax, such as optax:adamw; or your own package.module:factory (docs/own_optimizer.md)",
+    )
+    options: str = option(
+        "",
+        "optax:NAME and package.module:factory only: arguments of the factory as Python literals, "
+        "such as 'b1=0.9 b2=0.95'",
     )
     flavour: Literal["mlperf", "you2017", "nvidia", "fujitsu", "optax", "apex", "ascend"] = option(
         "mlperf",
@@ -114,16 +121,16 @@ class Optimizer:
         mathematics=False,
     )
 
+    def __post_init__(self) -> None:
+        OPTIMIZERS.check(self.name)
+
     @property
     def title(self) -> str:
         """The rule, for people."""
-        names = {
-            "lars": f"LARS ({self.flavour})",
-            "sgd": "SGD",
-            "lamb": "LAMB",
-            "rmsprop_sgd": "RMSprop → SGD",
-        }
-        return names[self.name] + (", Nesterov" if self.nesterov else "")
+        if self.name not in OPTIMIZERS:
+            return ", ".join(filter(None, (self.name, " ".join(self.options.split()))))
+        title = OPTIMIZERS[self.name].title.format_map(vars(self))
+        return title + (", Nesterov" if self.nesterov else "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,8 @@ class Run:
     )
     trackers: tuple[str, ...] = option(
         (),
-        "where the history goes beside JSON lines and TensorBoard: wandb, mlflow, or both",
+        "where the history goes beside JSON lines and TensorBoard: wandb, mlflow, or your own "
+        "package.module:factory (docs/contributing.md)",
         mathematics=False,
     )
     profile: str = option(

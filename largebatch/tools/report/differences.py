@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from largebatch.config.optimizers import OPTIMIZERS
 from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.tools.report.runs import Run
@@ -14,25 +15,15 @@ _NAMED = 3
 """Most options in the label of a run."""
 _LETTERS = 60
 """Most characters of a label."""
-_LARS, _RMSPROP = ("lars",), ("rmsprop_sgd",)
+_RMSPROP = ("rmsprop_sgd",)
 EFFECTIVE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    **dict.fromkeys(
-        (
-            "optimizer.flavour",
-            "optimizer.denominator",
-            "optimizer.denominator_decay",
-            "optimizer.trust_coefficient",
-            "optimizer.zero_norm",
-            "optimizer.trust_clip",
-            "optimizer.rate_clip",
-        ),
-        ("optimizer.name", _LARS),
-    ),
-    "optimizer.trust_skip": ("optimizer.name", ("lars", "lamb")),
-    "optimizer.epsilon": ("optimizer.name", ("lars", "lamb", *_RMSPROP)),
-    "optimizer.second_momentum": ("optimizer.name", ("lamb", *_RMSPROP)),
-    "optimizer.decay": ("optimizer.name", ("sgd",)),
-    "optimizer.rmsprop_rate": ("optimizer.name", _RMSPROP),
+    **{
+        f"optimizer.{option}": (
+            "optimizer.name",
+            tuple(name for name, rule in OPTIMIZERS.items() if option in rule.options),
+        )
+        for option in dict.fromkeys(o for rule in OPTIMIZERS.values() for o in rule.options)
+    },
     "schedule.blend_centre": ("optimizer.name", _RMSPROP),
     "schedule.blend_period": ("optimizer.name", _RMSPROP),
     "schedule.power": ("schedule.decay", ("polynomial",)),

@@ -187,7 +187,9 @@ def _loss_text(value: float | None) -> str:
 
 def _optimizer(options: Mapping[str, Any]) -> str:
     name = options.get("optimizer.name")
-    return f"{name}, flavour {options.get('optimizer.flavour')}" if name == "lars" else str(name)
+    if name == "lars":
+        return f"{name}, flavour {options.get('optimizer.flavour')}"
+    return ", ".join(map(str, filter(None, (name, options.get("optimizer.options")))))
 
 
 def over_seeds(groups: Sequence[Sequence[Run]]) -> tuple[list[str], list[list[str]]]:

@@ -14,6 +14,7 @@ import jax
 
 from largebatch import tracking
 from largebatch.config import load
+from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
 from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.fault_tolerance import IDLE, Guard
@@ -94,7 +95,7 @@ def reproduce(
     overrides = _overrides(request, published)
     config = load(request.recipe, overrides)
     ready = preflight(config, request.runs_in, devices=devices)
-    console.plan(f"preflight of {request.recipe.stem}", ready.rows)
+    console.plan(f"preflight of {label(request.recipe)}", ready.rows)
     options = compiler.program_options(
         compiler.platform_of(devices[0]),
         config.comm.allreduce,
@@ -116,7 +117,7 @@ def reproduce(
         results = [_run(request, overrides, seed, folder, hosts, devices, guard) for seed in seeds]
     if jax.process_index() == 0:
         about = {
-            "recipe": request.recipe.stem,
+            "recipe": label(request.recipe),
             "scale": request.scale,
             "command": request.command,
             "overrides": dict(request.overrides),
@@ -161,7 +162,7 @@ def _overrides(request: Request, published: Published | None) -> list[tuple[str,
 def _folder(request: Request, devices: Sequence[jax.Device]) -> Path:
     """`<date>_<recipe>_<device>`, the same for all processes; a number follows if it is taken."""
     today = datetime.date.fromordinal(processes.agreed_minimum(datetime.date.today().toordinal()))
-    recipe = request.recipe.stem + ("" if request.scale == "full" else f"-{request.scale}")
+    recipe = label(request.recipe) + ("" if request.scale == "full" else f"-{request.scale}")
     kind = re.sub(r"[^a-z0-9]+", "-", devices[0].device_kind.lower()).strip("-")
     device = kind if len(devices) == 1 else f"{kind}-{len(devices)}"
     name = f"{today.isoformat()}_{recipe}_{device}"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from largebatch.checkpoint import lock
-from largebatch.config import Config, adjusted, freeze
+from largebatch.config import Config, adjusted
+from largebatch.config.load import frozen
 from largebatch.config.recipe_file import execute
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Interrupted
@@ -86,7 +87,7 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
       UserError: anything that the user can mend; or no trial was of use.
       Interrupted: it was asked to stop; the same command goes on.
     """
-    recipe = freeze(execute(request.swept)[0])
+    recipe = frozen(execute(request.swept)[0], request.overrides)
     config = adjusted(recipe, request.overrides)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)

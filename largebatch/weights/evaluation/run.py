@@ -2,14 +2,14 @@
 
 import collections
 import contextlib
-import pkgutil
 from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.data.sources import RECORDS, Split
+from largebatch.data.openers import open_records
+from largebatch.data.sources import Split
 from largebatch.errors import ConfigError, DataError
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import on_devices
@@ -165,11 +165,8 @@ def evaluate(
 
 def names_of(settings: Settings, split: Split) -> Callable[[int], str]:
     """Where an image is, by its id: its file or record; '' for sets that are not made of files."""
-    scheme = settings.source.partition(":")[0]
-    if scheme not in RECORDS:
-        return lambda example: ""
-    records = pkgutil.resolve_name(RECORDS[scheme])(settings.source, split, settings.options)
-    return records.where
+    records = open_records(settings.source, split, settings.options)
+    return records.where if records else lambda example: ""
 
 
 def local_mesh() -> jax.sharding.Mesh:

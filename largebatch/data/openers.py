@@ -1,0 +1,150 @@
+"""The registry of data sources, and how `data.source` is opened."""
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from largebatch.data.items import ItemRecords
+from largebatch.data.records import Records
+from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
+from largebatch.errors import DataError, UserError, did_you_mean, one_line
+from largebatch.registry import Registry, add_directory, imported, is_reference
+
+
+class Opener(NamedTuple):
+    """How a source is opened, and what that returns."""
+
+    function: str
+    """``package.module:function``, imported on first use, since readers bring heavy libraries;
+    called as function(spec, split, options), where spec is ``scheme`` or ``scheme:rest``."""
+    encoded: bool = False
+    """Whether it returns `Records`, which `Photos` decodes and crops, in place of a `Source`."""
+
+
+SOURCES: Registry[Opener] = Registry(
+    "data.source",
+    {
+        "digits": Opener("largebatch.data.digits:open_digits"),
+        "synthetic": Opener("largebatch.data.synthetic:open_synthetic"),
+        "decoded": Opener("largebatch.data.decoded:open_decoded"),
+        "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True),
+        "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
+        "arrayrecord": Opener("largebatch.data.array_record:open_array_record", encoded=True),
+    },
+)
+"""Sources by their scheme, the part of ``data.source`` before the colon. Users' own are
+``package.module:factory`` or ``package.module:factory:ARGUMENT``; the factory is called as
+factory(ARGUMENT, split, options) and returns `Items`, `Records` or a `Source`."""
+
+
+_NEEDED = {
+    "Items": ("classes", "__len__", "__getitem__"),
+    "Records": ("name", "classes", "__len__", "read", "where", "marks", "describe"),
+    "a Source": ("name", "classes", "mean", "std", "__len__", "read", "describe"),
+}
+
+
+def _known(what: str, name: str, names: Iterable[str]) -> None:
+    """Raises a DataError with the nearest match unless `name` is one of `names`."""
+    names = sorted(names)
+    if name not in names:
+        raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module of that name can be imported; part of a longer name need not be found."""
+    add_directory(Path.cwd())
+    return "." in name or importlib.util.find_spec(name) is not None
+
+
+def open_source(spec: str, split: Split, options: SourceOptions | None = None) -> Source:
+    """Opens one split of a data source.
+
+    Args:
+        spec: `scheme` or `scheme:rest`, e.g. `digits` or `tfds:imagenet2012`; or a user's own
+            `package.module:factory:ARGUMENT`.
+        split: `train` or `validation`.
+        options: What it is to deliver; None is its own sizes.
+
+    Returns:
+        The split.
+
+    Raises:
+        ConfigError: An option is out of range.
+        DataError: The source or the split is unknown, absent or not of the size asked for.
+    """
+    options = options or SourceOptions()
+    scheme = spec.partition(":")[0]
+    if not is_reference(":".join(spec.split(":")[:2])) or not _is_module(scheme):
+        _known("data.source", scheme, SOURCES)
+    _known("split", split, get_args(Split))
+    for field in ("image_size", "examples", "classes"):
+        if getattr(options, field) < 0:
+            raise DataError(
+                f"data.{field} is {getattr(options, field)}; use 0 for the source's own"
+            )
+    opened = _opened(spec, split, options)
+    if hasattr(opened, "image_shape"):
+        return opened
+    from largebatch.data.photos import Photos  # brings the image libraries
+
+    check_sizes(spec, options, classes=len(opened.classes))
+    if split == "train":
+        check_sizes(spec, options, examples=len(opened))
+    return Photos(opened, options)
+
+
+def open_records(spec: str, split: Split, options: SourceOptions) -> Records | None:
+    """Open the encoded pictures behind a split; None for a source that has none.
+
+    Args:
+        spec: As of `open_source`.
+        split: Likewise.
+        options: Likewise.
+
+    Raises:
+        DataError: As of `open_source`.
+    """
+    scheme = spec.partition(":")[0]
+    if scheme in SOURCES and not SOURCES[scheme].encoded:
+        return None
+    opened = _opened(spec, split, options)
+    return None if hasattr(opened, "image_shape") else opened
+
+
+def is_photographs(spec: str) -> bool:
+    """Return whether pictures of any size are cropped, as far as the name says.
+
+    Args:
+        spec: ``data.source``. A user's own is taken for photographs.
+    """
+    scheme = spec.partition(":")[0]
+    return scheme == "decoded" or scheme not in SOURCES or SOURCES[scheme].encoded
+
+
+def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records:
+    """Call the opener of a scheme, or a user's own factory."""
+    scheme = spec.partition(":")[0]
+    if scheme in SOURCES:
+        return imported(SOURCES[scheme].function, "data.source")(spec, split, options)
+    module, _, rest = spec.partition(":")
+    factory, _, argument = rest.partition(":")
+    make = imported(f"{module}:{factory}", "data.source")
+    try:
+        made = make(argument, split, options)
+    except UserError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"data.source={spec!r}: the factory raised {type(error).__name__}: {one_line(error)}; "
+            "it is called as factory(argument, split, options)"
+        ) from error
+    kind = "a Source" if hasattr(made, "image_shape") else "Records"
+    kind = kind if hasattr(made, "read") else "Items"
+    if missing := [name for name in _NEEDED[kind] if not hasattr(made, name)]:
+        raise DataError(
+            f"data.source={spec!r}: the factory returned {type(made).__name__}, which lacks "
+            f"{', '.join(missing)} of {kind} (largebatch.data); add what is missing"
+        )
+    return ItemRecords(spec, made) if kind == "Items" else made

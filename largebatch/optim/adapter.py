@@ -1,0 +1,232 @@
+"""Any optax transformation as an update rule: ``optax:adamw`` or ``package.module:factory``.
+
+The factory is called as optax's own are, ``factory(learning_rate=…, **options)``. Our schedules
+decide the learning rate and the weight decay of each step: inside an update the factory is called
+with these numbers as traced scalars, as `optax.inject_hyperparams` does, so that the state is that
+of the transformation and no more.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from largebatch.errors import ConfigError, did_you_mean, one_line
+from largebatch.optim.momentum import Mask, kept
+from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.rates import Rates
+from largebatch.optim.report import LayerReport, empty_report, measure
+from largebatch.registry import imported
+
+PyTree = Any
+_MASKS = ("mask", "weight_decay_mask")
+_OURS = {
+    "learning_rate": "schedule.peak",
+    "weight_decay": "optimizer.weight_decay",
+    **dict.fromkeys(_MASKS, "optimizer.decay_skip"),
+}
+_CALLED = "it is called as factory(learning_rate=…, **options), as optax's own are"
+
+
+class AdaptedState(NamedTuple):
+    """What an update leaves to the next."""
+
+    inner: PyTree
+    """State of the optax transformation."""
+    report: LayerReport
+    """Of the last update; the trust ratios are 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Factory:
+    """A function that makes optax transformations, with the options that a user chose."""
+
+    name: str
+    """``optimizer.name``."""
+    call: Callable[..., Any]
+    options: Mapping[str, Any]
+    takes_decay: bool
+    """Whether it has a parameter ``weight_decay``."""
+    mask_parameter: str
+    """Its parameter for the tree of parameters that are decayed; empty if it has none."""
+
+    def made(
+        self, learning_rate: Any, weight_decay: Any = 0.0, mask: Mask = None
+    ) -> optax.GradientTransformationExtraArgs:
+        """Return the transformation.
+
+        Args:
+            learning_rate: A scalar.
+            weight_decay: A scalar; not given to a factory without that parameter.
+            mask: Parameters that are decayed, likewise.
+
+        Raises:
+            ConfigError: The factory raises, or returns something else.
+        """
+        arguments: dict[str, Any] = {"learning_rate": learning_rate}
+        if self.takes_decay:
+            arguments["weight_decay"] = weight_decay
+        if self.mask_parameter:
+            arguments[self.mask_parameter] = mask
+        try:
+            made = self.call(**arguments, **self.options)
+        except Exception as error:
+            raise ConfigError(
+                f"optimizer.name={self.name}: the factory raised {type(error).__name__}: "
+                f"{one_line(error)}; {_CALLED}"
+            ) from error
+        if not isinstance(made, optax.GradientTransformation):
+            raise ConfigError(
+                f"optimizer.name={self.name}: expected a factory of optax.GradientTransformation, "
+                f"got {type(made).__name__}; {_CALLED}"
+            )
+        return optax.with_extra_args_support(made)
+
+
+def factory_of(name: str, options: Mapping[str, Any]) -> Factory:
+    """Return the factory of that name.
+
+    Args:
+        name: ``optax:adamw`` or ``package.module:factory``.
+        options: Its arguments other than learning rate, weight decay and mask, by name.
+
+    Raises:
+        ConfigError: It cannot be imported, has no parameter ``learning_rate``, lacks one of
+            ``options`` or requires others.
+    """
+    call = imported(name, "optimizer.name")
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        raise ConfigError(f"optimizer.name={name} is not a function; {_CALLED}") from None
+    parameters = {
+        p.name: p
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    if "learning_rate" not in parameters:
+        raise ConfigError(f"optimizer.name={name} has no parameter learning_rate; {_CALLED}")
+    anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    own = [p for p in parameters if p not in _OURS]
+    for option in options:
+        if option in _OURS:
+            raise ConfigError(
+                f"optimizer.options: {option} of {name} is set by {_OURS[option]}; use that"
+            )
+        if option not in own and not anything:
+            raise ConfigError(
+                f"optimizer.options: {name} has no parameter {option!r}; "
+                f"{did_you_mean(option, own)}"
+            )
+    missing = [p for p in own if parameters[p].default is inspect.Parameter.empty]
+    if missing := [p for p in missing if p not in options]:
+        raise ConfigError(
+            f"optimizer.name={name} needs {missing[0]}; use "
+            f"--config.optimizer.options='{missing[0]}=VALUE'"
+        )
+    masks = [p for p in _MASKS if p in parameters]
+    return Factory(
+        name,
+        call,
+        options,
+        takes_decay="weight_decay" in parameters,
+        mask_parameter=masks[0] if masks else "",
+    )
+
+
+def adapted(
+    factory: Factory,
+    *,
+    weight_decay: float = 0.0,
+    decay_mask: Mask = None,
+    layout: Layout = "auto",
+    total: Total | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Return an optax transformation as a rule whose update takes the `Rates` of the step.
+
+    Args:
+        factory: Makes the transformation.
+        weight_decay: The coefficient; where it is 0, the factory is given 0 instead of the decay of
+            the step.
+        decay_mask: Parameters that are decayed.
+        layout: How the norms of the report are computed.
+        total: Where a device holds parts of arrays only, see `norms_in`.
+
+    Returns:
+        A transformation with an `AdaptedState`.
+
+    Raises:
+        ConfigError: An unknown layout.
+    """
+    norms = norms_in(layout, total)
+
+    def init(params: PyTree) -> AdaptedState:
+        made = factory.made(1.0, weight_decay, decay_mask)
+        return AdaptedState(made.init(params), empty_report(params))
+
+    def update(
+        grads: PyTree,
+        state: AdaptedState,
+        params: PyTree,
+        *,
+        rates: Rates,
+        **_: Any,
+    ) -> tuple[PyTree, AdaptedState]:
+        report = measure(grads, params, norms)
+        dtype = report.weight_norm.dtype
+        rate = jnp.asarray(rates.learning_rate, dtype)
+        decay = jnp.asarray(rates.weight_decay, dtype) if weight_decay else 0.0
+        made = factory.made(rate, decay, decay_mask)
+        updates, inner = made.update(grads, state.inner, params)
+        return kept(updates, params), AdaptedState(inner, report)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def check_adapted(rule: optax.GradientTransformationExtraArgs, name: str, params: PyTree) -> None:
+    """Trace an update, and refuse a rule that a training step cannot call.
+
+    Args:
+        rule: Of `adapted`.
+        name: ``optimizer.name``, for messages.
+        params: Shapes and dtypes.
+
+    Raises:
+        ConfigError: The rule raises, changes the structure, shapes or dtypes of its state or of the
+            parameters, or its state holds anything but numbers.
+    """
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    rates = Rates(*[number] * len(Rates._fields))
+    try:
+        state = jax.eval_shape(rule.init, params)
+        updates, after = jax.eval_shape(
+            lambda g, s, p, r: rule.update(g, s, p, rates=r), params, state, params, rates
+        )
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"optimizer.name={name}: tracing an update raised {type(error).__name__}: "
+            f"{one_line(error)}; a rule has init(params) and update(gradients, state, params), and "
+            "its learning_rate and weight_decay are traced scalars"
+        ) from error
+    for leaf in jax.tree.leaves(state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise ConfigError(
+                f"optimizer.name={name}: its state holds {leaf.dtype}, which checkpoints cannot; "
+                "use a rule whose state holds numbers"
+            )
+    for what, before, then in (("state", state, after), ("parameters", params, updates)):
+        if _shapes(before) != _shapes(then):
+            raise ConfigError(
+                f"optimizer.name={name}: an update changes the structure, shapes or dtypes of the "
+                f"{what}; use a rule that keeps them"
+            )
+
+
+def _shapes(tree: PyTree) -> tuple[Any, list[tuple[Any, Any]]]:
+    return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]

@@ -1,0 +1,280 @@
+"""Transformations of optax as update rules: the same numbers, and what is refused."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from largebatch import optim
+from largebatch.config import Facts, freeze, load, resolve
+from largebatch.config.optimizers import parse_options
+from largebatch.errors import ConfigError
+from largebatch.optim.adapter import factory_of
+from largebatch.training.rules import optimizer_of
+
+SHAPES = {
+    "conv": {"kernel": (3, 3, 2, 4)},
+    "bn": {"scale": (4,), "bias": (4,)},
+    "head": {"kernel": (4, 5), "bias": (5,)},
+}
+
+
+def tree(seed):
+    draw = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda shape: draw.normal(0, 1, shape), SHAPES, is_leaf=lambda x: isinstance(x, tuple)
+    )
+
+
+def rates(step):
+    """Rates that change with every step, in no simple way."""
+    return 0.1 * (1.5 + np.sin(step)), 0.02 * (1.2 + np.cos(2 * step))
+
+
+def decayed(params):
+    return {
+        "conv": {"kernel": True},
+        "bn": {"scale": False, "bias": False},
+        "head": {"kernel": True, "bias": False},
+    }
+
+
+def by_hand(make):
+    """Parameters after 20 steps of ``make(learning rate, weight decay)``."""
+    params = jax.tree.map(jax.numpy.asarray, tree(0))
+    state = make(1.0, 0.0).init(params)
+    for step in range(20):
+        grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
+        updates, state = make(*rates(step)).update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def ours(**optimizer):
+    rule = optimizer_of(freeze({"optimizer": optimizer}))
+    params = jax.tree.map(jax.numpy.asarray, tree(0))
+    state = rule.init(params)
+    update = jax.jit(rule.update)
+    for step in range(20):
+        grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
+        n, decay = rates(step)
+        updates, state = update(grads, state, params, rates=optim.Rates(n, decay))
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+CASES = {
+    "optax:adamw": (
+        "b1=0.8 b2=0.95, nesterov=True",
+        lambda n, wd: optax.adamw(n, b1=0.8, b2=0.95, nesterov=True, weight_decay=wd, mask=decayed),
+    ),
+    "optax:lion": ("", lambda n, wd: optax.lion(n, weight_decay=wd, mask=decayed)),
+    "optax:lamb": (
+        "eps=1e-5",
+        lambda n, wd: optax.lamb(n, eps=1e-5, weight_decay=wd, mask=decayed),
+    ),
+    "optax:lars": (
+        "momentum=0.8",
+        lambda n, wd: optax.lars(n, momentum=0.8, weight_decay=wd, weight_decay_mask=decayed),
+    ),
+    "optax:sgd": ("momentum=0.9 nesterov=True", lambda n, _: optax.sgd(n, 0.9, nesterov=True)),
+    "optax:adafactor": (
+        "min_dim_size_to_factor=2",
+        lambda n, _: optax.adafactor(n, min_dim_size_to_factor=2),
+    ),
+    "optax:contrib.schedule_free_sgd": (
+        "b1=0.8",
+        lambda n, wd: optax.contrib.schedule_free_sgd(n, b1=0.8, weight_decay=wd),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_as_optax_by_hand(name):
+    text, make = CASES[name]
+    with jax.enable_x64(True):
+        expected = by_hand(make)
+        found, state = ours(name=name, options=text)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
+        # The report is of the last gradients.
+        norms = [np.linalg.norm(g) for g in jax.tree.leaves(tree(20))]
+        np.testing.assert_allclose(state.report.gradient_norm, norms, rtol=1e-13)
+    assert (np.asarray(state.report.trust_ratio) == 1).all()
+
+
+def test_decay_skip_chooses_what_is_decayed():
+    with jax.enable_x64(True):
+        options = {"name": "optax:adamw"}
+        found, _ = ours(**options, decay_skip=())
+        expected = by_hand(lambda n, wd: optax.adamw(n, weight_decay=wd))
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
+        none, _ = ours(**options, weight_decay=0.0)
+        plain = by_hand(lambda n, _: optax.adam(n))
+        for one, other in zip(jax.tree.leaves(none), jax.tree.leaves(plain), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
+
+
+def test_options_are_python_literals():
+    text = " b1=0.9  b2=1e-2, name='x y' flags=(1, 2) off=None nested={'a': [1, 2]}"
+    assert parse_options(text) == {
+        "b1": 0.9,
+        "b2": 0.01,
+        "name": "x y",
+        "flags": (1, 2),
+        "off": None,
+        "nested": {"a": [1, 2]},
+    }
+    assert parse_options("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("b1", "b1"), ("b1=", "b1"), ("b1=x", "quotes"), ("=3", "=3"), ("b1=1 b1=2", "twice")],
+)
+def test_options_of_another_form(text, word):
+    with pytest.raises(ConfigError, match=rf"optimizer\.options: .*{word}"):
+        parse_options(text)
+
+
+def without_rate(decay=0.1):
+    return optax.sgd(decay)
+
+
+def no_transformation(learning_rate):
+    return learning_rate
+
+
+def raising(learning_rate):
+    raise ValueError("too\nbad")
+
+
+def with_keys(learning_rate):
+    noise = optax.GradientTransformation(
+        lambda params: jax.random.key(0), lambda grads, state, params: (grads, state)
+    )
+    return optax.chain(noise, optax.sgd(learning_rate))
+
+
+def needs_number(learning_rate):
+    return optax.sgd(0.1) if learning_rate > 0.1 else optax.sgd(learning_rate)
+
+
+def growing(learning_rate):
+    return optax.GradientTransformation(
+        lambda params: (), lambda grads, state, params: (grads, (*state, 1.0))
+    )
+
+
+def undecayable(learning_rate, scale):
+    return optax.sgd(scale * learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ({"name": "optax:adamx"}, ["optax:adamx", "did you mean 'adam"]),
+        ({"name": "nowhere_at_all:adam"}, ["nowhere_at_all", "PYTHONPATH"]),
+        ({"name": "optax:adamw", "options": "epss=1"}, ["optimizer.options", "'epss'", "'eps'"]),
+        ({"name": "optax:adamw", "options": "learning_rate=1"}, ["schedule.peak"]),
+        ({"name": "optax:adamw", "options": "weight_decay=1"}, ["optimizer.weight_decay"]),
+        ({"name": "optax:adamw", "options": "mask=None"}, ["optimizer.decay_skip"]),
+        ({"name": "optax:adamw", "options": "mu_dtype='no'"}, ["optax:adamw", "TypeError"]),
+        ({"name": "optax:sgd", "weight_decay": 5e-5}, ["weight_decay=5e-05", "loss.l2"]),
+        ({"name": "optax:sgd", "decay_skip": ()}, ["optimizer.decay_skip", "mask"]),
+        (
+            {"name": "optax:sgd", "momentum": 0.8, "nesterov": True, "flavour": "fujitsu"},
+            [
+                *("optimizer.momentum=0.8", "optimizer.nesterov=true", "optimizer.flavour=fujitsu"),
+                *("--config.optimizer.momentum=0.9", "--config.optimizer.nesterov=false"),
+                *("--config.optimizer.flavour=mlperf", "optimizer.options"),
+            ],
+        ),
+        (
+            {"name": "optax:sgd", "trust_clip": (0.0, 1.0)},
+            ["trust_clip='0.0,1.0'", "trust_clip=''"],
+        ),
+        ({"options": "b1=0.9"}, ["optimizer.options=b1=0.9", "optimizer.name=lars"]),
+        ({"name": "optax:scale_by_adam"}, ["learning_rate"]),
+        ({"name": "optax:polyak_sgd"}, ["optax:polyak_sgd"]),
+        ({"name": f"{__name__}:without_rate"}, ["learning_rate"]),
+        ({"name": f"{__name__}:no_transformation"}, ["GradientTransformation"]),
+        ({"name": f"{__name__}:raising"}, ["ValueError: too"]),
+        ({"name": f"{__name__}:with_keys"}, ["key<fry>"]),
+        ({"name": f"{__name__}:needs_number"}, ["TracerBoolConversionError", "traced"]),
+        ({"name": f"{__name__}:growing"}, ["structure"]),
+        ({"name": f"{__name__}:undecayable"}, ["needs scale", "optimizer.options"]),
+        ({"name": f"{__name__}:SHAPES"}, ["SHAPES"]),
+    ],
+)
+def test_what_is_refused(optimizer, words):
+    def use():
+        config = freeze({"optimizer": optimizer, "schedule": {"peak": 1.0}})
+        resolve(config, Facts(1000, 100, 7, (16, 16, 2), devices=8))
+        optimizer_of(config)
+
+    with pytest.raises(ConfigError) as caught:
+        use()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_schedule_of_decay_needs_decay():
+    sections = {"schedule": {"peak": 1.0, "weight_decay": "follow"}}
+    facts = Facts(1000, 100, 7, (16, 16, 2), devices=8)
+    resolve(freeze({**sections, "optimizer": {"name": "optax:adamw"}}), facts)
+    with pytest.raises(ConfigError, match=r"schedule\.weight_decay=follow"):
+        resolve(freeze({**sections, "optimizer": {"name": "optax:adam"}}), facts)
+
+
+def test_a_title_for_people():
+    options = freeze({"optimizer": {"name": "optax:adamw", "options": "b1=0.8"}}).optimizer
+    assert options.title == "optax:adamw, b1=0.8"
+    assert not factory_of("optax:adam", {}).takes_decay
+
+
+@pytest.mark.parametrize("name", ["optax:adamw", "optax:lion", "optax:sgd", "optax:adan"])
+def test_elementwise_rules_may_be_sharded(name):
+    optimizer_of(freeze({"optimizer": {"name": name, "update": "sharded"}}))
+
+
+def clipped(learning_rate, limit=1.0):
+    return optax.chain(optax.clip_by_global_norm(limit), optax.sgd(learning_rate))
+
+
+def if_finite(learning_rate):
+    return optax.apply_if_finite(optax.sgd(learning_rate), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((f"optax:{n}", "") for n in ("lamb", "lars", "adafactor", "novograd", "sm3")),
+        ("optax:contrib.muon", ""),
+        (f"{__name__}:clipped", ""),
+        (f"{__name__}:clipped", "limit=1e6"),
+        (f"{__name__}:if_finite", ""),
+    ],
+)
+def test_rules_that_look_at_whole_arrays_are_not_sharded(name, options):
+    optimizer = {"name": name, "options": options}
+    optimizer_of(freeze({"optimizer": optimizer}))
+    with pytest.raises(ConfigError, match=r"optimizer\.update=sharded.*replicated"):
+        optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}))
+
+
+def test_a_recipe_that_is_shrunk_takes_another_optimizer():
+    overrides = {
+        "run.scale_to": "laptop",
+        "optimizer.name": "optax:adamw",
+        "optimizer.weight_decay": "0.1",
+    }
+    resets = {"flavour": "mlperf", "momentum": "0.9", "nesterov": "false"}
+    resets |= dict.fromkeys(("trust_coefficient", "epsilon", "trust_skip", "rate"), "auto")
+    overrides |= {f"optimizer.{name}": text for name, text in resets.items()}
+    config = load("fujitsu2019_81920", [*overrides.items()])
+    plan = resolve(config, Facts(1437, 360, 10, (8, 8, 1), devices=1))
+    assert plan.rates(3).momentum == 0
+    optimizer_of(config)

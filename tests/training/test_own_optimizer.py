@@ -1,0 +1,168 @@
+"""Training with transformations of optax and of the user: devices, parts, resuming, the page."""
+
+import contextlib
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.config import load
+from largebatch.config.command_line import split
+from largebatch.errors import ConfigError
+from largebatch.optim import by_path
+from largebatch.tracking import read_rows
+from largebatch.training.elementwise import check_state
+from largebatch.training.programs import Programs
+from largebatch.training.session import Request, run
+from tests.training import worlds
+
+PAGE = Path(__file__).parents[2] / "docs" / "own_optimizer.md"
+EQUAL = 1e-10
+ADAMW = {"name": "optax:adamw", "options": "eps=1e-3", "trust_coefficient": "auto"}
+LAMB = {"name": "optax:lamb", "trust_coefficient": "auto"}
+
+
+@pytest.fixture
+def float64():
+    with _float64():
+        yield
+
+
+@contextlib.contextmanager
+def _float64():
+    # Unoptimised machine code computes the same sums.
+    jax.config.update("jax_disable_most_optimizations", True)
+    with jax.enable_x64(True):
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def trained(devices, microbatch, **optimizer):
+    """The state after three steps as checkpoints hold it, and the gradients' norms."""
+    made = Programs(worlds.steps(worlds.config(optimizer=optimizer), devices, microbatch))
+    state = made.init(np.int32(0))
+    norms = []
+    for step in range(3):
+        images, labels = worlds.batch(step, made.steps.plan.samples_per_step)
+        state, metrics = worlds.run_step(made, state, images, labels, (0.03, 0.01, 0.02)[step])
+        norms.append(float(metrics.gradient_norm))
+    return jax.device_get(made.steps.stored(state)), norms
+
+
+def assert_equal(found, expected):
+    (state, norms), (state_, norms_) = found, expected
+    np.testing.assert_allclose(norms, norms_, rtol=EQUAL)
+    assert jax.tree.structure(state) == jax.tree.structure(state_)
+    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(state_), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, other, rtol=0, atol=EQUAL * max(np.abs(other).max(), 1e-30))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    with _float64():
+        return {rule["name"]: trained(1, 8, **rule) for rule in (ADAMW, LAMB)}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("rule", [ADAMW, LAMB], ids=["adamw", "lamb"])
+def test_the_devices_do_not_matter(rule, whole):
+    found = trained(4, 1, **rule)
+    assert_equal(found, whole[rule["name"]])
+    state, norms = found
+    rows = by_path(state.optimizer.report, state.params)
+    total = np.sqrt(sum(row["gradient_norm"] ** 2 for row in rows.values()))
+    np.testing.assert_allclose(total, norms[-1], rtol=EQUAL)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("devices", [2, 8])
+def test_an_elementwise_update_may_be_sharded(devices, whole):
+    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole["optax:adamw"])
+
+
+@pytest.mark.usefixtures("float64")
+def test_moments_are_in_parts_and_counts_are_whole():
+    options = {**ADAMW, "update": "sharded"}
+    made = Programs(worlds.steps(worlds.config(optimizer=options), 4, 1))
+    adam = made.state.optimizer.inner[0]
+    assert adam.count.shape == ()
+    assert adam.count.sharding.is_fully_replicated
+    assert {x.shape[0] for x in jax.tree.leaves(adam.mu)} == {4}
+    assert {x.sharding.shard_shape(x.shape)[0] for x in jax.tree.leaves(adam.mu)} == {1}
+
+
+def test_a_state_that_follows_no_parameter_is_not_sharded():
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (9, 2), (9,))]
+    cut = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (4, 5), (9,))]
+    check_state(shapes, cut, 4)
+    factored = [*cut[:2], jax.ShapeDtypeStruct((5,), "float32")]
+    with pytest.raises(ConfigError, match=r"optimizer\.update=replicated"):
+        check_state(shapes, factored, 4)
+
+
+FLAGS = [
+    *(("model.name", "resnet10"), ("model.width", "4")),
+    *(("schedule.length", "8 steps"), ("schedule.warmup", "2 steps"), ("schedule.peak", "0.01")),
+    *(("optimizer.trust_coefficient", "auto"), ("run.checkpoint_every", "3 steps")),
+    *(("run.evaluate_every", "8 steps"), ("run.log_every", "1 steps")),
+    ("run.layers_every", "4 steps"),
+]
+
+
+@pytest.fixture
+def _cached(tmp_path):
+    """The runs of a test are the same programs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def train(workdir, *flags, devices=1, **request):
+    config = load("digits", [*FLAGS, *flags])
+    run(config, Request(Path("digits"), workdir, **request), devices=jax.devices()[:devices])
+
+
+def digests(workdir, step=8):
+    manifest = json.loads((workdir / "checkpoints" / str(step) / "manifest.json").read_text())
+    return {path: array["digest"] for path, array in manifest["arrays"].items()}
+
+
+@pytest.mark.usefixtures("_cached")
+def test_a_resumed_run_is_bitwise_the_same(tmp_path):
+    flags = [
+        ("optimizer.name", "optax:adamw"),
+        ("optimizer.options", "mu_dtype='bfloat16'"),
+        ("optimizer.update", "sharded"),
+    ]
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    train(once, *flags, devices=2)
+    train(twice, *flags, ("run.stop_after", "5 steps"), devices=2)
+    train(twice, *flags, devices=2)
+    assert digests(twice) == digests(once)
+    assert {"optimizer/inner/0/count", "optimizer/inner/0/mu/head/bias"} <= digests(once).keys()
+    norms = [[r["gradient_norm"] for r in read_rows(w / "metrics.jsonl")] for w in (once, twice)]
+    assert norms[0] == norms[1]
+    layers = read_rows(once / "layers.jsonl")[-1]["layers"]
+    assert layers["head/bias"]["trust_ratio"] == 1
+    assert layers["head/bias"]["gradient_norm"] > 0
+
+
+@pytest.mark.usefixtures("_cached")
+def test_the_example_of_the_page_trains(tmp_path, monkeypatch, capsys):
+    text = PAGE.read_text()
+    (code,) = re.findall(r"```python\n# my_rules\.py\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_rules.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (command,) = re.findall(r"python train\.py (.*my_rules:.*)\n", text)
+    flags, _ = split([word for word in shlex.split(command) if "--config." in word])
+    train(tmp_path / "run", *flags, dry_run=True)
+    train(tmp_path / "run", *flags)
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8
+    assert "my_rules:clipped_lion, limit=0.5, weight decay 0.0005" in capsys.readouterr().out
