@@ -23,6 +23,7 @@ from largebatch.cluster.network import all_reduce_s
 from largebatch.cluster.timeline import Compute, Done, Start, Timeline, replay
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
+from largebatch.models import Model
 from largebatch.parallel import Bucket
 from largebatch.parallel.processes import agree
 
@@ -190,6 +191,7 @@ def gradient_buckets(
     images: int,
     image_shape: Sequence[int],
     dtype: str,
+    model: Model | None = None,
 ) -> tuple[Bucket, ...]:
     """The static groups that ``comm`` asks for, on these devices.
 
@@ -200,6 +202,7 @@ def gradient_buckets(
       images: what a device computes at a time.
       image_shape: height, width, channels.
       dtype: of convolutions.
+      model: whose parameters they are; None is a ResNet.
 
     Raises:
       ConfigError: ``comm.backward_profile`` is unreadable, of another network, or not the same for
@@ -223,7 +226,12 @@ def gradient_buckets(
         profile = load_profile(comm.backward_profile)
     else:
         profile = estimate(
-            parameters, cluster.hardware, images=images, image_shape=image_shape, dtype=dtype
+            parameters,
+            cluster.hardware,
+            images=images,
+            image_shape=image_shape,
+            dtype=dtype,
+            model=model,
         )
     buckets = plan(
         elements, profile, lambda nbytes: all_reduce_s(cluster, nbytes), itemsize=itemsize

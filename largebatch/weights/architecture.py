@@ -84,10 +84,10 @@ def inferred(arrays: Mapping[str, np.ndarray], where: str, style: names.Style) -
             f"{where}: the first convolution has shape {stem}; kernels of 7×7 (model.stem=conv7) "
             "and 3×3 (small) are known"
         )
-    kind = "bottleneck" if "stage1/block1/conv3/kernel" in arrays else "basic"
+    kind = "bottleneck" if "stages/0/blocks/0/conv3/kernel" in arrays else "basic"
     depths = tuple(
-        max((int(p.split("/")[1][5:]) for p in arrays if p.startswith(f"stage{i}/")), default=0)
-        for i in range(1, 5)
+        max((int(p.split("/")[3]) + 1 for p in arrays if p.startswith(f"stages/{i}/")), default=0)
+        for i in range(4)
     )
     for name, known in DEPTHS.items():
         if known == (kind, depths):

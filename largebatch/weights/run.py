@@ -97,7 +97,12 @@ def checkpoint(path: Path) -> Weights:
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
-    model = _model(config, about.facts)
+    model = Model.of_options(
+        config.model,
+        config.norm,
+        classes=about.facts.classes,
+        channels=about.facts.image_shape[-1],
+    ).for_evaluation()
     names = architecture.shapes(model)
     trees = []
     for part, shapes in zip(("params", "stats"), names, strict=True):
@@ -156,19 +161,6 @@ def _is_staged(about: Manifest) -> bool:
 
 def _stage(about: Manifest) -> Plan:
     return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
-
-
-def _model(config: Config, facts: Facts) -> Model:
-    """As for training, but in float32."""
-    return Model(
-        name=config.model.name,
-        classes=facts.classes,
-        channels=facts.image_shape[-1],
-        width=config.model.width,
-        stem=config.model.stem,
-        epsilon=config.norm.epsilon,
-        blur_pool=config.model.blur_pool,
-    )
 
 
 def _is_photographs(config: Config) -> bool:
