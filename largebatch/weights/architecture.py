@@ -35,7 +35,8 @@ def imported(
     """The network, its parameters and its statistics that a foreign state dict holds.
 
     Args:
-      found: arrays in PyTorch's layout, by torchvision's, timm's or Hugging Face's names.
+      found: arrays in PyTorch's layout, by torchvision's, timm's or Hugging Face's names, or in
+        Flax's by our paths.
       where: the file, for messages.
       said: what the file says of the network; None if nothing. Of what arrays do not show, the
         computation of the stem and BatchNorm's epsilon are taken from it.
@@ -45,6 +46,11 @@ def imported(
     """
     found = _unwrapped(found)
     found = {n: x for n, x in found.items() if n.rpartition(".")[2] != names.COUNTER}
+    if found and found.keys() <= set(names.own_names("torchvision").values()):  # Flax paths
+        found = {
+            names.foreign_name(path, "torchvision"): names.to_foreign(path, array)
+            for path, array in found.items()
+        }
     style = names.style_of(found)
     known = names.own_names(style)
     if unknown := [name for name in found if name not in known]:

@@ -142,9 +142,7 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
 
 def _check_expressible(weights: Weights, form: Format) -> None:
     model, remedy = weights.model, "use --format=onnx, or torchvision's names in a .safetensors"
-    if form == "flax":
-        return
-    if not model.is_resnet:
+    if form != "flax" and not model.is_resnet:
         raise WeightsError(
             f"{weights.origin} has model.name={model.name}, and --format={form} is for ResNets; "
             "use --format=flax and a .safetensors file"
