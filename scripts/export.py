@@ -75,10 +75,7 @@ def described(found: weights.Weights, written: weights.Written) -> list[str]:
     model = written.weights.model
     height, width, channels = found.image_shape
     names = f"{len(found.classes):,} names" if found.classes else "without names"
-    lines = [
-        f"from     {found.origin}: {model.name}, width {model.width}, {model.classes:,} classes "
-        f"({names})"
-    ]
+    lines = [f"from     {found.origin}: {model.title}, {model.classes:,} classes ({names})"]
     lines += [f"written  {path} ({path.stat().st_size:,} bytes)" for path in written.files]
     lines += [
         f"images   {channels} × {height} × {width}, (pixel − mean) / std of 0..255: "

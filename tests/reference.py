@@ -4,7 +4,7 @@ Nothing is shared with the package. Spans are computed one by one in a Python lo
 and all averages are NumPy float64. The network computes in the dtype of the parameters given; for
 float64 call everything inside `with jax.enable_x64(True):`.
 
-Trees are nested dicts: `stem/{conv,bn}`, `stage{1..4}/block{1..}/{conv1,bn1,…,downsample_conv,
+Trees are nested dicts: `stem/{conv,bn}`, `stages/{0..3}/blocks/{0..}/{conv1,bn1,…,downsample_conv,
 downsample_bn}` and `head`, with leaves `kernel`, `scale`, `bias`; in statistics `mean`, `var`.
 """
 
@@ -20,7 +20,7 @@ from jax import lax
 Tree = dict[str, Any]
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
-FIRST_BLOCK = 1
+FIRST_BLOCK = 0
 
 
 class StepResult(NamedTuple):
@@ -111,7 +111,7 @@ def blocks(depth: int) -> Iterator[tuple[str, int, int]]:
     for stage, count in enumerate(BLOCKS[depth], start=1):
         for block in range(FIRST_BLOCK, FIRST_BLOCK + count):
             stride = 2 if stage > 1 and block == FIRST_BLOCK else 1
-            yield f"stage{stage}/block{block}", stage, stride
+            yield f"stages/{stage - 1}/blocks/{block}", stage, stride
 
 
 def forward(

@@ -98,12 +98,12 @@ def test_relu_has_derivative_zero_at_zero():
     np.testing.assert_array_equal(slopes, [0, 0, 1])
 
 
-@pytest.mark.parametrize(("path", "stride"), [("stage1/block2", 1), ("stage2/block1", 2)])
+@pytest.mark.parametrize(("path", "stride"), [("stages/0/blocks/1", 1), ("stages/1/blocks/0", 2)])
 @pytest.mark.parametrize("depth", [18, 50])
 def test_block_equals_numpy(depth, path, stride):
     params, stats, *_ = make(depth)
-    stage, block = path.split("/")
-    p = params[stage][block]
+    _, stage, _, block = path.split("/")
+    p = params["stages"][stage]["blocks"][block]
     x = np.random.default_rng(3).normal(size=(3, 6, 6, p["conv1"]["kernel"].shape[2]))
     # Strides and paddings of each convolution; v1.5 puts the bottleneck's stride in the second.
     layers = [(1, 0), (stride, 1), (1, 0)] if depth == 50 else [(stride, 1), (1, 1)]
@@ -133,12 +133,12 @@ def test_batch_statistics_and_sizes_of_every_layer():
     np.testing.assert_allclose(batch["stem/bn"][1], x.var(axis=(0, 1, 2)), **EXACT)
     sides = {"stem/bn": 32}
     for stage, count in enumerate((3, 4, 6, 3), start=1):
-        for block in range(1, count + 1):
+        for block in range(count):
             side = 16 // 2 ** (stage - 1)
-            first = 2 * side if stage > 1 and block == 1 else side  # before the strided 3×3
-            path = f"stage{stage}/block{block}"
+            first = 2 * side if stage > 1 and block == 0 else side  # before the strided 3×3
+            path = f"stages/{stage - 1}/blocks/{block}"
             sides |= {f"{path}/bn1": first, f"{path}/bn2": side, f"{path}/bn3": side}
-            if block == 1:
+            if block == 0:
                 sides[f"{path}/downsample_bn"] = side
     assert {path: n for path, (_, _, n) in batch.items()} == {
         p: 2 * s * s for p, s in sides.items()
@@ -206,17 +206,17 @@ def test_gradient_equals_central_differences(depth, stem, size):
         )
         return (ahead - behind) / (2 * h)
 
-    stage3 = "stage3/block1/downsample_"
+    stage3 = "stages/2/blocks/0/downsample_"
     rng = np.random.default_rng(4)
     for path in (
         *(
             "stem/conv/kernel",
             "stem/bn/scale",
-            "stage1/block1/bn1/bias",
+            "stages/0/blocks/0/bn1/bias",
             "head/kernel",
             "head/bias",
         ),
-        *("stage2/block1/conv2/kernel", f"{stage3}conv/kernel", f"{stage3}bn/scale"),
+        *("stages/1/blocks/0/conv2/kernel", f"{stage3}conv/kernel", f"{stage3}bn/scale"),
     ):
         at = tuple(rng.integers(0, n) for n in flat[path].shape)
         one = np.zeros(flat[path].shape)

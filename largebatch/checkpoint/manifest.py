@@ -15,7 +15,7 @@ from typing import Any
 from largebatch.config import Facts, Plan
 from largebatch.files import plain
 
-FORMAT = 3
+FORMAT = 4
 """Of a checkpoint's directory; to be raised with every change of the fields below."""
 NAME = "manifest.json"
 LARGEST = 64 * 2**20

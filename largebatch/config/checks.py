@@ -4,9 +4,11 @@ from largebatch.config import geometry
 from largebatch.config.facts import Facts
 from largebatch.config.options import options
 from largebatch.config.schema import Config
+from largebatch.config.sections.model import RESNET_OPTIONS, RESNETS
 from largebatch.config.stages import KEY, Stage
 from largebatch.config.trackers import TRACKERS
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, did_you_mean
+from largebatch.registry import is_reference
 
 MAX_SAMPLES = 2**31
 """So that a sample position fits any integer on a device."""
@@ -29,10 +31,30 @@ def check_ranges(config: Config) -> None:
             or (value >= 1 and "below 1" in within)
         ):
             raise ConfigError(f"{key}={value} must be {within}")
+    _check_name(config)
     for name in config.run.trackers:
         TRACKERS.check(name)
     if config.run.seed >= _MAX_SEED:
         raise ConfigError(f"run.seed={config.run.seed} must be below {_MAX_SEED}")
+
+
+def _check_name(config: Config) -> None:
+    name = config.model.name
+    if name in RESNETS:
+        return
+    if not is_reference(name):
+        raise ConfigError(
+            f"model.name={name!r}: {did_you_mean(name, RESNETS)}; or name your own as "
+            "package.module:factory"
+        )
+    unfit = [(key, value, field.default) for key, value, field in options(config)]
+    unfit = [each for each in unfit if each[0] in RESNET_OPTIONS and each[1] != each[2]]
+    if unfit:
+        raise ConfigError(
+            f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: for ResNets only, and "
+            f"model.name={name} is a module of your own; use "
+            + " ".join(f"--config.{key}={usual}" for key, _, usual in unfit)
+        )
 
 
 def check_model(config: Config, facts: Facts) -> None:

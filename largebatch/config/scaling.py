@@ -22,6 +22,7 @@ from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
+from largebatch.registry import is_reference
 
 Scale = Literal["full", "node", "laptop"]
 
@@ -187,6 +188,9 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         ),
         **target.changes,
     }
+    if is_reference(config.model.name):  # it stays, and decides these by itself
+        for key in ("model.name", "model.width", "model.stem"):
+            changes.pop(key, None)
     for key, value, _ in options(config):
         if key in _SIZES and key not in target.changes:
             changes[key] = _side(value, target)

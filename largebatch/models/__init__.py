@@ -1,7 +1,35 @@
-"""Networks and their loss, behind pure functions."""
+"""ResNet v1.5 and its layers as Flax NNX modules, and any module behind pure functions."""
 
-from largebatch.models.batch_norm import BatchMode
+from largebatch.models.batch_norm import BatchMode, BatchNorm, BatchStatistics
+from largebatch.models.convolution import Conv
+from largebatch.models.factories import MODELS
 from largebatch.models.functional import Model
-from largebatch.models.resnet import DEPTHS
+from largebatch.models.max_pool import max_pool
+from largebatch.models.resnet import (
+    DEPTHS,
+    ResNet,
+    resnet,
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
+    resnet152,
+)
 
-__all__ = ["DEPTHS", "BatchMode", "Model"]
+__all__ = [
+    "DEPTHS",
+    "MODELS",
+    "BatchMode",
+    "BatchNorm",
+    "BatchStatistics",
+    "Conv",
+    "Model",
+    "ResNet",
+    "max_pool",
+    "resnet",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+]

@@ -28,7 +28,7 @@ STATISTICS = "statistics"
 
 @dataclasses.dataclass(frozen=True)
 class BatchMode:
-    """How a training-mode call forms batch statistics."""
+    """How training-mode calls of `BatchNorm` form batch statistics."""
 
     spans: int
     """Parts of the images on this device that have statistics of their own."""
@@ -40,41 +40,66 @@ class BatchMode:
     """Whether the variances returned for the running statistics are N/(N-1) corrected."""
 
 
-class BatchNorm(nnx.Module):
-    """Normalise over all axes but the last, scale and shift; then add a shortcut and rectify.
+class BatchStatistics(nnx.Intermediate):
+    """A batch mean or variance (spans, features) of one training-mode call."""
 
-    ``mean`` and ``var`` hold the running statistics, which evaluation uses. A training-mode call
-    does not read them: it leaves there the statistics of its batch, shape (spans, features), for
-    the caller to average. All statistics are at least float32; the output has the input's dtype.
+
+class BatchNorm(nnx.BatchNorm):
+    """``nnx.BatchNorm`` that also adds a shortcut and rectifies, in one pass over memory.
+
+    Constructor, parameters, running statistics and results are those of ``nnx.BatchNorm``. Two
+    things are added: the arguments ``shortcut`` and ``relu`` of a call, and `batch_mode`.
+    Statistics are at least float32 and have one pass, E[x²] − E[x]². Neither ``axis`` nor
+    ``axis_name`` is supported: features are the last axis, and `batch_mode` names the devices.
     """
 
-    def __init__(self, features: int, *, epsilon: float, gamma: float = 1.0) -> None:
-        self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.full(features, gamma))
-        self.bias = nnx.Param(jnp.zeros(features))
-        self.mean = nnx.BatchStat(jnp.zeros(features))
-        self.var = nnx.BatchStat(jnp.ones(features))
+    batch_mode: BatchMode | None = None
+    """How training-mode calls form statistics. None: as ``nnx.BatchNorm``, over the whole batch,
+    which updates ``mean`` and ``var``. Otherwise these stay as they are, and each call leaves its
+    statistics in ``batch_mean`` and ``batch_var``, for the caller to average over workers."""
 
     def __call__(
         self,
         x: jax.Array,
-        mode: BatchMode | None,
+        use_running_average: bool | None = None,
         *,
         shortcut: jax.Array | None = None,
         relu: bool = False,
     ) -> jax.Array:
-        """Normalise ``x`` (images, height, width, features), add ``shortcut`` and rectify.
+        """Normalise ``x`` over all axes but the last, scale, shift, add ``shortcut`` and rectify.
 
         Args:
-          x: the output of a convolution.
-          mode: None evaluates.
+          x: activations (images, …, features).
+          use_running_average: whether to normalise with the running statistics; None: as
+            ``module.train()`` and ``module.eval()`` set it.
           shortcut: like ``x``, added to the normalised values.
           relu: whether to rectify the result.
+
+        Returns:
+          An array like ``x``, of ``dtype``, or where that is None of the type of ``x`` and the
+          parameters together.
+
+        Raises:
+          ValueError: the layer has an ``axis`` other than the last or an ``axis_name``, or was
+            called before in the same training step with a `batch_mode`.
         """
-        scale, bias = self.scale[...], self.bias[...]
-        if mode is None:
+        if self.axis not in (-1, x.ndim - 1) or self.axis_name is not None:
+            raise ValueError(
+                f"BatchNorm has axis={self.axis}, axis_name={self.axis_name!r}; only the last axis "
+                "is supported, and devices share statistics by batch_mode"
+            )
+        if use_running_average is None:
+            use_running_average = self.use_running_average
+        scale = jnp.ones_like(self.mean[...]) if self.scale is None else self.scale[...]
+        bias = jnp.zeros_like(self.mean[...]) if self.bias is None else self.bias[...]
+        dtype = self.dtype or jnp.promote_types(x.dtype, scale.dtype)
+        x = x.astype(jnp.promote_types(x.dtype, dtype))
+        if shortcut is not None:
+            shortcut = shortcut.astype(x.dtype)
+        if use_running_average:
             statistics = self.mean[...], _inverse(self.var[...], self.epsilon)
-            return _transform(x, *statistics, scale, bias, shortcut, relu).astype(x.dtype)
+            return _transform(x, *statistics, scale, bias, shortcut, relu).astype(dtype)
+        mode = self.batch_mode or BatchMode(spans=1, unbiased=False)
         # Each span's rows of features.
         rows = (mode.spans, -1, x.shape[-1])
         y, mean, var = _normalise(
@@ -86,10 +111,19 @@ class BatchNorm(nnx.Module):
             bias,
             None if shortcut is None else shortcut.reshape(rows),
         )
-        count = mode.members * (x.size // x.shape[-1] // mode.spans)
-        self.mean.set_value(mean)
-        self.var.set_value(var * (count / max(count - 1, 1)) if mode.unbiased else var)
-        return y.reshape(x.shape)
+        if self.batch_mode is None:
+            kept = self.momentum
+            self.mean[...] = kept * self.mean[...] + (1 - kept) * mean[0]
+            self.var[...] = kept * self.var[...] + (1 - kept) * var[0]
+        else:
+            if hasattr(self, "batch_mean"):
+                raise ValueError("a BatchNorm layer is called twice; give each call its own layer")
+            count = mode.members * (x.size // x.shape[-1] // mode.spans)
+            self.batch_mean = BatchStatistics(mean)
+            self.batch_var = BatchStatistics(
+                var * (count / max(count - 1, 1)) if mode.unbiased else var
+            )
+        return y.reshape(x.shape).astype(dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

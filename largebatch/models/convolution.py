@@ -1,9 +1,12 @@
-"""Convolutions (NHWC, no bias, symmetric padding) in the form that suits the machine.
+"""Convolutions (NHWC) in the form that suits the machine.
 
 A 1×1 convolution is a matrix product of pixels and channels, two thirds of ResNet-50's layers; the
 first layer can be computed on 2×2 blocks of pixels. Parameters are the plain convolution's in
 every form.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,51 +28,60 @@ def precision(dtype: Dtype | None) -> jax.lax.Precision:
     return jax.lax.Precision.HIGHEST if dtype is None else jax.lax.Precision.DEFAULT
 
 
-class Conv(nnx.Module):
-    """A square kernel (size, size, features in, features); He-normal by fan-in or fan-out."""
+class Conv(nnx.Conv):
+    """``nnx.Conv`` in the form that suits the machine; parameters and results are the same.
+
+    The output has a name, `OUTPUT`, for policies of what to keep between forward and backward.
+    """
 
     def __init__(
         self,
-        features_in: int,
-        features: int,
-        size: int,
-        stride: int,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         *,
-        dtype: Dtype | None,
-        pointwise: str,
-        rngs: nnx.Rngs,
-        fan: str = "fan_out",
+        pointwise: str = "convolution",
         blur: bool = False,
+        on_blocks: bool = False,
+        rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        self.stride = stride
-        self.blurs = blur and stride > 1 and features_in >= _BLURRED_FROM
-        self.dtype = dtype
-        self.pointwise = pointwise
-        shape = (size, size, features_in, features)
-        he_normal = nnx.initializers.variance_scaling(2.0, fan, "normal")
-        self.kernel = nnx.Param(he_normal(rngs.params(), shape, jnp.float32))
+        """Make a convolution.
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """``x`` (images, height, width, features in) convolved, in the arithmetic's dtype."""
-        return checkpoint_name(self._convolve(*self._promoted(x)), OUTPUT)
+        Args:
+          in_features: channels of the input.
+          out_features: channels of the output.
+          kernel_size: sides of the kernel.
+          strides: of the output's pixels in the input.
+          pointwise: ``matmul`` computes kernels of one pixel as matrix products.
+          blur: whether to blur the input, where strides are above 1 and it has 16 channels or more.
+          on_blocks: whether to compute a 7×7 kernel of stride 2 on even sides as `conv7_on_blocks`.
+          rngs: of the initial values.
+          **options: further arguments of ``nnx.Conv``.
+        """
+        super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
+        plain = self.kernel_size == (1, 1) and self.padding in (0, "SAME", "VALID")
+        plain &= self.feature_group_count == 1 and self.input_dilation in (1, (1, 1))
+        plain &= not self.use_bias and self.mask is None
+        self.is_product = pointwise == "matmul" and plain
+        self.blurs = blur and self.strides not in (1, (1, 1)) and in_features >= _BLURRED_FROM
+        self.on_blocks = on_blocks
 
-    def on_blocks(self, x: jax.Array) -> jax.Array:
-        """The same for a 7×7 kernel of stride 2 on even sides, see `conv7_on_blocks`."""
-        x, kernel = self._promoted(x)
-        return checkpoint_name(conv7_on_blocks(x, kernel, precision(self.dtype)), OUTPUT)
-
-    def _promoted(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        kernel = self.kernel[...]
-        dtype = self.dtype or kernel.dtype
-        return x.astype(dtype), kernel.astype(dtype)
-
-    def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        size, stride = kernel.shape[0], self.stride
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Return ``inputs`` (images, height, width, in features) convolved, in ``dtype``."""
+        x, kernel = self.promote_dtype((inputs, self.kernel[...]), dtype=self.dtype)
         if self.blurs:
-            x = blurred(x, precision(self.dtype))
-        if size == 1 and self.pointwise == "matmul":
-            return jnp.dot(x[:, ::stride, ::stride], kernel[0, 0], precision=precision(self.dtype))
-        return _convolution(x, kernel, stride, (size // 2, size // 2), precision(self.dtype))
+            x = blurred(x, self.precision)
+        if self.on_blocks:
+            x = conv7_on_blocks(x, kernel, self.precision)
+        elif self.is_product:
+            step = self.strides
+            down, right = (step, step) if isinstance(step, int) else step
+            x = jnp.dot(x[:, ::down, ::right], kernel[0, 0], precision=self.precision)
+        else:
+            x = super().__call__(x)
+        return checkpoint_name(x, OUTPUT)
 
 
 def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:

@@ -1,28 +1,37 @@
-"""The functional boundary: a network as pure functions of nested dicts of arrays.
+"""A network as pure functions of nested dicts of arrays, whose '/'-joined paths name them.
 
-Nothing outside this package imports Flax. Parameters and statistics are nested dicts whose
-'/'-joined paths name them: ``stage1/block2/conv3/kernel``, ``stem/bn/scale``, ``stem/bn/mean``.
+``stages/0/blocks/1/conv3/kernel``, ``stem/bn/scale``, ``stem/bn/mean``: the paths of Flax's state.
+The module's graph is split off once for each mode of computation.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from largebatch.models.batch_norm import BatchMode
-from largebatch.models.resnet import ResNet
+from largebatch.errors import ConfigError, UserError, one_line
+from largebatch.models import factories
+from largebatch.models.batch_norm import BatchMode, BatchNorm
+from largebatch.models.convolution import Conv
+from largebatch.models.resnet import DEPTHS
+from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A ResNet without arrays. Hashable, so that it may be a static argument."""
+    """A network without arrays. Hashable, so that it may be a static argument.
+
+    The fields from ``width`` on are those of `ResNet`; a user's own module has none of them.
+    """
 
     name: str
+    """One of `MODELS`, or a user's ``package.module:factory``."""
     classes: int
     channels: int = 3
     width: int = 64
@@ -39,75 +48,211 @@ class Model:
     pointwise: str = "matmul"
     remat: str = "none"
 
-    def init(self, seed: int | jax.Array) -> tuple[PyTree, PyTree]:
-        """Parameters and running statistics, float32.
+    @classmethod
+    def of_options(
+        cls, model: Any, norm: Any, *, classes: int, channels: int, platform: str | None = None
+    ) -> "Model":
+        """Return the network that options describe, in the form for a platform.
 
-        A function of the seed alone, so that every
-        process computes the same without a broadcast (Yamazaki et al. 2019, arXiv 1903.12650,
-        III-B).
+        Args:
+          model: options of the section ``model``.
+          norm: options of the section ``norm``.
+          classes: number of logits.
+          channels: of the images.
+          platform: of the devices, such as ``gpu``; None is that of this process.
         """
-        _, params, stats = nnx.split(self._module(seed), nnx.Param, nnx.BatchStat)
-        return nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
+        own = {"name": model.name, "classes": classes, "channels": channels, "dtype": model.dtype}
+        if model.name not in DEPTHS:
+            return cls(**own)
+        options = {**vars(norm), **vars(model), "init_fan": model.init}
+        chosen = {f.name: options[f.name] for f in dataclasses.fields(cls) if f.name not in own}
+        chosen = {n: None if value == "auto" else value for n, value in chosen.items()}
+        if chosen["pointwise"] is None:
+            on_cpu = (platform or jax.default_backend()) == "cpu"
+            chosen["pointwise"] = "matmul" if on_cpu else "convolution"
+        return cls(**own, **chosen)
+
+    def for_evaluation(self) -> "Model":
+        """Return the same function in float32, without what only training needs."""
+        kept = ("name", "classes", "channels", "width", "stem", "epsilon", "blur_pool")
+        return Model(**{name: getattr(self, name) for name in kept})
+
+    @property
+    def title(self) -> str:
+        """The network for people."""
+        return f"{self.name}, width {self.width}" if self.is_resnet else self.name
+
+    @property
+    def is_resnet(self) -> bool:
+        """Whether it is one of this program's own networks."""
+        return self.name in DEPTHS
+
+    def build(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Return the module with fresh parameters, in training mode.
+
+        Raises:
+          ConfigError: a user's module that cannot be made or trained.
+        """
+        # float32 means the parameters' own type: with float64 parameters the arithmetic is float64,
+        # in which tests prove equalities that rounding would hide.
+        dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        if not self.is_resnet:
+            return factories.made(self.name, classes=self.classes, rngs=rngs, dtype=dtype)
+        return factories.MODELS[self.name](
+            classes=self.classes,
+            rngs=rngs,
+            dtype=dtype,
+            channels=self.channels,
+            width=self.width,
+            stem=self.stem,
+            gamma=self.gamma,
+            last_gamma=self.last_gamma,
+            kernel_init=nnx.initializers.variance_scaling(2.0, self.init_fan, "normal"),
+            head_deviation=self.head_deviation,
+            remat=self.remat,
+            conv=functools.partial(Conv, pointwise=self.pointwise, blur=self.blur_pool),
+            norm=functools.partial(BatchNorm, epsilon=self.epsilon),
+        )
+
+    def init(self, seed: int | jax.Array) -> tuple[PyTree, PyTree]:
+        """Return fresh parameters and running statistics, float32.
+
+        A function of the seed alone, so that every process computes the same without a broadcast
+        (Yamazaki et al. 2019, arXiv 1903.12650, III-B).
+        """
+        module = self.build(nnx.Rngs(jax.random.key(seed)))
+        return _tree(module, nnx.Param), _tree(module, nnx.BatchStat)
 
     def apply(self, params: PyTree, stats: PyTree, images: jax.Array) -> jax.Array:
         """Logits (images, classes) in evaluation mode, at least float32.
 
         Args:
           params: parameters.
-          stats: running statistics {…: {mean, var}}.
+          stats: running statistics {…: {mean, var}}; {} without BatchNorm.
           images: normalised floats (images, height, width, channels).
         """
-        logits, _ = self._call(params, stats, images, None)
-        return logits
+        return _wide(self.module(params, stats)(images))
 
     def apply_train(
         self, params: PyTree, stats: PyTree, images: jax.Array, mode: BatchMode
     ) -> tuple[jax.Array, PyTree]:
         """Training mode: logits, and batch statistics {…: {mean, var}}, each (spans, features)."""
-        return self._call(params, stats, images, mode)
+        module = self.module(params, stats, mode)
+        logits = module(images)
+        batch = {}
+        for path, layer in factories.batch_norms(module).items():
+            where = "/".join(map(str, path))
+            if not hasattr(layer, "batch_mean"):
+                raise ConfigError(
+                    f"model.name={self.name!r}: {where} is not called with batch statistics; "
+                    "call it, without use_running_average, or leave it out"
+                )
+            batch[f"{where}/mean"] = layer.batch_mean[...]
+            batch[f"{where}/var"] = layer.batch_var[...]
+        return _wide(logits), unflatten_paths(batch)
+
+    def module(self, params: PyTree, stats: PyTree, mode: BatchMode | None = None) -> nnx.Module:
+        """Return the module that holds these arrays.
+
+        Args:
+          params: parameters.
+          stats: running statistics.
+          mode: how training-mode calls form batch statistics; None: evaluation mode.
+        """
+        graph, paths, _, _ = _traced(self, mode)
+        flat = {**flatten_paths(params), **flatten_paths(stats)}
+        return nnx.merge(graph, nnx.from_flat_state({paths[p]: x for p, x in flat.items()}))
 
     def parameter_paths(self) -> tuple[str, ...]:
-        """The paths of all parameters, in the order of the forward pass."""
-        paths: list[str] = []
-        # Recorded while tracing: what nnx.eval_shape returns is rebuilt with sorted attributes.
-        jax.eval_shape(lambda: paths.extend(_paths(self._module(0))))
-        return tuple(paths)
+        """The paths of all parameters, in the order in which the constructor made their layers.
 
-    def _module(self, seed: int | jax.Array) -> ResNet:
-        # float32 means the parameters' own type: with float64 parameters the arithmetic is float64,
-        # in which tests prove equalities that rounding would hide.
-        dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
-        return ResNet(
-            self.name,
-            classes=self.classes,
-            channels=self.channels,
-            width=self.width,
-            stem=self.stem,
-            epsilon=self.epsilon,
-            gamma=self.gamma,
-            last_gamma=self.gamma if self.last_gamma is None else self.last_gamma,
-            init_fan=self.init_fan,
-            head_deviation=self.head_deviation,
-            blur_pool=self.blur_pool,
-            dtype=dtype,
-            pointwise=self.pointwise,
-            remat=self.remat,
-            rngs=nnx.Rngs(jax.random.key(seed)),
+        For a ResNet that is the order of the forward pass.
+        """
+        return _traced(self, None)[2]
+
+    def kinds(self) -> Mapping[str, str]:
+        """Return the kind of each parameter by its path; see `factories.kinds`."""
+        return _traced(self, None)[3]
+
+    def check(self, image_shape: tuple[int, ...]) -> None:
+        """Trace a user's module on images of a shape (height, width, channels).
+
+        Raises:
+          ConfigError: it raises an error, or its logits are not (images, classes).
+        """
+        if not self.is_resnet:
+            _check(self, tuple(image_shape))
+
+
+@functools.lru_cache(maxsize=128)
+def _traced(
+    model: Model, mode: BatchMode | None
+) -> tuple[nnx.GraphDef, Mapping[str, tuple], tuple[str, ...], Mapping[str, str]]:
+    """Graph of the module, its path for each of ours, ours in the constructor's order, and kinds.
+
+    A mode is written into the layers before the graph is split off, so that it is part of it.
+    """
+    found: list[Any] = []
+
+    def traced() -> nnx.Module:
+        module = model.build(nnx.Rngs(0))
+        paths = {"/".join(map(str, path)): path for path, _ in nnx.to_flat_state(nnx.state(module))}
+        # Recorded here: what nnx.eval_shape returns is rebuilt with sorted attributes.
+        kinds = factories.kinds(module)
+        order = [path for path in _paths(module) if path in kinds]
+        found[:] = paths, tuple(dict.fromkeys([*order, *kinds])), kinds
+        if mode is None:
+            module.eval()
+        else:
+            module.train()
+        for layer in factories.batch_norms(module).values():
+            layer.batch_mode = mode
+        return module
+
+    graph = nnx.graphdef(nnx.eval_shape(traced))
+    return graph, *found
+
+
+@functools.lru_cache(maxsize=16)
+def _check(model: Model, image_shape: tuple[int, ...]) -> None:
+    images = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
+    params, stats = jax.eval_shape(model.init, 0)
+    try:
+        logits, _ = jax.eval_shape(
+            lambda *a: model.apply_train(*a, BatchMode(1)), params, stats, images
         )
+        evaluated = jax.eval_shape(model.apply, params, stats, images)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"model.name={model.name!r}: calling the module with float images {images.shape} "
+            f"raised {type(error).__name__}: {one_line(error)}; fix the module, data.image_size or "
+            "data.evaluation_size"
+        ) from error
+    for found in (logits, evaluated):
+        if found.shape != (2, model.classes):
+            raise ConfigError(
+                f"model.name={model.name!r}: expected logits of shape (images, {model.classes}), "
+                f"got {found.shape} for 2 images; return a row of classes for each image"
+            )
 
-    def _call(
-        self, params: PyTree, stats: PyTree, images: jax.Array, mode: BatchMode | None
-    ) -> tuple[jax.Array, PyTree]:
-        abstract = nnx.eval_shape(lambda: self._module(0))
-        module = nnx.merge(nnx.graphdef(abstract), nnx.State(params), nnx.State(stats))
-        logits = module(images, mode)
-        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+
+def _tree(module: nnx.Module, kind: type[nnx.Variable]) -> PyTree:
+    """Nested dicts of the arrays of a kind of variable."""
+    flat = nnx.to_flat_state(nnx.state(module, kind))
+    return unflatten_paths({"/".join(map(str, path)): v[...] for path, v in flat})
 
 
-def _paths(module: nnx.Module, prefix: str = "") -> Iterator[str]:
-    """Parameter paths as the constructor made them, which is the order of the forward pass."""
-    for name, value in vars(module).items():
+def _paths(node: Any, prefix: str = "") -> Iterator[str]:
+    """Parameter paths in the order in which attributes were set."""
+    items = enumerate(node) if isinstance(node, nnx.List) else vars(node).items()
+    for name, value in items:
         if isinstance(value, nnx.Param):
-            yield prefix + name
+            yield f"{prefix}{name}"
         elif isinstance(value, nnx.Module):
             yield from _paths(value, f"{prefix}{name}/")
+
+
+def _wide(logits: jax.Array) -> jax.Array:
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

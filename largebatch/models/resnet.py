@@ -2,27 +2,25 @@
 
 NHWC throughout. Padding and initial values are torchvision's: explicit symmetric padding,
 convolutions He-normal by fan-out, the head uniform in ±1/√fan-in, unless other ones are asked
-for. Parameters are float32;
-``dtype`` is that of the convolutions' arithmetic, None for the parameters' own. The global average
-and the head are computed in at least float32.
+for. Parameters are float32; ``dtype`` is that of the convolutions' arithmetic, None for the
+parameters' own. The global average and the head are computed in at least float32.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from largebatch.models.batch_norm import STATISTICS, BatchMode, BatchNorm
+from largebatch.models.batch_norm import STATISTICS, BatchNorm
 from largebatch.models.convolution import OUTPUT, Conv, precision
 from largebatch.models.max_pool import max_pool
 
-MakeConv = Callable[[int, int, int, int], Conv]
-"""(features in, features, size, stride) → layer."""
-MakeNorm = Callable[..., BatchNorm]
-"""(features) → layer."""
+Layer = Callable[..., nnx.Module]
+"""What makes a layer: ``Conv``, ``BatchNorm``, Flax's own, or a partial of them."""
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet10": ("basic", (1, 1, 1, 1)),
@@ -32,6 +30,9 @@ DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet101": ("bottleneck", (3, 4, 23, 3)),
     "resnet152": ("bottleneck", (3, 8, 36, 3)),
 }
+"""Block type and number of blocks in each stage."""
+
+HE_NORMAL = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 _KEPT = {
     "norms": jax.checkpoint_policies.save_only_these_names(OUTPUT, STATISTICS),
@@ -51,24 +52,35 @@ def _uniform_by_fan_in(fan_in: int) -> Callable:
     return init
 
 
+def _normalised(
+    norm: nnx.Module, x: jax.Array, shortcut: jax.Array | None = None, *, relu: bool
+) -> jax.Array:
+    """Call a norm layer, add the shortcut and rectify: in one pass with `BatchNorm`."""
+    if isinstance(norm, BatchNorm):
+        return norm(x, shortcut=shortcut, relu=relu)
+    x = norm(x)
+    x = x if shortcut is None else x + shortcut
+    return jax.nn.relu(x) if relu else x
+
+
 class Stem(nnx.Module):
     """The first convolution, and the max-pool where the stem has one."""
 
     def __init__(
-        self, channels: int, features: int, kind: str, *, conv: MakeConv, norm: MakeNorm
+        self, channels: int, features: int, kind: str, *, conv: Layer, norm: Layer
     ) -> None:
         self.kind = kind
         size, stride = (3, 1) if kind == "small" else (7, 2)
-        self.conv = conv(channels, features, size, stride)
+        form = {"on_blocks": True} if kind == "space_to_depth" else {}
+        self.conv = conv(channels, features, (size, size), stride, padding=size // 2, **form)
         self.bn = norm(features)
 
-    def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """Return features of images (batch, height, width, channels).
 
         At a quarter of the height and width; at all of them with the stem ``small``.
         """
-        x = self.conv.on_blocks(x) if self.kind == "space_to_depth" else self.conv(x)
-        x = self.bn(x, mode, relu=True)
+        x = _normalised(self.bn, self.conv(x), relu=True)
         return x if self.kind == "small" else max_pool(x)
 
 
@@ -82,9 +94,9 @@ class Block(nnx.Module):
         stride: int,
         kind: str,
         *,
-        last_gamma: float,
-        conv: MakeConv,
-        norm: MakeNorm,
+        conv: Layer,
+        norm: Layer,
+        last_norm: Layer,
     ) -> None:
         # (features, kernel size, stride) of each convolution of the branch
         if kind == "basic":
@@ -94,23 +106,26 @@ class Block(nnx.Module):
         self.depth = len(layers)
         features = features_in
         for i, (out, size, step) in enumerate(layers, start=1):
-            setattr(self, f"conv{i}", conv(features, out, size, step))
-            last = {"gamma": last_gamma} if i == self.depth else {}
-            setattr(self, f"bn{i}", norm(out, **last))
+            setattr(self, f"conv{i}", conv(features, out, (size, size), step, padding=size // 2))
+            setattr(self, f"bn{i}", (last_norm if i == self.depth else norm)(out))
             features = out
         self.features = features
         self.projects = stride != 1 or features_in != features
         if self.projects:
-            self.downsample_conv = conv(features_in, features, 1, stride)
+            self.downsample_conv = conv(features_in, features, (1, 1), stride, padding=0)
             self.downsample_bn = norm(features)
 
-    def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """The residual sum, rectified."""
-        shortcut = self.downsample_bn(self.downsample_conv(x), mode) if self.projects else x
+        shortcut = x
+        if self.projects:
+            shortcut = _normalised(self.downsample_bn, self.downsample_conv(x), relu=False)
         for i in range(1, self.depth + 1):
-            last = i == self.depth
-            x = getattr(self, f"bn{i}")(
-                getattr(self, f"conv{i}")(x), mode, shortcut=shortcut if last else None, relu=True
+            x = _normalised(
+                getattr(self, f"bn{i}"),
+                getattr(self, f"conv{i}")(x),
+                shortcut if i == self.depth else None,
+                relu=True,
             )
         return x
 
@@ -127,23 +142,22 @@ class Stage(nnx.Module):
         kind: str,
         *,
         remat: str,
-        **options: object,
+        **layers: Layer,
     ) -> None:
-        self.depth = depth
         self.remat = remat
-        for i in range(1, depth + 1):
-            block = Block(features, width, stride if i == 1 else 1, kind, **options)
-            setattr(self, f"block{i}", block)
-            features = block.features
+        self.blocks = nnx.List()
+        for i in range(depth):
+            self.blocks.append(Block(features, width, 1 if i else stride, kind, **layers))
+            features = self.blocks[-1].features
         self.features = features
 
-    def __call__(self, x: jax.Array, mode: BatchMode | None) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """Through all blocks."""
         through = Block.__call__
-        if self.remat != "none" and mode is not None:
-            through = nnx.remat(through, static_argnums=2, policy=_KEPT[self.remat])
-        for i in range(1, self.depth + 1):
-            x = through(getattr(self, f"block{i}"), x, mode)
+        if self.remat != "none":
+            through = nnx.remat(through, policy=_KEPT[self.remat])
+        for block in self.blocks:
+            x = through(block, x)
         return x
 
 
@@ -152,60 +166,97 @@ class ResNet(nnx.Module):
 
     def __init__(
         self,
-        name: str,
+        kind: str,
+        depths: Sequence[int],
+        classes: int = 1000,
         *,
-        classes: int,
-        channels: int,
-        width: int,
-        stem: str,
-        epsilon: float,
-        gamma: float,
-        last_gamma: float,
-        init_fan: str,
-        head_deviation: float | None,
-        blur_pool: bool,
-        dtype: Dtype | None,
-        pointwise: str,
-        remat: str,
+        channels: int = 3,
+        width: int = 64,
+        stem: str = "conv7",
+        gamma: float = 1.0,
+        last_gamma: float | None = None,
+        kernel_init: Callable = HE_NORMAL,
+        head_deviation: float | None = None,
+        dtype: Dtype | None = None,
+        remat: str = "none",
+        conv: Layer = Conv,
+        norm: Layer = BatchNorm,
         rngs: nnx.Rngs,
     ) -> None:
-        kind, depths = DEPTHS[name]
-        conv = partial(
-            Conv, dtype=dtype, pointwise=pointwise, fan=init_fan, blur=blur_pool, rngs=rngs
-        )
-        norm = partial(BatchNorm, epsilon=epsilon, gamma=gamma)
-        self.stem = Stem(channels, width, stem, conv=conv, norm=norm)
-        features = width
-        for i, depth in enumerate(depths, start=1):
-            stage = Stage(
-                features,
-                width * 2 ** (i - 1),
-                depth,
-                1 if i == 1 else 2,
-                kind,
-                remat=remat,
-                last_gamma=last_gamma,
-                conv=conv,
-                norm=norm,
+        """Make a ResNet in training mode.
+
+        Args:
+          kind: block type, ``basic`` or ``bottleneck``.
+          depths: number of blocks in each stage.
+          classes: number of logits.
+          channels: of the images.
+          width: channels of the first stage; the later ones double it.
+          stem: ``conv7`` (7×7, stride 2, and max-pool), ``space_to_depth`` (the same function,
+            computed on 2×2 blocks of pixels) or ``small`` (3×3, stride 1, no pool).
+          gamma: initial scale of the norms.
+          last_gamma: initial scale of the last norm of each residual branch; None: as ``gamma``.
+          kernel_init: initial values of the convolutions.
+          head_deviation: normal initial values of the head's kernel, its bias 0; None: both are
+            uniform in ±1/√fan-in.
+          dtype: of the convolutions' arithmetic; None: that of the parameters.
+          remat: what backward computes again: ``none``, ``norms`` (the normalised activations
+            inside a block; needs `Conv` and `BatchNorm`) or ``blocks``.
+          conv: makes a convolution, ``nnx.Conv`` or like it.
+          norm: makes a norm, ``nnx.BatchNorm`` or like it.
+          rngs: of the initial values.
+        """
+        wide = precision(dtype)
+        make: dict[str, Any] = {
+            "conv": partial(
+                conv,
+                use_bias=False,
+                kernel_init=kernel_init,
+                dtype=dtype,
+                precision=wide,
+                rngs=rngs,
             )
-            setattr(self, f"stage{i}", stage)
+        }
+        # Flax's norms draw keys for their constants: from a stream of their own, so that the
+        # convolutions' initial values do not depend on the kind of norm.
+        constants = nnx.Rngs(0)
+        for name, scale in (("norm", gamma), ("last_norm", last_gamma)):
+            scale_init = nnx.initializers.constant(gamma if scale is None else scale)
+            make[name] = partial(norm, scale_init=scale_init, dtype=dtype, rngs=constants)
+        self.stem = Stem(channels, width, stem, conv=make["conv"], norm=make["norm"])
+        self.stages = nnx.List()
+        features = width
+        for i, depth in enumerate(depths):
+            stage = Stage(features, width << i, depth, 2 if i else 1, kind, remat=remat, **make)
+            self.stages.append(stage)
             features = stage.features
-        kernel_init = bias_init = _uniform_by_fan_in(features)
+        head_init = bias_init = _uniform_by_fan_in(features)
         if head_deviation is not None:
-            kernel_init = nnx.initializers.normal(head_deviation)
+            head_init = nnx.initializers.normal(head_deviation)
             bias_init = nnx.initializers.zeros_init()
         self.head = nnx.Linear(
             features,
             classes,
             precision=precision(None),
-            kernel_init=kernel_init,
+            kernel_init=head_init,
             bias_init=bias_init,
             rngs=rngs,
         )
 
-    def __call__(self, images: jax.Array, mode: BatchMode | None) -> jax.Array:
-        """Logits, at least float32; ``mode`` None evaluates with the running statistics."""
-        x = self.stem(images, mode)
-        for i in range(1, len(DEPTHS["resnet50"][1]) + 1):
-            x = getattr(self, f"stage{i}")(x, mode)
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Return logits, at least float32."""
+        x = self.stem(images)
+        for stage in self.stages:
+            x = stage(x)
         return self.head(x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2)))
+
+
+def resnet(name: str, classes: int = 1000, *, rngs: nnx.Rngs, **options: Any) -> ResNet:
+    """Return a ResNet by its name in `DEPTHS`; ``options`` are those of `ResNet`."""
+    return ResNet(*DEPTHS[name], classes, rngs=rngs, **options)
+
+
+resnet18 = partial(resnet, "resnet18")
+resnet34 = partial(resnet, "resnet34")
+resnet50 = partial(resnet, "resnet50")
+resnet101 = partial(resnet, "resnet101")
+resnet152 = partial(resnet, "resnet152")

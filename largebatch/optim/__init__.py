@@ -10,7 +10,7 @@ from largebatch.optim.l2 import with_l2
 from largebatch.optim.lamb import LambState, lamb
 from largebatch.optim.lars import LarsState, lars
 from largebatch.optim.norms import Layout, norms_in
-from largebatch.optim.parameters import KINDS, kinds, mask, path_names
+from largebatch.optim.parameters import KINDS, kinds, mask, path_names, with_kinds
 from largebatch.optim.rates import Blend, Rates, RateSchedule
 from largebatch.optim.report import LayerReport, by_path, global_norm
 from largebatch.optim.rmsprop_sgd import RmspropSgdState, rmsprop_sgd
@@ -45,5 +45,6 @@ __all__ = [
     "peak_rate",
     "rmsprop_sgd",
     "sgd",
+    "with_kinds",
     "with_l2",
 ]

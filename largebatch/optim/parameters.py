@@ -1,10 +1,13 @@
-"""Which parameter is what, by its path: its keys joined by '/', as in `stage1/block1/bn2/scale`."""
+"""Kinds of parameters: by layer where a network declares them, else by the path of a ResNet's."""
 
+import contextlib
+import contextvars
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import optax
 
 from largebatch.errors import ConfigError, did_you_mean
 
@@ -16,9 +19,42 @@ RULES: tuple[tuple[str, str], ...] = (
     ("fc", r"head/kernel"),
     ("bias", r"head/bias"),
 )
-"""(kind, pattern of the whole path); every parameter matches exactly one."""
+"""(kind, pattern of the whole path) of a ResNet; every parameter matches exactly one."""
 
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in RULES))
+
+_declared: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.ContextVar(
+    "kinds", default=None
+)
+
+
+def with_kinds(
+    rule: optax.GradientTransformationExtraArgs, declared: Mapping[str, str]
+) -> optax.GradientTransformationExtraArgs:
+    """Return a rule whose masks take the kinds of parameters from a network's layers.
+
+    Args:
+        rule: Whose masks call `mask` or `kinds` when it is initialised or updates.
+        declared: Kind by '/'-joined path, of every parameter.
+    """
+
+    @contextlib.contextmanager
+    def used() -> Iterator[None]:
+        token = _declared.set(declared)
+        try:
+            yield
+        finally:
+            _declared.reset(token)
+
+    def init(params: PyTree) -> PyTree:
+        with used():
+            return rule.init(params)
+
+    def update(updates: PyTree, state: PyTree, params: PyTree = None, **extra: Any) -> Any:
+        with used():
+            return rule.update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def path_names(params: PyTree) -> PyTree:
@@ -31,9 +67,11 @@ def path_names(params: PyTree) -> PyTree:
 def kinds(params: PyTree, rules: Sequence[tuple[str, str]] = RULES) -> PyTree:
     """A tree like `params` whose leaves are kinds.
 
+    Inside a rule made by `with_kinds` they are those of the network's layers.
+
     Args:
         params: Nested dicts; the leaves are not looked at.
-        rules: (kind, regular expression that must match the whole path).
+        rules: (kind, regular expression that must match the whole path), where none are declared.
 
     Raises:
         ConfigError: A path matches no rule or more than one.
@@ -50,7 +88,8 @@ def kinds(params: PyTree, rules: Sequence[tuple[str, str]] = RULES) -> PyTree:
             "rename it or change the rules"
         )
 
-    return jax.tree.map(kind_of, path_names(params))
+    declared = _declared.get()
+    return jax.tree.map(kind_of if declared is None else declared.__getitem__, path_names(params))
 
 
 def mask(params: PyTree, skip: Collection[str]) -> PyTree:

@@ -18,21 +18,30 @@ import jax
 from largebatch.errors import ConfigError
 from largebatch.files import write_json
 from largebatch.models import Model
+from largebatch.models.tracing import work_of
 from largebatch.parallel.hardware import Hardware
 from largebatch.trees import flatten_paths
 
-_FIRST = re.compile(r"(?P<block>stage(?P<stage>\d+)/block(?P<number>\d+))/conv1/kernel")
+_FIRST = re.compile(r"(?P<block>stages/(?P<stage>\d+)/blocks/(?P<number>\d+))/conv1/kernel")
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 """(path, shape) of every parameter, in the order of the forward pass."""
 
 
-def shapes_of(model: Model) -> Shapes:
-    """(path, shape) of a model's parameters, in the order of the forward pass."""
+def shapes_of(model: Model, image_shape: Sequence[int] | None = None) -> Shapes:
+    """(path, shape) of a model's parameters, in the order of the forward pass.
+
+    Args:
+      model: the network.
+      image_shape: height, width and channels, on which a user's module is traced for the order;
+        None takes the order in which its constructor made the layers.
+    """
     shapes = {
         path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
     }
-    return tuple((path, shapes[path]) for path in model.parameter_paths())
+    traced = image_shape is not None and not model.is_resnet
+    paths = work_of(model, image_shape) if traced else model.parameter_paths()
+    return tuple((path, shapes[path]) for path in paths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +132,9 @@ def estimate(
     images: int,
     image_shape: Sequence[int],
     dtype: str,
+    model: Model | None = None,
 ) -> BackwardProfile:
-    """The profile that the roofline gives for a ResNet.
+    """The profile that the roofline gives for a network.
 
     Args:
       parameters: (path, shape), in the order of the forward pass.
@@ -132,8 +142,12 @@ def estimate(
       images: what a device computes at a time.
       image_shape: height, width, channels.
       dtype: of convolutions and activations.
+      model: whose parameters they are; None is a ResNet.
     """
-    layers = _resnet_backward(parameters, image_shape)
+    if model is None or model.is_resnet:
+        layers = _resnet_backward(parameters, image_shape)
+    else:
+        layers = _traced_backward(model, image_shape)
     itemsize = jax.numpy.dtype(dtype).itemsize
 
     def seconds(path: str, shape: tuple[int, ...]) -> float:
@@ -150,6 +164,19 @@ def estimate(
         image_shape=tuple(image_shape),
         dtype=dtype,
     )
+
+
+def _traced_backward(model: Model, image_shape: Sequence[int]) -> dict[str, _Layer]:
+    """Each parameter's share of the work of backward, from the traced forward pass.
+
+    Backward has two products for each of forward's, and reads and writes twice as much; the first
+    layer's input, the images, needs no gradient.
+    """
+    layers, ways = {}, 1
+    for path, work in work_of(model, image_shape).items():
+        layers[path] = _Layer(ways * work.flops, ways * work.elements)
+        ways = 2
+    return layers
 
 
 def _resnet_backward(parameters: Shapes, image_shape: Sequence[int]) -> dict[str, _Layer]:
@@ -211,7 +238,7 @@ def _areas(
             continue
         block = match["block"]
         bottleneck = f"{block}/conv3/kernel" in shapes
-        strided = int(match["stage"]) > 1 and match["number"] == "1"
+        strided = match["stage"] != "0" and match["number"] == "0"
         then = halved(here) if strided else here
         before, after = math.prod(here), math.prod(then)
         # The stride lies in the 3×3 convolution.

@@ -20,6 +20,7 @@ from largebatch import parallel
 from largebatch.config.communication import SCHEMES
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
+from largebatch.models import Model
 from largebatch.parallel import Bucket
 from largebatch.parallel.backward_times import BackwardProfile, Shapes, estimate, load_profile
 from largebatch.parallel.clusters import cluster_of
@@ -191,6 +192,7 @@ def gradient_buckets(
     images: int,
     image_shape: Sequence[int],
     dtype: str,
+    model: Model | None = None,
 ) -> tuple[Bucket, ...]:
     """The static groups that ``comm`` asks for, on these devices.
 
@@ -201,6 +203,7 @@ def gradient_buckets(
       images: what a device computes at a time.
       image_shape: height, width, channels.
       dtype: of convolutions.
+      model: whose parameters they are; None is a ResNet.
 
     Raises:
       ConfigError: ``comm.backward_profile`` is unreadable, of another network, or not the same for
@@ -224,7 +227,12 @@ def gradient_buckets(
         profile = load_profile(comm.backward_profile)
     else:
         profile = estimate(
-            parameters, cluster.hardware, images=images, image_shape=image_shape, dtype=dtype
+            parameters,
+            cluster.hardware,
+            images=images,
+            image_shape=image_shape,
+            dtype=dtype,
+            model=model,
         )
     buckets = plan(
         elements, profile, lambda nbytes: all_reduce_s(cluster, nbytes), itemsize=itemsize

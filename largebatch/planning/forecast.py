@@ -1,7 +1,6 @@
 """What a plan comes to on the hardware that it is for: FLOPs, time, device-hours, and doubts."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 from largebatch.config import Config, Plan, StagePlan
 from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
 from largebatch.errors import ConfigError
-from largebatch.models import Model
+from largebatch.models import DEPTHS, Model
+from largebatch.models.tracing import equations, product_flops
 from largebatch.optim.flavours import lars_of
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.clusters import Cluster
@@ -31,11 +31,17 @@ LEAST_SIZE = 96
 
 def why_no_forecast(plan: Plan) -> str:
     """Why no time can be predicted for a plan on any hardware; empty if one can."""
+    if plan.config.model.name not in DEPTHS:
+        return (
+            f"no prediction for model.name={plan.config.model.name}: the cost model knows ResNets "
+            "only; a measured step gives the time (scripts/doctor.py --measure_step)"
+        )
     size = min(stage.facts.image_shape[0] for stage in plan.stages)
     if size < LEAST_SIZE:
         return (
-            f"the cost model is fitted to photographs of 128 to 256 pixels, and these images have "
-            f"{size}; a measured step gives the time (scripts/doctor.py --measure_step)"
+            "data.image_size: the cost model is fitted to photographs of 128 to 256 pixels, and "
+            f"these images have {size}; a measured step gives the time (scripts/doctor.py "
+            "--measure_step)"
         )
     return ""
 
@@ -54,7 +60,7 @@ def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
         devices, or ``batch.microbatch`` does not divide them.
     """
     if why := why_no_forecast(plan):
-        raise ConfigError(f"data.image_size: {why}")
+        raise ConfigError(why)
     config = plan.config
     return Workload(
         tuple(
@@ -222,36 +228,7 @@ def _forward_flops(model: Model, shape: tuple[int, int, int]) -> float:
     params, stats = jax.eval_shape(model.init, 0)
     images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
     jaxpr = jax.make_jaxpr(model.apply)(params, stats, images)
-    return sum(_product_flops(equation) for equation in _equations(jaxpr.jaxpr))
-
-
-def _equations(jaxpr: Any) -> list[Any]:
-    found = []
-    for equation in jaxpr.eqns:
-        found.append(equation)
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                found += _equations(inner)
-    return found
-
-
-def _product_flops(equation: Any) -> float:
-    if equation.primitive.name == "conv_general_dilated":
-        kernel, out = equation.invars[1].aval, equation.outvars[0].aval
-        # HWIO; each output element sums over the kernel's other axes.
-        return 2.0 * out.size * kernel.size / kernel.shape[-1]
-    if equation.primitive.name == "dot_general":
-        left, right = (v.aval for v in equation.invars)
-        (contracted, _), (batched, _) = equation.params["dimension_numbers"]
-        summed = 1.0
-        for axis in contracted:
-            summed *= left.shape[axis]
-        shared = 1.0
-        for axis in batched:
-            shared *= left.shape[axis]
-        return 2.0 * left.size * right.size / (summed * shared)
-    return 0.0
+    return sum(product_flops(equation) for equation in equations(jaxpr.jaxpr))
 
 
 def doubts(config: Config, plan: Plan) -> list[str]:

@@ -23,27 +23,22 @@ _TOO_LARGE = 2**61  # bytes; more than any device has
 
 
 def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
-    """The network of a plan, in the form for ``platform``; None is that of this process."""
-    model, norm, pointwise = plan.config.model, plan.config.norm, plan.config.model.pointwise
-    if pointwise == "auto":
-        on_cpu = (platform or jax.default_backend()) == "cpu"
-        pointwise = "matmul" if on_cpu else "convolution"
-    return Model(
-        name=model.name,
+    """The network of a plan, in the form for ``platform``; None is that of this process.
+
+    Raises:
+      ConfigError: a user's module that cannot be made, called or trained.
+    """
+    model = Model.of_options(
+        plan.config.model,
+        plan.config.norm,
         classes=plan.facts.classes,
         channels=plan.facts.image_shape[-1],
-        width=model.width,
-        stem=model.stem,
-        epsilon=norm.epsilon,
-        gamma=norm.gamma,
-        last_gamma=None if norm.last_gamma == "auto" else norm.last_gamma,
-        init_fan=model.init,
-        head_deviation=None if model.head_deviation == "auto" else model.head_deviation,
-        blur_pool=model.blur_pool,
-        dtype=model.dtype,
-        pointwise=pointwise,
-        remat=model.remat,
+        platform=platform,
     )
+    side, shape = plan.config.data.evaluation_size, plan.facts.image_shape
+    model.check(shape)
+    model.check((side, side, shape[-1]) if side else shape)
+    return model
 
 
 def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:

@@ -30,8 +30,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     rows = [
         (
             "model",
-            f"{config.model.name}, width {config.model.width}, {config.model.dtype}, "
-            f"{parameters:,} parameters",
+            f"{config.model.title}, {config.model.dtype}, {parameters:,} parameters",
         ),
         ("training data", run.first_stage.train_source.describe()),
         ("validation data", run.first_stage.validation_source.describe()),

@@ -127,6 +127,8 @@ def precise_statistics(
     nothing new, and of as many as have been consumed (one at position 0). A function of parameters
     and position alone, so that a restored run evaluates to the same.
     """
+    if not state.stats:  # no BatchNorm
+        return state.stats
     step = stage.plan.samples_per_step
     of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
     wanted = min(stage.plan.config.norm.precise_batches, of_epoch, consumed) * step

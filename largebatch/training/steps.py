@@ -23,7 +23,7 @@ from largebatch.data.device_crops import crop_and_resize
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import Sums, classification_sums
-from largebatch.optim import Rates, global_norm
+from largebatch.optim import Rates, global_norm, with_kinds
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
@@ -76,18 +76,20 @@ class Steps:
     def buckets(self) -> tuple[Bucket, ...]:
         """The static groups in which gradients are reduced."""
         return gradient_buckets(
-            shapes_of(self.model),
+            shapes_of(self.model, self.plan.facts.image_shape),
             self.plan.config.comm,
             tuple(self.mesh.devices.flat),
             images=self.plan.local_images,
             image_shape=self.plan.facts.image_shape,
             dtype=self.plan.config.model.dtype,
+            model=self.model,
         )
 
     @functools.cached_property
     def update(self) -> Update:
         """How gradients become new parameters."""
-        parts = self.optimizer, self.buckets, self.plan.config.comm.wire
+        rule = with_kinds(self.optimizer, self.model.kinds())
+        parts = rule, self.buckets, self.plan.config.comm.wire
         sharded = self.plan.config.optimizer.update == "sharded"
         return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
 

@@ -35,7 +35,8 @@ def imported(
     """The network, its parameters and its statistics that a foreign state dict holds.
 
     Args:
-      found: arrays in PyTorch's layout, by torchvision's, timm's or Hugging Face's names.
+      found: arrays in PyTorch's layout, by torchvision's, timm's or Hugging Face's names, or in
+        Flax's by our paths.
       where: the file, for messages.
       said: what the file says of the network; None if nothing. Of what arrays do not show, the
         computation of the stem and BatchNorm's epsilon are taken from it.
@@ -45,6 +46,11 @@ def imported(
     """
     found = _unwrapped(found)
     found = {n: x for n, x in found.items() if n.rpartition(".")[2] != names.COUNTER}
+    if found and found.keys() <= set(names.own_names("torchvision").values()):  # Flax paths
+        found = {
+            names.foreign_name(path, "torchvision"): names.to_foreign(path, array)
+            for path, array in found.items()
+        }
     style = names.style_of(found)
     known = names.own_names(style)
     if unknown := [name for name in found if name not in known]:
@@ -84,10 +90,10 @@ def inferred(arrays: Mapping[str, np.ndarray], where: str, style: names.Style) -
             f"{where}: the first convolution has shape {stem}; kernels of 7×7 (model.stem=conv7) "
             "and 3×3 (small) are known"
         )
-    kind = "bottleneck" if "stage1/block1/conv3/kernel" in arrays else "basic"
+    kind = "bottleneck" if "stages/0/blocks/0/conv3/kernel" in arrays else "basic"
     depths = tuple(
-        max((int(p.split("/")[1][5:]) for p in arrays if p.startswith(f"stage{i}/")), default=0)
-        for i in range(1, 5)
+        max((int(p.split("/")[3]) + 1 for p in arrays if p.startswith(f"stages/{i}/")), default=0)
+        for i in range(4)
     )
     for name, known in DEPTHS.items():
         if known == (kind, depths):

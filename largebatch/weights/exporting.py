@@ -15,12 +15,12 @@ from largebatch.weights.loading import Loading, loading
 from largebatch.weights.run import check_no_run
 from largebatch.weights.weights import Weights, WeightsError, by_path
 
-Format = Literal["torchvision", "timm", "huggingface", "onnx"]
+Format = Literal["torchvision", "timm", "huggingface", "onnx", "flax"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 EPSILON = 1e-5
 """Of every BatchNorm that PyTorch's constructors make; their files cannot say another."""
-_SUFFIXES = {".safetensors": ("torchvision", "timm"), ".onnx": ("onnx",)}
+_SUFFIXES = {".safetensors": ("torchvision", "timm", "flax"), ".onnx": ("onnx",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +92,24 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
     check_target(target, force)
     _check_expressible(weights, form)
     notes = []
-    if form != "onnx" and weights.model.epsilon != EPSILON:
+    if form not in ("onnx", "flax") and weights.model.epsilon != EPSILON:
         notes.append(
             f"running variances hold norm.epsilon={weights.model.epsilon:g} − {EPSILON:g} besides, "
             "since these files cannot say an epsilon: the logits stay the same"
         )
         weights = _with_usual_epsilon(weights)
-    style = "huggingface" if form == "huggingface" else "torchvision"
-    arrays = {
-        names.foreign_name(path, style): names.to_foreign(path, array)
-        for path, array in by_path(weights).items()
-    }
+    arrays = by_path(weights)
+    if form != "flax":
+        style = "huggingface" if form == "huggingface" else "torchvision"
+        arrays = {
+            names.foreign_name(path, style): names.to_foreign(path, array)
+            for path, array in arrays.items()
+        }
     about = metadata.encode(weights)
     if form == "onnx":
         files = {target: onnx_file.encode(weights.model, arrays, about, weights.image_shape)}
     else:
-        tensors = _safetensors(arrays, about)
+        tensors = _safetensors(arrays, about, "flax" if form == "flax" else "pt")
         files = {target: tensors}
         if target.suffix not in _SUFFIXES:
             texts = hub_files.of(weights, form)
@@ -140,6 +142,11 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
 
 def _check_expressible(weights: Weights, form: Format) -> None:
     model, remedy = weights.model, "use --format=onnx, or torchvision's names in a .safetensors"
+    if form != "flax" and not model.is_resnet:
+        raise WeightsError(
+            f"{weights.origin} has model.name={model.name}, and --format={form} is for ResNets; "
+            "use --format=flax and a .safetensors file"
+        )
     if model.blur_pool:
         raise WeightsError(
             f"{weights.origin} has model.blur_pool=True, which none of these formats can say; "
@@ -173,15 +180,15 @@ def _with_usual_epsilon(weights: Weights) -> Weights:
     return dataclasses.replace(weights, model=model, stats=unflatten_paths(flat))
 
 
-def _safetensors(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> bytes:
+def _safetensors(arrays: Mapping[str, np.ndarray], about: Mapping[str, str], library: str) -> bytes:
     from safetensors.numpy import save
 
     # One counter a BatchNorm, as PyTorch's state dicts have: transformers tells of absent ones.
     norms = [name.rpartition(".")[0] for name in arrays if name.endswith(".running_var")]
     counters = {f"{norm}.{names.COUNTER}": np.zeros((), np.int64) for norm in norms}
     # transformers asks what wrote the file.
-    return save({**arrays, **counters}, {"format": "pt", **about})
+    return save({**arrays, **counters}, {"format": library, **about})
 
 
 def _suffix(form: str) -> str:
-    return {"onnx": ".onnx", "torchvision": ".safetensors"}.get(form, "")
+    return {"onnx": ".onnx"}.get(form, ".safetensors" if form in ("torchvision", "flax") else "")

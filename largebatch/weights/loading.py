@@ -22,6 +22,10 @@ def loading(weights: Weights, path: Path, form: str) -> Loading:
     """How the library of a format loads ``path``."""
     place = repr(str(path))
     match form:
+        case "flax":
+            said = "# NumPy arrays by the '/'-joined paths of Flax's state"
+            made = f"arrays = safetensors.numpy.load_file({place})  {said}"
+            return Loading("", ("import safetensors.numpy", made))
         case "onnx":
             return _lines("onnxruntime", f"onnxruntime.InferenceSession({place})")
         case "huggingface":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from largebatch.models import DEPTHS, Model
+from largebatch.registry import is_reference
 from largebatch.weights.weights import About, WeightsError
 
 MARK = "largebatch"
@@ -108,6 +109,11 @@ def _model(value: Any, where: str) -> Model:
     for name, kind in _MODEL.items():
         if type(value[name]) is not kind or (kind is not str and not 0 < value[name] < 2**31):
             raise WeightsError(f"{where}: model.{name} is {_shown(value[name])}")
+    if is_reference(value["name"]):
+        raise WeightsError(
+            f"{where} holds a user's module, model.name={_shown(value['name'])}, which is not "
+            "imported because a file names it; give the run or checkpoint that it is from"
+        )
     for name, known in (("name", DEPTHS), ("stem", _STEMS)):
         if value[name] not in known:
             raise WeightsError(

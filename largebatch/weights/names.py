@@ -2,7 +2,7 @@
 
 Ours are '/'-joined paths. torchvision and timm share one set of names:
 
-    stage1/block2/conv3/kernel
+    stages/0/blocks/1/conv3/kernel
     layer1.1.conv3.weight
     resnet.encoder.stages.0.layers.1.layer.2.convolution.weight   (Hugging Face)
 
@@ -23,7 +23,7 @@ COUNTER = "num_batches_tracked"
 """A BatchNorm's count of its training steps, which nothing reads; PyTorch keeps one per layer."""
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
-_PIECE = re.compile(r"stage(\d+)/block(\d+)/(?:(conv|bn)(\d+)|downsample_(conv|bn))")
+_PIECE = re.compile(r"stages/(\d+)/blocks/(\d+)/(?:(conv|bn)(\d+)|downsample_(conv|bn))")
 # Of one stage, more than ResNet-152 has; what goes beyond is reported as an unknown name.
 _MOST_BLOCKS = 64
 
@@ -76,17 +76,16 @@ def _module(module: str, style: Style) -> str:
         kind = module.removeprefix("stem/")
         return f"resnet.embedder.embedder.{kinds[kind]}" if theirs else f"{kind}1"
     stage, block, kind, number, shortcut = _PIECE.fullmatch(module).groups()
-    at = int(block) - 1
     if theirs:
         inner = f"layer.{int(number) - 1}.{kinds[kind]}" if kind else f"shortcut.{kinds[shortcut]}"
-        return f"resnet.encoder.stages.{int(stage) - 1}.layers.{at}.{inner}"
+        return f"resnet.encoder.stages.{stage}.layers.{block}.{inner}"
     inner = f"{kind}{number}" if kind else f"downsample.{('conv', 'bn').index(shortcut)}"
-    return f"layer{stage}.{at}.{inner}"
+    return f"layer{int(stage) + 1}.{block}.{inner}"
 
 
 def _all_paths() -> Iterable[str]:
     norm = ("scale", "bias", "mean", "var")
-    blocks = [f"stage{i}/block{j}" for i in range(1, 5) for j in range(1, _MOST_BLOCKS + 1)]
+    blocks = [f"stages/{i}/blocks/{j}" for i in range(4) for j in range(_MOST_BLOCKS)]
     pairs = [("stem/conv", "stem/bn")]
     for block in blocks:
         pairs += [(f"{block}/conv{k}", f"{block}/bn{k}") for k in (1, 2, 3)]

@@ -99,7 +99,12 @@ def checkpoint(path: Path) -> Weights:
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
-    model = _model(config, about.facts)
+    model = Model.of_options(
+        config.model,
+        config.norm,
+        classes=about.facts.classes,
+        channels=about.facts.image_shape[-1],
+    ).for_evaluation()
     names = architecture.shapes(model)
     trees = []
     for part, shapes in zip(("params", "stats"), names, strict=True):
@@ -160,19 +165,6 @@ def _is_staged(about: Manifest) -> bool:
 
 def _stage(about: Manifest) -> StagePlan:
     return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
-
-
-def _model(config: Config, facts: Facts) -> Model:
-    """As for training, but in float32."""
-    return Model(
-        name=config.model.name,
-        classes=facts.classes,
-        channels=facts.image_shape[-1],
-        width=config.model.width,
-        stem=config.model.stem,
-        epsilon=config.norm.epsilon,
-        blur_pool=config.model.blur_pool,
-    )
 
 
 def _seen(

@@ -33,8 +33,12 @@ def initial(
     """
     fresh = flatten_paths(params), flatten_paths(stats)
     given = flatten_paths(weights.params), flatten_paths(weights.stats)
-    _check_same(weights, fresh[0] | fresh[1], given[0] | given[1])
-    ours, theirs = fresh[0]["head/kernel"].shape[-1], weights.model.classes
+    ours = theirs = weights.model.classes
+    if weights.model.is_resnet:
+        _check_same(weights, fresh[0] | fresh[1], given[0] | given[1])
+        ours = fresh[0]["head/kernel"].shape[-1]
+    else:
+        _check_identical(weights, fresh[0] | fresh[1], given[0] | given[1])
     kept = () if ours == theirs else _HEAD
     taken = [
         {
@@ -50,6 +54,17 @@ def initial(
         said = differing(weights.classes, classes)
         told += f", the head too, though the weights' classes are named otherwise: {said}"
     return *(unflatten_paths(flat) for flat in taken), told
+
+
+def _check_identical(weights: Weights, fresh: dict, given: dict) -> None:
+    """Raises a WeightsError unless all arrays have the same names and shapes: a user's module."""
+    for path in sorted({*fresh, *given}):
+        now, then = (tuple(each[path].shape) if path in each else None for each in (fresh, given))
+        if now != then:
+            raise WeightsError(
+                f"{weights.origin}: {path} has shape {then} in model.name={weights.model.name}, "
+                f"{now} in the run's network; set the same model.name and data of as many classes"
+            )
 
 
 def _check_same(weights: Weights, fresh: dict, given: dict) -> None:

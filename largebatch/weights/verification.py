@@ -5,13 +5,14 @@ The library's part is done by the very lines that a user is told to paste.
 
 import dataclasses
 import importlib.metadata
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from largebatch.models import Model
-from largebatch.weights import onnx_file
+from largebatch.weights import onnx_file, tensor_files
 from largebatch.weights.exporting import Written
 from largebatch.weights.reading import read
 from largebatch.weights.weights import Weights, WeightsError, by_path
@@ -59,15 +60,24 @@ def check_read_back(written: Written) -> None:
     Raises:
       WeightsError: it is not.
     """
+    if written.format == "flax":
+        theirs, _ = tensor_files.read_safetensors(written.path)
+        _compare_arrays(written, theirs)
+        return
     found = read(written.path)
     for field in dataclasses.fields(Weights):
         if field.name in ("params", "stats", "origin", "manifest"):
             continue
         if getattr(found, field.name) != getattr(written.weights, field.name):
             raise WeightsError(f"{written.path} was read back with another {field.name}")
-    ours, theirs = by_path(written.weights), by_path(found)
-    for path in ours:
-        if ours[path].tobytes() != theirs[path].tobytes():
+    _compare_arrays(written, by_path(found))
+
+
+def _compare_arrays(written: Written, theirs: Mapping[str, np.ndarray]) -> None:
+    ours = by_path(written.weights)
+    for path in sorted({*ours, *theirs}):
+        same = path in ours and path in theirs and ours[path].shape == theirs[path].shape
+        if not same or ours[path].tobytes() != theirs[path].tobytes():
             raise WeightsError(f"{written.path} was read back with another {path}")
 
 

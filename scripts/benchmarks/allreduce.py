@@ -137,7 +137,7 @@ def _profiled(flags: argparse.Namespace) -> list[Result]:
 def _profile(found: BackwardProfile) -> str:
     stages: dict[str, float] = {}
     for path, seconds in found.seconds.items():
-        stage = path.partition("/")[0]
+        stage = "/".join(path.split("/")[: 2 if path.startswith("stages/") else 1])
         stages[stage] = stages.get(stage, 0) + 1e3 * seconds
     each = ", ".join(f"{stage} {ms:.3g}" for stage, ms in stages.items())
     return f"{found.images} images, {found.dtype}, {found.hardware}; backward in ms: {each}"

@@ -96,11 +96,11 @@ def loss_of(
 
 def parts_of(paths: Sequence[str], cuts: str) -> list[tuple[str, ...]]:
     """The paths by block or by stage, in their order; stem and head are parts of their own."""
-    depth = {"stage": 1, "block": 2}[cuts]
+    depth = {"stage": 2, "block": 4}[cuts]
 
     def part(path: str) -> str:
         names = path.split("/")
-        return "/".join(names[: depth if names[0].startswith("stage") else 1])
+        return "/".join(names[: depth if names[0] == "stages" else 1])
 
     return [tuple(members) for _, members in groupby(paths, key=part)]
 

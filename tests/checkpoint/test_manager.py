@@ -322,8 +322,8 @@ def test_a_checkpoint_that_is_there_is_not_written_again(copied):
 
 def test_another_format_is_an_error_and_stays_where_it_is(copied, tmp_path):
     shutil.copytree(copied / "8", copied / "12")
-    reseal(copied / "12", format=4)
-    with pytest.raises(CheckpointError, match=r"12 is of another version: its format is 4, this"):
+    reseal(copied / "12", format=3)
+    with pytest.raises(CheckpointError, match=r"12 is of another version: its format is 3, this"):
         newest(copied)
     shutil.rmtree(copied / "12")
     options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)

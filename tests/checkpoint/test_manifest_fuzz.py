@@ -194,8 +194,8 @@ def test_a_vouched_for_field_less_or_more(place):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("format",), 2, "its format is 2, this one reads 3"),
-        (("format",), True, "its format is True, this one reads 3"),
+        (("format",), 2, "its format is 2, this one reads 4"),
+        (("format",), True, "its format is True, this one reads 4"),
         (("step",), 8, "step is 8, its progress says 7"),
         (("plan",), "0" * 64, "plan is not the hash of config and facts"),
         (("progress", "samples"), -1, "progress.samples is -1"),

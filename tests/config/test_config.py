@@ -79,7 +79,7 @@ def test_overrides_read_by_type(key, text, value):
         ("schedule.peak", "nan", ["schedule.peak", "nan"]),
         ("schedule.peak", "inf", ["schedule.peak"]),
         ("schedule.peak", "1" + 400 * "0", ["schedule.peak", "finite"]),
-        ("model.name", "resnet5", ["model.name", "resnet5", "did you mean 'resnet50'"]),
+        ("model.stem", "smal", ["model.stem", "smal", "did you mean 'small'"]),
         ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
         ("data.flip", "maybe", ["data.flip", "true or false"]),
         ("run", "1", ["'run'", "run.seed"]),

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from largebatch.models import BatchMode
-from largebatch.models.batch_norm import BatchNorm
-from largebatch.models.convolution import Conv
+from largebatch.models import BatchMode, BatchNorm, BatchStatistics, Conv
 from largebatch.models.resnet import Stage
 
 
@@ -24,22 +22,26 @@ def stage(*, pointwise, remat):
         2,
         "bottleneck",
         remat=remat,
-        last_gamma=1.0,
-        conv=partial(Conv, dtype=None, pointwise=pointwise, rngs=rngs),
-        norm=partial(BatchNorm, epsilon=1e-5),
+        conv=partial(Conv, use_bias=False, precision="highest", pointwise=pointwise, rngs=rngs),
+        norm=partial(BatchNorm, rngs=rngs),
+        last_norm=partial(BatchNorm, rngs=rngs),
     )
 
 
 def results(x, **options):
     """Output, batch statistics, gradients and kept bytes, in float64."""
-    graph, params, stats = nnx.split(stage(**options), nnx.Param, nnx.BatchStat)
+    made = stage(**options)
+    for _, layer in nnx.iter_modules(made):
+        if isinstance(layer, BatchNorm):
+            layer.batch_mode = BatchMode(spans=2)
+    graph, params, stats = nnx.split(made, nnx.Param, nnx.BatchStat)
     params, stats = map(nnx.to_pure_dict, (params, stats))
     params, stats = jax.tree.map(lambda a: a.astype("float64"), (params, stats))
 
     def loss(params, x):
         module = nnx.merge(graph, nnx.State(params), nnx.State(stats))
-        y = module(x, BatchMode(spans=2))
-        return jnp.sin(y).sum(), (y, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
+        y = module(x)
+        return jnp.sin(y).sum(), (y, nnx.to_pure_dict(nnx.state(module, BatchStatistics)))
 
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     _, pull = jax.vjp(lambda p: loss(p, x)[0], params)

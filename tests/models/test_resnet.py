@@ -40,15 +40,19 @@ def test_parameter_paths_are_complete_and_in_forward_order():
     assert len(paths) == 161
     assert paths[0] == "stem/conv/kernel"
     assert paths[-2:] == ("head/kernel", "head/bias")
-    first = [path for path in paths if path.startswith("stage1/block1/conv")]
-    assert first == [f"stage1/block1/conv{i}/kernel" for i in (1, 2, 3)]
+    first = [path for path in paths if path.startswith("stages/0/blocks/0/conv")]
+    assert first == [f"stages/0/blocks/0/conv{i}/kernel" for i in (1, 2, 3)]
 
 
 def test_initial_values_are_torchvisions():
     params, stats = Model("resnet50", classes=1000).init(0)
     flat = flatten_paths(params)
-    for path in ("stem/conv/kernel", "stage2/block1/conv2/kernel", "stage4/block3/conv3/kernel"):
-        kernel = flat[path]
+    for path in (
+        "stem/conv/kernel",
+        "stages/1/blocks/0/conv2/kernel",
+        "stages/3/blocks/2/conv3/kernel",
+    ):
+        kernel = flat[f"{path}/kernel"]
         fan_out = kernel.shape[0] * kernel.shape[1] * kernel.shape[3]
         expected = (2 / fan_out) ** 0.5
         # Standard error of a deviation over N draws is σ/√(2N); five of them.
@@ -76,7 +80,7 @@ def test_other_initial_values():
         "resnet50", classes=1000, gamma=1.4, last_gamma=0.4, init_fan="fan_in", head_deviation=0.01
     )
     flat = flatten_paths(model.init(0)[0])
-    kernel = flat["stage2/block1/conv1/kernel"]
+    kernel = flat["stages/1/blocks/0/conv1/kernel"]
     expected = (2 / kernel.shape[2]) ** 0.5
     assert abs(kernel.std() - expected) < 5 * expected / (2 * kernel.size) ** 0.5
     head = flat["head/kernel"]
@@ -118,7 +122,7 @@ def test_the_seed_alone_decides_the_parameters():
         np.testing.assert_array_equal(one[path], same[path])
     assert (one["stem/conv/kernel"] != other["stem/conv/kernel"]).all()
     # Kernels of one shape differ among themselves.
-    assert (one["stage1/block1/conv1/kernel"] != one["stage1/block1/conv2/kernel"]).all()
+    assert (one["stages/0/blocks/0/conv1/kernel"] != one["stages/0/blocks/0/conv2/kernel"]).all()
 
 
 @pytest.mark.parametrize("size", [64, 96])

@@ -3,10 +3,11 @@
 import collections
 
 import jax
+import optax
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.optim import KINDS, kinds, mask, path_names
+from largebatch.optim import KINDS, kinds, mask, path_names, with_kinds
 
 STAGES = {18: (2, (2, 2, 2, 2)), 34: (2, (3, 4, 6, 3)), 50: (3, (3, 4, 6, 3))}
 STAGES |= {101: (3, (3, 4, 23, 3)), 152: (3, (3, 8, 36, 3))}
@@ -26,14 +27,15 @@ def resnet(depth):
     norm = {"scale": 0, "bias": 0}
     tree = {"stem": {"conv": {"kernel": 0}, "bn": norm}, "head": {"kernel": 0, "bias": 0}}
     layers, stages = STAGES[depth]
-    for i, blocks in enumerate(stages, start=1):
-        tree[f"stage{i}"] = {}
-        for j in range(1, blocks + 1):
+    tree["stages"] = {}
+    for i, blocks in enumerate(stages):
+        tree["stages"][str(i)] = {"blocks": {}}
+        for j in range(blocks):
             block = {f"conv{n}": {"kernel": 0} for n in range(1, layers + 1)}
             block |= {f"bn{n}": norm for n in range(1, layers + 1)}
-            if j == 1 and (i > 1 or layers == 3):
+            if j == 0 and (i > 0 or layers == 3):
                 block |= {"downsample_conv": {"kernel": 0}, "downsample_bn": norm}
-            tree[f"stage{i}"][f"block{j}"] = block
+            tree["stages"][str(i)]["blocks"][str(j)] = block
     return tree
 
 
@@ -50,12 +52,12 @@ def test_kinds_by_path():
     params, found = resnet(50), kinds(resnet(50))
     assert found["stem"] == {"conv": {"kernel": "conv"}, "bn": {"scale": "bn", "bias": "bn"}}
     assert found["head"] == {"kernel": "fc", "bias": "bias"}
-    block = found["stage2"]["block1"]
+    block = found["stages"]["1"]["blocks"]["0"]
     assert block["downsample_conv"] == block["conv2"] == {"kernel": "conv"}
     assert block["downsample_bn"] == block["bn3"] == {"scale": "bn", "bias": "bn"}
     paths = path_names(params)
-    assert paths["stage2"]["block1"]["downsample_bn"]["scale"] == (
-        "stage2/block1/downsample_bn/scale"
+    assert paths["stages"]["1"]["blocks"]["0"]["downsample_bn"]["scale"] == (
+        "stages/1/blocks/0/downsample_bn/scale"
     )
     assert paths["head"]["bias"] == "head/bias"
     assert len(set(jax.tree.leaves(paths))) == 161
@@ -113,3 +115,16 @@ def test_unknown_kind_to_skip():
         ConfigError, match=r"'embedding' is no kind of parameter to skip; known: conv, bn"
     ):
         mask(resnet(18), ("embedding",))
+
+
+def test_a_rule_takes_the_kinds_that_a_network_declares():
+    params = {"body": {"gamma": 2.0, "w": 3.0}, "head": {"kernel": 5.0}}
+    declared = {"body/gamma": "bias", "body/w": "fc", "head/kernel": "conv"}
+    rule = with_kinds(
+        optax.add_decayed_weights(1.0, mask=lambda tree: mask(tree, ("bias", "conv"))), declared
+    )
+    zeros = jax.tree.map(lambda _: 0.0, params)
+    decay, _ = rule.update(zeros, rule.init(params), params)
+    assert decay == {"body": {"gamma": 0.0, "w": 3.0}, "head": {"kernel": 0.0}}
+    with pytest.raises(ConfigError, match="matches no rule"):  # outside of the rule
+        kinds(params)

@@ -66,10 +66,10 @@ def test_areas_are_those_of_the_activations():
     shapes = dict(parameters("resnet50"))
     areas = _areas(shapes, (224, 224, 3))
     assert areas["stem/conv"] == (224**2, 112**2)
-    assert areas["stage1/block1/conv1"] == (56**2, 56**2)
-    assert areas["stage2/block1/conv1"] == (56**2, 56**2)
-    assert areas["stage2/block1/conv2"] == (56**2, 28**2)
-    assert areas["stage2/block1/downsample_conv"] == (56**2, 28**2)
+    assert areas["stages/0/blocks/0/conv1"] == (56**2, 56**2)
+    assert areas["stages/1/blocks/0/conv1"] == (56**2, 56**2)
+    assert areas["stages/1/blocks/0/conv2"] == (56**2, 28**2)
+    assert areas["stages/1/blocks/0/downsample_conv"] == (56**2, 28**2)
     assert areas["head"] == (49, 1)
 
 
@@ -94,9 +94,9 @@ def test_gradients_come_in_the_order_of_backward_and_early_stages_take_longest()
     assert paths == [path for path, _ in reversed(parameters())]
     stages = {
         stage: sum(s for path, s in found.seconds.items() if path.startswith(stage))
-        for stage in ("stage1", "stage4")
+        for stage in ("stages/0/", "stages/3/")
     }
-    assert stages["stage1"] > 2 * stages["stage4"]
+    assert stages["stages/0/"] > 2 * stages["stages/3/"]
     # 1,376 images/s is what `sustained` is taken from, and backward some two thirds of a step.
     assert 40 / (1.5 * found.total_s) == pytest.approx(1376, rel=0.1)
 

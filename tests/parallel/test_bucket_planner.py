@@ -154,7 +154,7 @@ def test_the_records_groups_are_those_of_its_source():
     assert [len(bucket.paths) for bucket in buckets] == [3, 21, 57, 80]
     found = [2e-6 * bucket.size for bucket in buckets]
     assert found == pytest.approx([4.10, 22.0, 20.1, 4.84], abs=0.06)
-    assert buckets[0].paths == ("head/bias", "head/kernel", "stage4/block3/bn3/bias")
+    assert buckets[0].paths == ("head/bias", "head/kernel", "stages/3/blocks/2/bn3/bias")
     assert [cubic_cuts(n) for n in (2, 3, 24, 25)] == [(2,), (3,), (3, 24), (3, 24, 25)]
 
 
@@ -282,7 +282,7 @@ def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
     profile.save(file)
     measured = dataclasses.replace(comm, backward_profile=str(file))
     assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) == paths(found)
-    late = {path: s * path.startswith("stage4") for path, s in profile.seconds.items()}
+    late = {path: s * path.startswith("stages/3/") for path, s in profile.seconds.items()}
     dataclasses.replace(profile, seconds=late).save(file)
     assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) != paths(found)
 

@@ -148,7 +148,7 @@ def test_parts_are_blocks_or_stages_in_their_order(flags):
         parts = backward.parts_of(paths, cuts)
         assert [path for part in parts for path in part] == paths
         assert len(parts) == count
-    assert all(path.startswith("stage1/block1/") for path in parts[1])
+    assert all(path.startswith("stages/0/blocks/0/") for path in parts[1])
 
 
 def test_seconds_are_differences_shared_out_by_the_estimate():

@@ -5,6 +5,7 @@ import importlib.util
 import export
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from largebatch.weights import read, verification
 from tests.weights.test_runs import checkpoint, same
@@ -36,6 +37,14 @@ def test_a_run_becomes_a_file(run, tmp_path, capsys):
     # A file can be exported again.
     assert export.main([str(target), f"--to={tmp_path / 'y.safetensors'}"]) == 0
     assert same(read(tmp_path / "y.safetensors"), found)
+
+
+def test_flax_paths_are_read_back(run, tmp_path, capsys):
+    target = tmp_path / "x.safetensors"
+    assert export.main([str(run), f"--to={target}", "--format=flax", "--verify"]) == 0
+    assert "verified by reading it back" in capsys.readouterr().out
+    assert "stages/0/blocks/0/conv1/kernel" in load_file(target)
+    assert same(read(target), read(run))
 
 
 def test_onnx_is_verified(run, tmp_path, capsys):

@@ -45,17 +45,17 @@ def test_some_names_letter_by_letter():
         ("stem/conv/kernel", "conv1.weight", "resnet.embedder.embedder.convolution.weight"),
         ("stem/bn/var", "bn1.running_var", "resnet.embedder.embedder.normalization.running_var"),
         (
-            "stage2/block1/downsample_conv/kernel",
+            "stages/1/blocks/0/downsample_conv/kernel",
             "layer2.0.downsample.0.weight",
             "resnet.encoder.stages.1.layers.0.shortcut.convolution.weight",
         ),
         (
-            "stage2/block1/downsample_bn/bias",
+            "stages/1/blocks/0/downsample_bn/bias",
             "layer2.0.downsample.1.bias",
             "resnet.encoder.stages.1.layers.0.shortcut.normalization.bias",
         ),
         (
-            "stage4/block3/bn2/mean",
+            "stages/3/blocks/2/bn2/mean",
             "layer4.2.bn2.running_mean",
             "resnet.encoder.stages.3.layers.2.layer.1.normalization.running_mean",
         ),

@@ -5,13 +5,23 @@ from typing import Literal
 
 from largebatch.config.declaration import option
 
+RESNETS = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+RESNET_OPTIONS = (
+    *(f"model.{name}" for name in ("width", "stem", "blur_pool", "init", "head_deviation")),
+    *("model.pointwise", "model.remat", "norm.epsilon", "norm.gamma", "norm.last_gamma"),
+)
+"""Options that a user's own module decides by itself."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution)."""
+    """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution) or your own."""
 
-    name: Literal["resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = (
-        option("resnet50", "depth and block type")
+    name: str = option(
+        "resnet50",
+        f"{', '.join(RESNETS[:-1])} or {RESNETS[-1]}; or package.module:factory of your own Flax "
+        "NNX module (docs/own_model.md), to which the options from width to head_deviation, "
+        "pointwise and remat do not apply",
     )
     width: int = option(
         64, "channels of the first stage; the later ones double it", within="above 0"
@@ -56,6 +66,11 @@ class Model:
         "block; whole blocks",
         mathematics=False,
     )
+
+    @property
+    def title(self) -> str:
+        """The network for people."""
+        return f"{self.name}, width {self.width}" if self.name in RESNETS else self.name
 
 
 @dataclasses.dataclass(frozen=True)

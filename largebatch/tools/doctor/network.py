@@ -25,13 +25,15 @@ _SLOW = 2.5  # times the rate of the line, which protocols never quite reach
 
 def bucket_bytes(plan: Plan) -> list[int]:
     """Bytes on the wire of each bucket of gradients."""
+    model = model_of(plan)
     buckets = gradient_buckets(
-        shapes_of(model_of(plan)),
+        shapes_of(model, plan.facts.image_shape),
         plan.config.comm,
         jax.devices(),
         images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
+        model=model,
     )
     return [bucket.size * plan.config.comm.wire_bytes for bucket in buckets]
 

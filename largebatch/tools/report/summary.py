@@ -134,7 +134,7 @@ def details(run: Run) -> list[Fact]:
         ("processes", str(facts.get("processes") or environment.get("processes") or "")),
         ("host", str(facts.get("host") or "")),
         ("batch", f"{plan['samples_per_step']:,} images" if "samples_per_step" in plan else ""),
-        ("model", f"{options.get('model.name')}, width {options.get('model.width')}"),
+        ("model", _model(options)),
         ("optimizer", _optimizer(options)),
         ("data", str(options.get("data.source") or "")),
         ("seed", str(options.get("run.seed", ""))),
@@ -183,6 +183,11 @@ def _column(
 
 def _loss_text(value: float | None) -> str:
     return number(value, ".4g")
+
+
+def _model(options: Mapping[str, Any]) -> str:
+    name = str(options.get("model.name"))
+    return name if ":" in name else f"{name}, width {options.get('model.width')}"
 
 
 def _optimizer(options: Mapping[str, Any]) -> str:

@@ -1,0 +1,98 @@
+"""Networks as users write them in plain Flax, small ones."""
+
+import jax.numpy as jnp
+from flax import nnx
+
+
+class ConvNextBlock(nnx.Module):
+    """Depthwise convolution, LayerNorm, two dense layers, layer scale, residual."""
+
+    def __init__(self, features, *, dtype, rngs):
+        self.depthwise = nnx.Conv(
+            features, features, (3, 3), feature_group_count=features, dtype=dtype, rngs=rngs
+        )
+        self.norm = nnx.LayerNorm(features, dtype=dtype, rngs=rngs)
+        self.expand = nnx.Linear(features, 4 * features, dtype=dtype, rngs=rngs)
+        self.project = nnx.Linear(4 * features, features, dtype=dtype, rngs=rngs)
+        self.gamma = nnx.Param(jnp.full((features,), 0.5))
+
+    def __call__(self, x):
+        y = self.norm(self.depthwise(x))
+        return x + self.gamma[...] * self.project(nnx.gelu(self.expand(y)))
+
+
+class ConvNext(nnx.Module):
+    def __init__(self, classes, *, rngs, dtype=None):
+        self.stem = nnx.Conv(2, 8, (4, 4), strides=4, padding="VALID", dtype=dtype, rngs=rngs)
+        self.blocks = nnx.List([ConvNextBlock(8, dtype=dtype, rngs=rngs) for _ in range(2)])
+        self.head = nnx.Linear(8, classes, rngs=rngs)
+
+    def __call__(self, images):
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((1, 2)))
+
+
+def attention(query, key, value, **_):
+    """Flax's own computes the softmax in float32, which hides equalities of float64."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
+    return jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), value)
+
+
+class VisionTransformer(nnx.Module):
+    def __init__(self, classes, *, rngs, dtype=None):
+        self.patches = nnx.Conv(2, 8, (8, 8), strides=8, dtype=dtype, rngs=rngs)
+        self.positions = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (1, 4, 8)))
+        self.first_norm = nnx.LayerNorm(8, dtype=dtype, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(
+            2, in_features=8, decode=False, dtype=dtype, attention_fn=attention, rngs=rngs
+        )
+        self.second_norm = nnx.LayerNorm(8, dtype=dtype, rngs=rngs)
+        self.mlp = nnx.Sequential(
+            nnx.Linear(8, 16, dtype=dtype, rngs=rngs),
+            nnx.gelu,
+            nnx.Linear(16, 8, dtype=dtype, rngs=rngs),
+        )
+        self.head = nnx.Linear(8, classes, rngs=rngs)
+
+    def __call__(self, images):
+        x = self.patches(images)
+        x = x.reshape(len(x), -1, x.shape[-1]) + self.positions[...]
+        x = x + self.attention(self.first_norm(x))
+        x = x + self.mlp(self.second_norm(x))
+        return self.head(x.mean(1))
+
+
+class Residual(nnx.Module):
+    def __init__(self, features_in, features, stride, *, dtype, rngs):
+        def conv(inputs, side, step):
+            return nnx.Conv(
+                inputs, features, (side, side), step, use_bias=False, dtype=dtype, rngs=rngs
+            )
+
+        self.conv1, self.conv2 = conv(features_in, 3, stride), conv(features, 3, 1)
+        self.norm1 = nnx.BatchNorm(features, momentum=0.9, dtype=dtype, rngs=rngs)
+        self.norm2 = nnx.BatchNorm(features, momentum=0.9, dtype=dtype, rngs=rngs)
+        self.shortcut = conv(features_in, 1, stride)
+
+    def __call__(self, x):
+        y = nnx.relu(self.norm1(self.conv1(x)))
+        return nnx.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class PlainResNet(nnx.Module):
+    """With ``nnx.BatchNorm``, which knows nothing of workers."""
+
+    def __init__(self, classes, *, rngs, dtype=None):
+        self.stem = nnx.Conv(2, 4, (3, 3), dtype=dtype, rngs=rngs)
+        self.blocks = nnx.List(
+            [Residual(4, 4, 1, dtype=dtype, rngs=rngs), Residual(4, 8, 2, dtype=dtype, rngs=rngs)]
+        )
+        self.head = nnx.Linear(8, classes, rngs=rngs)
+
+    def __call__(self, images):
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((1, 2)))

@@ -1,0 +1,224 @@
+"""Users' own modules in the step functions, in float64: equal on any devices, and to plain Flax.
+
+Tolerances are those of test_equality: rounding leaves about 1e-15 of the largest value, some steps
+through a few layers amplify it to some 1e-12, and a wrong span moves gradients by more than 1e-3.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from largebatch.optim import kinds
+from largebatch.training.programs import Programs
+from largebatch.trees import flatten_paths, unflatten_paths
+from tests.training import own_models, worlds
+
+EQUAL = 1e-10
+STEPS = 3
+HERE = "tests.training.own_models"
+RATES = (0.5, 0.3, 0.4)
+OPTIMIZERS = {
+    "sgd": {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
+    "lars": {"name": "lars", "flavour": "mlperf"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    jax.config.update("jax_disable_most_optimizations", True)
+    with jax.enable_x64(True):
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def programs(name, devices, microbatch, optimizer="sgd", update="replicated", **sections):
+    made = worlds.config(
+        model={"name": f"{HERE}:{name}", "width": 64, "stem": "conv7"},
+        optimizer=OPTIMIZERS[optimizer] | {"update": update},
+        **sections,
+    )
+    return Programs(worlds.steps(made, devices, microbatch))
+
+
+@functools.cache
+def initial(name, optimizer):
+    return jax.device_get(programs(name, 1, 8, optimizer).init(np.int32(0)))
+
+
+def trained(run, steps=STEPS, begin=None, first=0):
+    """The state after some steps, as checkpoints hold it, and the metrics of each."""
+    options = run.steps.plan.config
+    name = options.model.name.partition(":")[2]
+    state = worlds.place(run, begin or initial(name, options.optimizer.name))
+    found = []
+    for step in range(first, first + steps):
+        images, labels = worlds.batch(step, run.steps.plan.samples_per_step)
+        state, metrics = worlds.run_step(run, state, images, labels, RATES[step])
+        found.append(jax.device_get(metrics))
+    return jax.device_get(run.steps.stored(state)), found
+
+
+@functools.cache
+def whole(name, optimizer, span):
+    return trained(programs(name, 1, 8, optimizer, norm={"span": span}))
+
+
+def assert_equal(got, expected):
+    (state, metrics), (state_, metrics_) = got, expected
+    for ours, theirs in (
+        (state.params, state_.params),
+        (state.stats, state_.stats),
+        (state.optimizer.momentum, state_.optimizer.momentum),
+    ):
+        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+        for path, value in flatten_paths(ours).items():
+            like = flatten_paths(theirs)[path]
+            scale = max(np.abs(like).max(), 1e-6)  # the key's bias has no gradient but rounding
+            assert np.abs(value - like).max() < EQUAL * scale, path
+    for one, other in zip(metrics, metrics_, strict=True):
+        np.testing.assert_allclose(one.loss, other.loss, rtol=EQUAL)
+        np.testing.assert_allclose(one.gradient_norm, other.gradient_norm, rtol=EQUAL)
+
+
+CASES = [
+    ("ConvNext", "sgd", "replicated", 1, 2, 2),
+    ("ConvNext", "lars", "sharded", 1, 4, 1),
+    ("VisionTransformer", "sgd", "sharded", 1, 2, 2),
+    ("VisionTransformer", "lars", "replicated", 1, 4, 1),
+    ("PlainResNet", "sgd", "replicated", 1, 2, 2),
+    ("PlainResNet", "sgd", "sharded", 4, 8, 1),  # a span over four devices
+    ("PlainResNet", "lars", "replicated", "all", 2, 4),
+]
+
+
+@pytest.mark.parametrize(("name", "optimizer", "update", "span", "devices", "microbatch"), CASES)
+def test_training_does_not_depend_on_the_devices(
+    name, optimizer, update, span, devices, microbatch
+):
+    run = programs(name, devices, microbatch, optimizer, update, norm={"span": span})
+    got = trained(run)
+    assert_equal(got, whole(name, optimizer, span))
+    moved = flatten_paths(
+        jax.tree.map(
+            lambda a, b: np.abs(a - b).max(), got[0].params, initial(name, optimizer).params
+        )
+    )
+    assert all(value > 0 for value in moved.values())
+
+
+def test_spans_of_plain_batch_norm_differ():
+    one, other = (whole("PlainResNet", "sgd", span)[0] for span in (1, "all"))
+    path = "blocks/1/conv1/kernel"
+    a, b = (flatten_paths(state.params)[path] for state in (one, other))
+    assert np.abs(a - b).max() > 1e-3 * np.abs(a).max()
+
+
+@pytest.mark.parametrize("name", ["ConvNext", "VisionTransformer", "PlainResNet"])
+def test_equal_to_a_plain_flax_loop(name):
+    """``nnx.BatchNorm`` over the whole batch, autodiff and optax, without any of this package."""
+    made = programs(name, 1, 8, norm={"span": "all", "running_variance": "biased"})
+    steps = made.steps
+    begin = initial(name, "sgd")
+    found, metrics = trained(made)
+    model = getattr(own_models, name)(worlds.CLASSES, rngs=nnx.Rngs(0))
+    flat = flatten_paths(begin.params) | flatten_paths(begin.stats)
+    state = [
+        (path, jnp.asarray(flat["/".join(map(str, path))], "float64"))
+        for path, _ in nnx.to_flat_state(nnx.state(model))
+    ]
+    nnx.update(model, nnx.from_flat_state(state))
+    decayed = jax.tree.map(lambda kind: kind in ("conv", "fc"), kinds_of(steps))
+    smoothing = steps.plan.config.loss.label_smoothing
+
+    def loss_of(model, images, labels):
+        target = optax.smooth_labels(jax.nn.one_hot(labels, worlds.CLASSES), smoothing)
+        return optax.softmax_cross_entropy(model(images), target).mean()
+
+    @nnx.jit
+    def gradients_of(model, images, labels):
+        return nnx.value_and_grad(loss_of)(model, images, labels)
+
+    params = begin.params
+    rule = optax.chain(
+        optax.add_decayed_weights(1e-3, mask=decayed), optax.trace(0.9), optax.scale(-1.0)
+    )
+    momentum = rule.init(params)
+    model.train()
+    for step in range(STEPS):
+        images, labels = worlds.batch(step, steps.plan.samples_per_step)
+        pixels = (images.astype("float64") - worlds.MEAN) / worlds.STD
+        loss, gradients = gradients_of(model, pixels, labels)
+        np.testing.assert_allclose(metrics[step].loss, loss, rtol=EQUAL)
+        gradients = as_tree(gradients)
+        change, momentum = rule.update(gradients, momentum, params)
+        params = jax.tree.map(lambda w, u, r=RATES[step]: w + r * u, params, change)
+        flat = flatten_paths(params)
+        nnx.update(
+            model,
+            nnx.from_flat_state(
+                [
+                    (path, jnp.asarray(flat["/".join(map(str, path))]))
+                    for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))
+                ]
+            ),
+        )
+    stats = as_tree(nnx.state(model, nnx.BatchStat))
+    for ours, theirs in ((found.params, params), (found.stats, stats)):
+        assert flatten_paths(ours).keys() == flatten_paths(theirs).keys()
+        for path, value in flatten_paths(theirs).items():
+            scale = max(np.abs(value).max(), 1e-6)
+            assert np.abs(flatten_paths(ours)[path] - value).max() < EQUAL * scale, path
+    # Evaluation mode, with these running statistics.
+    model.eval()
+    images, _ = worlds.batch(9, 8)
+    pixels = (images.astype("float64") - worlds.MEAN) / worlds.STD
+    ours = steps.model.apply(found.params, found.stats, pixels)
+    np.testing.assert_allclose(ours, model(pixels), rtol=1e-9, atol=1e-9)
+
+
+def as_tree(state):
+
+    flat = nnx.to_flat_state(state)
+    return unflatten_paths({"/".join(map(str, path)): np.asarray(v[...]) for path, v in flat})
+
+
+def kinds_of(steps):
+
+    return unflatten_paths(dict(steps.model.kinds()))
+
+
+def test_kinds_come_from_the_layers():
+    run = programs("ConvNext", 1, 8)
+    found = dict(run.steps.model.kinds())
+    block = {p.removeprefix("blocks/0/"): k for p, k in found.items() if p.startswith("blocks/0/")}
+    assert block == {
+        "depthwise/kernel": "conv",
+        "depthwise/bias": "bias",
+        "norm/scale": "bn",
+        "norm/bias": "bn",
+        "expand/kernel": "fc",
+        "expand/bias": "bias",
+        "project/kernel": "fc",
+        "project/bias": "bias",
+        "gamma": "bias",
+    }
+    transformer = programs("VisionTransformer", 1, 8).steps.model.kinds()
+    assert transformer["positions"] == "fc"
+    assert transformer["attention/query/kernel"] == "fc"
+    assert transformer["attention/query/bias"] == "bias"
+    with pytest.raises(Exception, match="matches no rule"):
+        kinds(initial("ConvNext", "sgd").params)
+
+
+@pytest.mark.parametrize("name", ["ConvNext", "VisionTransformer", "PlainResNet"])
+def test_resume_is_bitwise(name):
+    run = programs(name, 2, 2, "lars", "sharded")
+    straight, _ = trained(run)
+    half, _ = trained(run, steps=1)
+    resumed, _ = trained(run, steps=2, begin=half, first=1)
+    jax.tree.map(np.testing.assert_array_equal, resumed, straight)
