@@ -15,9 +15,10 @@ from largebatch.files import read_json
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """What the command line, or a call from Python, asks for."""
 
-    recipe: Path
+    recipe: Path | None
+    """Recipe file; None if a configuration was given from Python."""
     workdir: Path
     overrides: tuple[tuple[str, str], ...] = ()
     resume: Literal["auto", "never", "must"] = "auto"

@@ -90,7 +90,8 @@ def run(
         with guard.section("compile"):  # the search for a microbatch compiles
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
         rows = describe.plan_rows(made, hosts)
-        console.plan(f"{label(request.recipe)}: {request.workdir}", rows, changed(made.plan.config))
+        name = label(request.recipe) if request.recipe else "configuration"
+        console.plan(f"{name}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
@@ -174,15 +175,22 @@ def _complete(found: OpenedRun, request: Request, stored: Stored | None) -> trac
     complete = summary is not None and summary.status == "complete" and summary.steps == steps
     if not processes.agreed_minimum(int(at_end and complete)):
         return None
-    again = describe.command(request.recipe, request.workdir, request.overrides)
+    again = _commands(request, ("evaluate", "--eval_only"), ("train again", "--resume=never"))
     rows = [
         *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
         ("checkpoint", str(request.checkpoints / str(steps))),
-        ("evaluate", f"{again} --eval_only"),
-        ("train again", f"{again} --resume=never"),
+        *again,
     ]
     found.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
     return summary
+
+
+def _commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, str]]:
+    """Rows (label, command line with a flag); none where no recipe file can be named."""
+    if request.recipe is None:
+        return []
+    given = request.recipe, request.workdir, request.overrides
+    return [(name, describe.command(*given, *flag.split())) for name, flag in labelled]
 
 
 class _Session:
@@ -351,12 +359,11 @@ class _Session:
         return str(self.request.checkpoints / str(step))
 
     def _close(self, summary: tracking.Summary, loop: Loop) -> None:
-        request, again = self.request, (self.request.recipe, self.request.workdir)
+        request = self.request
+        following = [("next", f"python scripts/report.py {shlex.quote(str(request.workdir))}")]
         if summary.status == "stopped":
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
-            following = describe.command(*again, kept)
-        else:
-            following = f"python scripts/report.py {shlex.quote(str(request.workdir))}"
+            following = _commands(dataclasses.replace(request, overrides=kept), ("next", ""))
         rows = [
             *describe.result_rows(loop.result, self.made.plan.facts.classes),
             *loop.target.rows(),
@@ -364,7 +371,7 @@ class _Session:
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
             ("memory", describe.memory(self.made)),
             ("checkpoint", self._checkpoint(summary.steps)),
-            ("next", following),
+            *following,
         ]
         self.console.closing(
             rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
