@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Kind = Literal["preempted", "mistake", "failed", "hung", "dead"]
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
@@ -241,9 +241,7 @@ def peers_of(timeout_s: float) -> Peers | None:
     Args:
         timeout_s: As of `Peers`.
     """
-    from jax._src import distributed  # the client has no public name
-
-    joined = distributed.global_state
+    joined = distributed_state()
     if joined.client is None or joined.num_processes == 1:
         return None
     _delay_abort()
@@ -254,6 +252,13 @@ def peers_of(timeout_s: float) -> Peers | None:
         timeout_s,
         joined.coordinator_address,
     )
+
+
+def distributed_state() -> Any:
+    """Return JAX's record of the processes it has joined, which has no public name."""
+    from jax._src import distributed
+
+    return distributed.global_state
 
 
 def _delay_abort() -> None:

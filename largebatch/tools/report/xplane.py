@@ -6,8 +6,9 @@ programs, with a statistic (5) whose bytes (6) are an HloProto, whose first fiel
 Only these fields are read, so no generated code is needed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from largebatch.errors import DataError
 from largebatch.tools.report.provenance import Program
@@ -33,10 +34,9 @@ def programs(path: Path) -> dict[str, Program]:
     except (OSError, IndexError, ValueError, KeyError) as error:
         raise DataError(f"{path} is damaged or no profile; record it again") from error
     try:
-        from jaxlib._hlo import HloModule
+        read = module_reader()
     except ImportError:
         return {}
-    read = HloModule.from_serialized_hlo_module_proto
     try:
         texts = {name: read(proto).to_string() for name, proto in modules.items()}
     except RuntimeError as error:  # JaxRuntimeError among them
@@ -44,6 +44,17 @@ def programs(path: Path) -> dict[str, Program]:
             f"{path} holds a program that is damaged or of another version; record it again"
         ) from error
     return {name: Program.parse(text) for name, text in texts.items()}
+
+
+def module_reader() -> Callable[[bytes], Any]:
+    """Return jaxlib's reader of serialized HLO modules, which has no public name.
+
+    Raises:
+        ImportError: this jaxlib has none.
+    """
+    from jaxlib._hlo import HloModule
+
+    return HloModule.from_serialized_hlo_module_proto
 
 
 def _modules(space: memoryview) -> Iterator[tuple[str, bytes]]:
