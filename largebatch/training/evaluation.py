@@ -14,8 +14,7 @@ from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
-from largebatch.training.execution import tell
-from largebatch.training.programs import Programs
+from largebatch.training.programs import Programs, tell
 from largebatch.training.setup import StageRun
 from largebatch.training.state import TrainState
 

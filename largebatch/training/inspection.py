@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from largebatch.fault_tolerance import Guard
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
-from largebatch.training.clock import Clock
-from largebatch.training.execution import run_step
 from largebatch.training.journal import Journal
+from largebatch.training.programs import run_step
 from largebatch.training.replay import Replay, Result
 from largebatch.training.setup import Run, StageRun
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes, gathered, host_names
+from largebatch.training.timing import Clock
 
 
 class Inspection:

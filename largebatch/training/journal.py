@@ -1,14 +1,24 @@
-"""What the log keeps of the steps of a run."""
+"""The log of a run: the rows and events of its steps, and the trackers that take them."""
 
+import dataclasses
+import platform
+import socket
+import time
+from pathlib import Path
+
+import jax
 import numpy as np
 
-from largebatch import data
+from largebatch import data, tracking
+from largebatch.checkpoint.manifest import Progress
+from largebatch.files import write_json
 from largebatch.optim import by_path
 from largebatch.tracking import Tracker
-from largebatch.training.clock import Clock
+from largebatch.training import description
 from largebatch.training.setup import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.statistics import summarised
+from largebatch.training.timing import Clock
 
 
 class Journal:
@@ -101,3 +111,74 @@ class Journal:
         plan = self._run.plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
         return data.fingerprint(self._run.stage_at(step).order.ids(positions))
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What a turn at a run writes to; on processes other than 0, to nothing.
+
+    Attributes:
+      tracker: takes rows and events.
+      target: knows what earlier turns have reached.
+    """
+
+    tracker: tracking.Tracker
+    target: tracking.Target
+
+
+def nothing() -> History:
+    """Of a process that writes nothing."""
+    return History(tracking.Composite(()), tracking.Target(0.0))
+
+
+def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History:
+    """The run's files, with what it resolved to.
+
+    Args:
+      run: that is about to train.
+      workdir: its directory.
+      progress: where it begins.
+      began: the ``time.perf_counter()`` at which this turn started.
+
+    Raises:
+      UserError: a tracker that was asked for is not installed, or cannot be reached.
+    """
+    resolved = description.resolved(run)
+    write_json(workdir / "config.json", resolved)
+    where = {"workdir": workdir, "resume_step": progress.step}
+    options = run.plan.config.run
+    trackers: list[tracking.Tracker] = [
+        tracking.JsonlTracker(**where, again=bool(progress.evaluation_due)),
+        tracking.TensorBoardTracker(**where),
+    ]
+    # Of earlier turns; a long history is not read for nothing.
+    rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
+    if options.mlperf_log:
+        facts, kind = run.plan.facts, run.first_stage.mesh.devices.flat[0].device_kind
+        log = tracking.MlperfTracker(
+            workdir / f"result_{options.seed}.txt",
+            run.plan,
+            division=options.mlperf_log,
+            platform=f"{facts.devices} × {kind}",
+            target=options.target,
+            organisation=options.mlperf_organisation,
+            began=time.time() - (time.perf_counter() - began),
+        )
+        trackers.append(log)
+    trackers += [
+        tracking.hosted_tracker(name, **where, config=resolved, warn=run.console.warn)
+        for name in options.trackers
+    ]
+    tracker = tracking.Composite(trackers)
+    tracker.event(
+        "turn",
+        progress.step,
+        progress.samples,
+        devices=run.plan.facts.devices,
+        processes=run.plan.facts.processes,
+        device_kind=run.first_stage.mesh.devices.flat[0].device_kind,
+        jax=jax.__version__,
+        python=platform.python_version(),
+        host=socket.gethostname(),
+    )
+    return History(tracker, tracking.Target(options.target, rows))

@@ -17,15 +17,14 @@ from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
-from largebatch.training.clock import Clock
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
-from largebatch.training.execution import run_step
 from largebatch.training.inspection import Inspection
 from largebatch.training.journal import Journal
 from largebatch.training.outcome import Outcome, after_step
-from largebatch.training.profiling import Profiler
+from largebatch.training.programs import run_step
 from largebatch.training.setup import Run, StageRun
 from largebatch.training.state import MEASURED, Metrics, TrainState
+from largebatch.training.timing import Clock, Profiler
 
 
 class Loop:

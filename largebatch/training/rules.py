@@ -1,19 +1,27 @@
-"""The update rule of a configuration."""
+"""The update rule of a configuration, and whether a rule may update parts of arrays.
+
+A rule may be sharded if it treats every element by itself. That is measured: small arrays are
+updated whole and in two parts, and must agree.
+"""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from largebatch import optim, parallel
 from largebatch.config import Config
 from largebatch.config.optimizers import OPTIMIZERS, parse_options
 from largebatch.config.sections import Optimizer
+from largebatch.errors import ConfigError
+from largebatch.optim import Rates
 from largebatch.optim.adapter import Factory, adapted, check_adapted, factory_of
 from largebatch.optim.configured import skipping
+from largebatch.parallel import shards
 from largebatch.registry import imported
-from largebatch.training.elementwise import check_elementwise
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
@@ -72,3 +80,104 @@ def _adapted(options: Optimizer) -> optax.GradientTransformationExtraArgs:
         check_elementwise(rule(None), options.name, params)
         return rule(parallel.sum_over_devices)
     return rule(None)
+
+
+PyTree = Any
+_SCALES = (1e-6, 1.0, 1e12, np.nan)
+"""Of the gradients of a step: any threshold on a norm is passed by some, and the last has a NaN in
+one element, which a rule that looks at all of them would notice elsewhere."""
+_PARTS = 2
+_TOLERANCE = 1e-4
+"""Of the largest value: a fusion may round differently, while a norm of half an array differs."""
+
+
+def check_elementwise(
+    rule: optax.GradientTransformationExtraArgs, name: str, params: PyTree
+) -> None:
+    """Update small arrays whole and cut into parts, and refuse a rule for which that differs.
+
+    Args:
+      rule: without sums over devices.
+      name: ``optimizer.name``, for messages.
+      params: shapes and dtypes.
+
+    Raises:
+      ConfigError: updates differ, or states are not cut as the parameters are.
+    """
+    draw = np.random.default_rng(0)
+
+    def like(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(draw.normal(0, 1, leaf.shape), leaf.dtype)
+
+    weights = jax.tree.map(like, params)
+    steps = []
+    for scale in _SCALES:
+        finite = 1.0 if np.isnan(scale) else scale
+        gradients = jax.tree.map(lambda leaf, f=finite: f * like(leaf), params)
+        if np.isnan(scale):
+            first, *others = jax.tree.leaves(gradients)
+            leaves = [first.at[(0,) * first.ndim].set(scale), *others]
+            gradients = jax.tree.unflatten(jax.tree.structure(gradients), leaves)
+        steps.append(gradients)
+
+    whole = _updated(rule, weights, steps)
+    parts = [_updated(rule, _part(weights, i), [_part(g, i) for g in steps]) for i in range(_PARTS)]
+    if not all(_joined_equal(found, *pieces) for found, *pieces in zip(whole, *parts, strict=True)):
+        raise ConfigError(
+            f"optimizer.update=sharded: {name} does not treat every element by itself (a norm over "
+            "elements, a shape or a factorisation decides), so devices cannot update parts of an "
+            "array; use --config.optimizer.update=replicated"
+        )
+
+
+def check_state(whole: PyTree, cut: PyTree, devices: int) -> None:
+    """Refuse a state whose arrays are not cut as the parameters are.
+
+    Args:
+      whole: shapes of the state for whole parameters.
+      cut: those for parameters in (devices, part).
+      devices: how many.
+
+    Raises:
+      ConfigError: an array is neither cut nor the same on all devices.
+    """
+    leaves, pieces = jax.tree.leaves(whole), jax.tree.leaves(cut)
+    same = jax.tree.structure(whole) == jax.tree.structure(cut)
+    if not same or not all(
+        b.shape == a.shape or b.shape == (devices, shards.part_size(a.size, devices))
+        for a, b in zip(leaves, pieces, strict=True)
+    ):
+        raise ConfigError(
+            "optimizer.update=sharded: the optimizer's state has arrays that do not follow the "
+            "parameters element by element; use --config.optimizer.update=replicated"
+        )
+
+
+def _part(tree: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda x: shards.cut(x, _PARTS)[index : index + 1], tree)
+
+
+def _updated(
+    rule: optax.GradientTransformationExtraArgs, weights: PyTree, steps: list[PyTree]
+) -> list[np.ndarray]:
+    """The updates of all steps and the state after the last, without the report."""
+    update = jax.jit(lambda g, s, w: rule.update(g, s, w, rates=Rates(0.1, 0.05)))
+    state, found = rule.init(weights), []
+    for gradients in steps:
+        updates, state = update(gradients, state, weights)
+        found += jax.tree.leaves(updates)
+    return [np.asarray(x) for x in (*found, *jax.tree.leaves(state.inner))]
+
+
+def _joined_equal(whole: np.ndarray, *parts: np.ndarray) -> bool:
+    """Whether an array is that of its parts, or a scalar the same in all of them."""
+    if whole.ndim:
+        flat = np.concatenate([part.ravel() for part in parts])
+        if flat.size < whole.size:
+            return False
+        parts = (flat[: whole.size].reshape(whole.shape),)
+    if not jnp.issubdtype(whole.dtype, jnp.floating):
+        return all(np.array_equal(part, whole) for part in parts)
+    finite = np.abs(whole[np.isfinite(whole)]).astype(np.float64)
+    least = 1e-3 * _TOLERANCE * finite.max(initial=0)
+    return all(np.allclose(part, whole, _TOLERANCE, least, equal_nan=True) for part in parts)

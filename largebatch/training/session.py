@@ -24,19 +24,17 @@ from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
-from largebatch.training import description as describe
-from largebatch.training import history
-from largebatch.training.dry_run import dry_run
+from largebatch.training import description, journal
 from largebatch.training.evaluation import evaluate, with_final_statistics
 from largebatch.training.failures import full_disk_explained, out_of_memory_explained
 from largebatch.training.initialization import initial_state
 from largebatch.training.loop import Loop
 from largebatch.training.preflight import check_rules
+from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
 from largebatch.training.setup import OpenedRun, Run, open_run
 from largebatch.training.state import TrainState
-from largebatch.training.warm_up import warm_up
 
 if TYPE_CHECKING:  # weights are read by few runs
     from largebatch.weights import Weights
@@ -89,7 +87,7 @@ def run(
                 return done
         with guard.section("compile"):  # the search for a microbatch compiles
             made = found.build(evaluated_step=stored.step if request.eval_only else None)
-        rows = describe.plan_rows(made, hosts)
+        rows = description.plan_rows(made, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
         console.plan(f"{name}: {request.workdir}", rows, changed(made.plan.config))
         if config.batch.deadline_s and made.plan.first_stage.microbatches == 1:
@@ -190,7 +188,7 @@ def _commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, s
     if request.recipe is None:
         return []
     given = request.recipe, request.workdir, request.overrides
-    return [(name, describe.command(*given, *flag.split())) for name, flag in labelled]
+    return [(name, description.command(*given, *flag.split())) for name, flag in labelled]
 
 
 class _Session:
@@ -325,7 +323,7 @@ class _Session:
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
-            *describe.result_rows(result, self.made.plan.facts.classes),
+            *description.result_rows(result, self.made.plan.facts.classes),
             ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
@@ -347,12 +345,12 @@ class _Session:
         stored, self.stored = self.stored, None  # as large on the host as on a device
         return programs.steps.restored(on_devices(stored.state, programs.stored))
 
-    def _history(self, progress: Progress) -> history.History:
+    def _history(self, progress: Progress) -> journal.History:
         made, place = self.made, self.request.workdir
         opened = processes.first_process_does(
-            lambda: history.opened(made, place, progress, self.began)
+            lambda: journal.opened(made, place, progress, self.began)
         )
-        return opened or history.nothing()
+        return opened or journal.nothing()
 
     def _checkpoint(self, step: int) -> str:
         """A checkpoint as people name it: in the directory that they gave."""
@@ -365,11 +363,11 @@ class _Session:
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
             following = _commands(dataclasses.replace(request, overrides=kept), ("next", ""))
         rows = [
-            *describe.result_rows(loop.result, self.made.plan.facts.classes),
+            *description.result_rows(loop.result, self.made.plan.facts.classes),
             *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
-            ("memory", describe.memory(self.made)),
+            ("memory", description.memory(self.made)),
             ("checkpoint", self._checkpoint(summary.steps)),
             *following,
         ]

@@ -18,7 +18,7 @@ import optax
 from largebatch import parallel
 from largebatch.optim import Rates
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
-from largebatch.training.elementwise import check_state
+from largebatch.training.rules import check_state
 from largebatch.trees import flatten_paths
 
 PyTree = Any

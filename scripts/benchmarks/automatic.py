@@ -15,8 +15,8 @@ from benchmarks.xla import Stepper, cost
 from largebatch.config import Config, microbatch_candidates
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
-from largebatch.training.execution import run_step
 from largebatch.training.memory import device_bytes, is_exhausted
+from largebatch.training.programs import run_step
 from largebatch.training.setup import Run, build
 
 

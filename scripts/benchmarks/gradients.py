@@ -12,8 +12,7 @@ from benchmarks.step_work import StepWork, batches
 from benchmarks.training import one_device
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
-from largebatch.training.execution import run_step
-from largebatch.training.programs import Programs
+from largebatch.training.programs import Programs, run_step
 from largebatch.trees import flatten_paths
 
 # The velocity after the first step is then the gradient, in the parameters' own format.

@@ -16,7 +16,7 @@ from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Console
-from largebatch.training.execution import run_step
+from largebatch.training.programs import run_step
 from largebatch.training.setup import Run, build
 
 

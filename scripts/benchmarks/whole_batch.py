@@ -9,8 +9,8 @@ from benchmarks.runner import Figures
 from benchmarks.step_work import StepWork
 from benchmarks.training import about, one_device
 from benchmarks.xla import Stepper, cost
-from largebatch.training.execution import run_step
 from largebatch.training.loop import Clock
+from largebatch.training.programs import run_step
 
 __all__ = ["about", "prepare"]
 _STEPS = 1 << 10  # far more than are ever run

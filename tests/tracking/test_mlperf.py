@@ -23,8 +23,8 @@ from largebatch.tracking.mlperf import RULESET
 from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.training import session
 from largebatch.training.preflight import check_rules
+from largebatch.training.rehearsal import warm_up
 from largebatch.training.setup import OpenedRun
-from largebatch.training.warm_up import warm_up
 from tests.training import worlds
 
 IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)

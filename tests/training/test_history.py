@@ -11,10 +11,9 @@ import pytest
 from largebatch.config import durations
 from largebatch.errors import ConfigError
 from largebatch.tracking import read_rows
-from largebatch.training.clock import Clock
-from largebatch.training.profiling import Profiler
 from largebatch.training.session import Request, run
 from largebatch.training.statistics import summarised
+from largebatch.training.timing import Clock, Profiler
 from tests.training import worlds
 from tests.training.test_session import changed
 

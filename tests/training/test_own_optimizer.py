@@ -16,8 +16,8 @@ from largebatch.config.command_line import split
 from largebatch.errors import ConfigError
 from largebatch.optim import by_path
 from largebatch.tracking import read_rows
-from largebatch.training.elementwise import check_state
 from largebatch.training.programs import Programs
+from largebatch.training.rules import check_state
 from largebatch.training.session import Request, run
 from tests.training import worlds
 

@@ -7,7 +7,7 @@ import pytest
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.training.evaluation import with_final_statistics
-from largebatch.training.execution import run_step
+from largebatch.training.programs import run_step
 from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.test_session import changed, rows, state, train

@@ -9,7 +9,7 @@ from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
-from largebatch.training import execution as stepping
+from largebatch.training import programs as compiled_programs
 from largebatch.training.compilation import model_of, optimizer_of
 from largebatch.training.programs import Programs
 from largebatch.training.state import Metrics, TrainState
@@ -70,7 +70,7 @@ def run_step(
     feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
     plan = resolve(programs.steps.plan.config, programs.steps.plan.facts)
     rates = plan.rates(1)._replace(learning_rate=rate, step=step)
-    return stepping.run_step(programs, state, feed, rates)
+    return compiled_programs.run_step(programs, state, feed, rates)
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:

@@ -15,7 +15,7 @@ from largebatch import tracking
 from largebatch.config import Config, Plan, resolve
 from largebatch.errors import ConfigError
 from largebatch.training.evaluation import Result, evaluate, with_final_statistics
-from largebatch.training.execution import run_step
+from largebatch.training.programs import run_step
 from largebatch.training.setup import StageRun, build
 from largebatch.training.state import TrainState
 

@@ -20,7 +20,7 @@ from largebatch.tools.doctor.lines import Line, ok, problem, skip
 from largebatch.tools.doctor.need import Need, advice, need_of_devices
 from largebatch.tracking import Console
 from largebatch.training.compilation import model_of
-from largebatch.training.execution import run_step
+from largebatch.training.programs import run_step
 from largebatch.training.setup import build, reading_of
 
 DECODING = "decoding"
