@@ -123,6 +123,10 @@ class Model:
         module = self.build(nnx.Rngs(jax.random.key(seed)))
         return _tree(module, nnx.Param), _tree(module, nnx.BatchStat)
 
+    def shapes(self) -> tuple[PyTree, PyTree]:
+        """Return shapes and types of parameters and running statistics; traced once."""
+        return jax.tree.map(lambda x: x, _shapes(self))
+
     def apply(self, params: PyTree, stats: PyTree, images: jax.Array) -> jax.Array:
         """Logits (images, classes) in evaluation mode, at least float32.
 
@@ -214,9 +218,14 @@ def _traced(
 
 
 @functools.lru_cache(maxsize=16)
+def _shapes(model: Model) -> tuple[PyTree, PyTree]:
+    return jax.eval_shape(model.init, 0)
+
+
+@functools.lru_cache(maxsize=16)
 def _check(model: Model, image_shape: tuple[int, ...]) -> None:
     images = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
-    params, stats = jax.eval_shape(model.init, 0)
+    params, stats = model.shapes()
     try:
         logits, _ = jax.eval_shape(
             lambda *a: model.apply_train(*a, BatchMode(1)), params, stats, images

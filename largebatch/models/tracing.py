@@ -65,7 +65,7 @@ def work_of(model: Model, image_shape: Sequence[int]) -> dict[str, Work]:
       ConfigError: the network does not take such images.
     """
     model.check(tuple(image_shape))
-    params, stats = jax.eval_shape(model.init, 0)
+    params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda p, x, s: model.apply(p, s, x))(params, images, stats).jaxpr
     # Leaves are in the order of sorted keys at each level, as jax.tree has them.

@@ -36,9 +36,7 @@ def shapes_of(model: Model, image_shape: Sequence[int] | None = None) -> Shapes:
       image_shape: height, width and channels, on which a user's module is traced for the order;
         None takes the order in which its constructor made the layers.
     """
-    shapes = {
-        path: leaf.shape for path, leaf in flatten_paths(jax.eval_shape(model.init, 0)[0]).items()
-    }
+    shapes = {path: leaf.shape for path, leaf in flatten_paths(model.shapes()[0]).items()}
     traced = image_shape is not None and not model.is_resnet
     paths = work_of(model, image_shape) if traced else model.parameter_paths()
     return tuple((path, shapes[path]) for path in paths)

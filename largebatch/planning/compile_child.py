@@ -84,7 +84,7 @@ def _sent(bucket: Bucket, plan: StagePlan) -> int:
 
 def _head_flops(steps: Steps) -> float:
     """Two for each multiply-add of the images of a microbatch with the head's kernel."""
-    params, _ = jax.eval_shape(steps.model.init, 0)
+    params, _ = steps.model.shapes()
     (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
     return 2.0 * steps.plan.local_images * kernel.size
 

@@ -225,7 +225,7 @@ def flops_of(plan: Plan, model: Model) -> Flops:
 
 def _forward_flops(model: Model, shape: tuple[int, int, int]) -> float:
     model = dataclasses.replace(model, pointwise="convolution")
-    params, stats = jax.eval_shape(model.init, 0)
+    params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
     jaxpr = jax.make_jaxpr(model.apply)(params, stats, images)
     return sum(product_flops(equation) for equation in equations(jaxpr.jaxpr))

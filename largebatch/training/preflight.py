@@ -117,6 +117,6 @@ def free_bytes(path: Path) -> int:
 
 def checkpoint_bytes(plan: Plan) -> int:
     """Of the checkpoints kept at once: float32 parameters, velocities and statistics."""
-    params, stats = jax.eval_shape(model_of(plan).init, 0)
+    params, stats = model_of(plan).shapes()
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, stats)]
     return 4 * (2 * sizes[0] + sizes[1]) * (plan.config.run.keep_checkpoints + 1)

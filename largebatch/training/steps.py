@@ -96,7 +96,7 @@ class Steps:
     @functools.cached_property
     def specs(self) -> TrainState:
         """How the state lies on the devices, a prefix of its tree."""
-        params, _ = jax.eval_shape(self.model.init, 0)
+        params, _ = self.model.shapes()
         state = jax.eval_shape(self.update.init, params)
         return TrainState(REPLICATED, REPLICATED, self.update.specs(state))
 
@@ -147,7 +147,7 @@ class Steps:
     @functools.cached_property
     def empty_carry(self) -> Callable[[], Carry]:
         """A carry of zeros."""
-        totals = sum(x.size for x in jax.tree.leaves(jax.eval_shape(self.model.init, 0)[1]))
+        totals = sum(x.size for x in jax.tree.leaves(self.model.shapes()[1]))
 
         def empty() -> Carry:
             sizes = [bucket.size for bucket in self.buckets]

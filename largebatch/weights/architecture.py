@@ -5,7 +5,6 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import jax
 import numpy as np
 
 from largebatch.models import DEPTHS, Model
@@ -24,7 +23,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 @functools.cache  # tracing a deep network takes a second
 def shapes(model: Model) -> tuple[Shapes, Shapes]:
     """Shapes of all parameters and of all statistics, by path, in ``Model.init``'s order."""
-    trees = jax.eval_shape(lambda: model.init(0))
+    trees = model.shapes()
     params, stats = ({p: x.shape for p, x in flatten_paths(tree).items()} for tree in trees)
     return MappingProxyType(params), MappingProxyType(stats)
 

@@ -52,7 +52,7 @@ def test_initial_values_are_torchvisions():
         "stages/1/blocks/0/conv2/kernel",
         "stages/3/blocks/2/conv3/kernel",
     ):
-        kernel = flat[f"{path}/kernel"]
+        kernel = flat[path]
         fan_out = kernel.shape[0] * kernel.shape[1] * kernel.shape[3]
         expected = (2 / fan_out) ** 0.5
         # Standard error of a deviation over N draws is σ/√(2N); five of them.
