@@ -14,7 +14,7 @@ from largebatch.fault_tolerance import IDLE, Guard, Interrupted
 from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
-from largebatch.training.programs import Programs, tell
+from largebatch.training.programs import Programs, control_flags
 from largebatch.training.setup import StageRun
 from largebatch.training.state import TrainState
 
@@ -110,11 +110,12 @@ def evaluate_batch(
       params: of the state.
       stats: to normalise with.
       batch: on the devices.
-      stop: whether this process wants the run to stop; several tell each other.
+      stop: whether this process wants the run to stop; processes exchange this.
     """
-    told = tell(programs.steps, [stop]) if programs.steps.plan.facts.processes > 1 else None
+    several = programs.steps.plan.facts.processes > 1
+    flags = control_flags(programs.steps, [stop]) if several else None
     program = programs.evaluate(batch.shape)
-    return program(params, stats, batch.images, batch.labels, batch.mask, told)
+    return program(params, stats, batch.images, batch.labels, batch.mask, flags)
 
 
 def precise_statistics(

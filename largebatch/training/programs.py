@@ -87,7 +87,7 @@ class Programs:
             carry,
             *self._images,
             self._rates,
-            self._told(2) if self.steps.tells else None,
+            self._control_flags(2) if self.steps.has_control_flags else None,
         )
 
     @functools.cached_property
@@ -109,7 +109,7 @@ class Programs:
                 images,
                 labels,
                 weights,
-                self._told(1) if self.steps.plan.facts.processes > 1 else None,
+                self._control_flags(1) if self.steps.plan.facts.processes > 1 else None,
             )
         return self._evaluations[shape]
 
@@ -149,7 +149,7 @@ class Programs:
             jax.eval_shape(self.steps.empty_carry),
         )
 
-    def _told(self, columns: int) -> jax.ShapeDtypeStruct:
+    def _control_flags(self, columns: int) -> jax.ShapeDtypeStruct:
         """What each device's process says, a row for each."""
         return jax.ShapeDtypeStruct(
             (self.steps.mesh.size, columns),
@@ -214,7 +214,7 @@ def run_step(
       feed: at the step's first microbatch.
       rates: of the step.
       guard: polled between microbatches.
-      times: is told how long this process computes until the network is needed. The step then
+      times: takes how long this process computes until the network is needed. The step then
         begins when the one before has ended.
 
     Returns:
@@ -245,12 +245,12 @@ def run_step(
         times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
     rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
     row = [guard.requested is not None, lateness.left_out]
-    told = tell(steps, row) if steps.tells else None
-    return programs.finish(state, carry, images, labels, rates, told)
+    flags = control_flags(steps, row) if steps.has_control_flags else None
+    return programs.finish(state, carry, images, labels, rates, flags)
 
 
-def tell(steps: Steps, row: list[float]) -> jax.Array:
-    """What this process tells the others: the same row for each of its devices."""
+def control_flags(steps: Steps, row: list[float]) -> jax.Array:
+    """Return this process's row of control flags, once for each of its devices."""
     return from_local(steps.mesh, np.tile(np.asarray(row, steps.dtype), (steps.own_devices, 1)))
 
 

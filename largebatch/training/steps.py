@@ -51,8 +51,8 @@ class Steps:
     """Of parameters, statistics and sums; tests prove equalities in float64."""
 
     @property
-    def tells(self) -> bool:
-        """Whether processes tell each other something with every step."""
+    def has_control_flags(self) -> bool:
+        """Whether each step all-reduces stop requests and numbers of microbatches left out."""
         return self.plan.facts.processes > 1 or bool(self.plan.config.batch.deadline_s)
 
     @property
@@ -166,7 +166,7 @@ class Steps:
         def accumulate(
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
         ) -> Carry:
-            gradients, totals = jax.grad(self._loss, has_aux=True)(params, stats, images, labels)
+            gradients, totals = jax.grad(self.loss, has_aux=True)(params, stats, images, labels)
             flat = flatten_paths(gradients)
             added = tuple(
                 held + parallel.flatten([flat[path] for path in bucket.paths])
@@ -181,12 +181,13 @@ class Steps:
 
     @functools.cached_property
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
-        """(state, carry, images, labels, rates, told) → (state, metrics): the last microbatch.
+        """(state, carry, images, labels, rates, flags) → (state, metrics): the last microbatch.
 
-        ``carry`` is None where a step is one microbatch. ``told``, of which only several processes
-        or a deadline make use (``tells``), is a row for each device: whether its process wants to
-        stop, and how many microbatches it has left out of ``carry``. Gradients and statistics are
-        then means over what was computed; with nothing left out, to the bit what they always are.
+        ``carry`` is None where a step is one microbatch. ``flags``, of which only several processes
+        or a deadline make use (`has_control_flags`), is a row for each device: whether its process
+        wants to stop, and the number of microbatches it has left out of ``carry``. Gradients and
+        statistics are then means over what was computed; with nothing left out, they are bitwise
+        identical to those without flags.
         """
 
         def finish(
@@ -195,13 +196,13 @@ class Steps:
             images: Images,
             labels: jax.Array,
             rates: Rates,
-            told: jax.Array | None = None,
+            flags: jax.Array | None = None,
         ) -> tuple[TrainState, Metrics]:
             held = None if carry is None else [g[0] for g in carry.gradients]
 
             def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
                 hooked = self.update.hook(state.params, handles, held)
-                return self._loss(unflatten_paths(hooked), state.stats, images, labels)
+                return self.loss(unflatten_paths(hooked), state.stats, images, labels)
 
             handles = self.update.handles(state.params)
             gradients, totals = jax.grad(loss, has_aux=True)(handles)
@@ -209,9 +210,9 @@ class Steps:
                 gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
             flat, unravel = ravel_pytree(totals)
             flat = flat if carry is None else flat + carry.totals[0]
-            flat, heard = parallel.sum_over_devices((flat, None if told is None else told[0]))
+            flat, summed = parallel.sum_over_devices((flat, None if flags is None else flags[0]))
             batch, sums = unravel(flat)
-            stop, left_out = (None, None) if heard is None else heard
+            stop, left_out = (None, None) if summed is None else summed
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
                 # Without a branch of its own the update would be compiled together with the factor
@@ -253,9 +254,9 @@ class Steps:
         return jax.jit(mapped, donate_argnums=0)
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
-        """(params, stats, images, labels, weights, told) → sums over all devices, of the last too.
+        """(params, stats, images, labels, weights, flags) → sums over all devices, of the last too.
 
-        ``told`` is None, or 1 for each device whose process wants the run to stop.
+        ``flags`` is None, or 1 for each device whose process wants the run to stop.
 
         Args:
           shape: height and width at which the images are seen.
@@ -268,7 +269,7 @@ class Steps:
             images: Images,
             labels: jax.Array,
             weights: jax.Array,
-            told: jax.Array | None = None,
+            flags: jax.Array | None = None,
         ) -> tuple[Sums, jax.Array | None]:
             pixels = self._pixels(images, shape)
             logits = self.model.apply(params, stats, pixels)
@@ -276,7 +277,7 @@ class Steps:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
                 logits = (logits + mirrored) / 2
             sums = classification_sums(logits, labels, weights, smoothing)
-            return parallel.sum_over_devices((sums, None if told is None else told[0]))
+            return parallel.sum_over_devices((sums, None if flags is None else flags[0]))
 
         mapped = parallel.map_over(
             self.mesh, evaluate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT, SPLIT), REPLICATED
@@ -309,7 +310,7 @@ class Steps:
             unbiased=self.plan.config.norm.running_variance == "unbiased",
         )
 
-    def _loss(
+    def loss(
         self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
     ) -> tuple[jax.Array, PyTree]:
         """This microbatch's share of the batch's mean loss, scaled; (statistics, metrics) sums."""
