@@ -20,9 +20,9 @@ from largebatch.errors import UserError
 from largebatch.parallel import Bucket
 from largebatch.parallel.shards import part_size
 from largebatch.planning.topologies import open_topology
-from largebatch.training.compilation import steps_of
 from largebatch.training.description import peak_bytes
 from largebatch.training.memory import GIB, program_bytes
+from largebatch.training.microbatch import steps_of
 from largebatch.training.programs import Programs
 from largebatch.training.steps import Steps
 from largebatch.trees import flatten_paths

@@ -57,7 +57,7 @@ class Loop:
         self.run = run
         self.tracker = tracker
         self.checkpoints = checkpoints
-        self.before = progress
+        self.initial_progress = progress
         self.clock = Clock(progress.wall_s, began, train_s=progress.train_s)
         self.target = target or Target(0.0)
         self.result: Result | None = None
@@ -95,12 +95,12 @@ class Loop:
           HealthError: a loss or gradient is not finite, or the training has diverged.
         """
         plan = self.run.plan
-        first = self.before.step
+        first = self.initial_progress.step
         last = max(first, plan.stop_after_step)
         if last > first:
             self._journal.event("train_start", first)
         with self._bar as self._progress:
-            if self.before.evaluation_due:
+            if self.initial_progress.evaluation_due:
                 state = self._repeat_evaluation(first, state)
             for stage in self.run.stages:
                 begin = max(first, stage.plan.first_step)
@@ -111,7 +111,7 @@ class Loop:
             self._journal.event("train_stop", last)
         if self.result is None:
             with self._guard.section("evaluation"):
-                state, self.result = self._evaluated(last, state)
+                state, self.result = self._compute_evaluation(last, state)
         return state
 
     def _train_stage(self, stage: StageRun, state: TrainState, first: int, last: int) -> TrainState:
@@ -131,10 +131,10 @@ class Loop:
                 state, metrics = self._dispatch(stage, step, state, feed, is_last=step == last)
                 # Waits for the previous step while this one computes.
                 verdict = self._examine_pending()
-                outcome = after_step(plan, step, is_leaving=bool(self._stop_reason))
+                outcome = after_step(plan, step, stop_requested=bool(self._stop_reason))
                 self._pending = step, metrics
                 if verdict.action == "rollback":
-                    state = self._replace(step, metrics, verdict, outcome)
+                    state = self._discard_and_roll_back(step, metrics, verdict, outcome)
                 if plan.is_due(step, stage.plan.layers_every_steps):
                     self._journal.layers(step, state)
                 if outcome.synchronizes:
@@ -151,7 +151,7 @@ class Loop:
             step=step,
             samples=self.run.plan.position(step),
             wall_s=self.clock.wall_s(),
-            compile_s=self.before.compile_s + self.run.compile_s,
+            compile_s=self.initial_progress.compile_s + self.run.compile_s,
             train_s=self.clock.now(),
             skips=self._health.skips,
             rollbacks=self._health.rollbacks,
@@ -175,7 +175,7 @@ class Loop:
             wall_s=progress.wall_s,
             compile_s=progress.compile_s,
             images_per_s=self.images_per_s(progress.step),
-            train_s=self.clock.now() - self.before.train_s,
+            train_s=self.clock.now() - self.initial_progress.train_s,
             wait_s=self.clock.wait_s,
             evaluation_s=self.clock.evaluation_s,
             checkpoint_s=self.clock.checkpoint_s,
@@ -211,7 +211,7 @@ class Loop:
         except Interrupted:  # which has left the state as it was
             self.clock.pause()
             if self._examine_pending().action != "rollback":  # else the newest checkpoint counts
-                state = self._checked(step - 1, state, save=False)
+                state = self._finite_or_rolled_back(step - 1, state, save=False)
                 self._journal.event("preempted", step - 1)
                 self._save(step - 1, state, self.progress(step - 1))
             raise
@@ -232,24 +232,25 @@ class Loop:
         metrics = jax.device_get(metrics)
         self.clock.pause()
         # A step that began from a state which has been discarded is not judged.
-        is_new, self._pending = self._pending is None, None
-        if not is_new and (verdict := self._judge(step, metrics)).action == "rollback":
-            state, is_new = self._roll_back(verdict, step, save=False), True
-        elif (checked := self._checked(step, state, save=False)) is not state:
-            state, is_new = checked, True
+        state_replaced, self._pending = self._pending is None, None
+        if not state_replaced and (verdict := self._judge(step, metrics)).action == "rollback":
+            state, state_replaced = self._roll_back(verdict, step, save=False), True
+        elif (checked := self._finite_or_rolled_back(step, state, save=False)) is not state:
+            state, state_replaced = checked, True
         self.clock.pause()  # a rollback has started it
-        outcome = after_step(self.run.plan, step, is_leaving=bool(self._stop_reason))
+        # Again: this step may have brought a request to stop.
+        outcome = after_step(self.run.plan, step, stop_requested=bool(self._stop_reason))
         columns: dict[str, float] | None = {} if outcome.has_row else None
         if outcome.evaluates:
-            final, columns = self._evaluate(step, state, metrics)
+            final, columns = self._evaluate_and_report(step, state, metrics)
             if outcome.keeps_statistics:
                 state = final
         self._report(step, metrics, columns)
-        if outcome.leaves:
+        if outcome.stops_early:
             self._journal.event("preempted", step)
-        if outcome.saves or is_new:
+        if outcome.saves or state_replaced:
             self._save(step, state, self.progress(step))
-        if outcome.leaves:
+        if outcome.stops_early:
             raise Interrupted(self._stop_reason)
         self._journal.event("step", step)
         self.clock.start()
@@ -258,7 +259,7 @@ class Loop:
     def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
         """Make up for the evaluation in which an earlier process was interrupted."""
         stage = self.run.stage_at(step)
-        metrics = Metrics(**{key: getattr(self.before, key) for key in MEASURED})
+        metrics = Metrics(**{key: getattr(self.initial_progress, key) for key in MEASURED})
         return self._synchronize(step, stage.placed(state), metrics)
 
     def _examine_pending(self) -> Verdict:
@@ -290,7 +291,7 @@ class Loop:
             self.run.console.warn(verdict.text)
             self._journal.event(verdict.action, step)
 
-    def _replace(
+    def _discard_and_roll_back(
         self, step: int, metrics: Metrics, verdict: Verdict, outcome: Outcome
     ) -> TrainState:
         """Roll back when a step has been dispatched from a state that is discarded."""
@@ -314,15 +315,21 @@ class Loop:
         stage, programs = self.run.stage_at(step), self.run.first_stage.programs
         self.clock.pause()
         with self._guard.section("checkpoint"):
-            found = self.checkpoints.newest(self.run.plan, self.run.stored, until=verdict.good_step)
-            state = stage.placed(programs.steps.restored(on_devices(found.state, self.run.stored)))
+            found = self.checkpoints.newest(
+                self.run.plan, self.run.checkpoint_shapes, until=verdict.good_step
+            )
+            state = stage.placed(
+                programs.steps.from_checkpoint(on_devices(found.state, self.run.checkpoint_shapes))
+            )
         if save:
             self._save(step, state, self.progress(step))
         self.step = step
         self.clock.start()
         return state
 
-    def _checked(self, step: int, state: TrainState, *, save: bool = True) -> TrainState:
+    def _finite_or_rolled_back(
+        self, step: int, state: TrainState, *, save: bool = True
+    ) -> TrainState:
         """Return the state after ``step`` if it is finite; otherwise roll back."""
         finite = self.run.stage_at(step).programs.steps.finite(state)
         # Copies that should be equal may not be, where memory is faulty.
@@ -334,21 +341,23 @@ class Loop:
         since = time.perf_counter()
         with self._guard.section("checkpoint"):
             self.tracker.flush()  # a checkpoint never knows more than the log
-            stored = self.run.first_stage.programs.steps.stored(state)
+            stored = self.run.first_stage.programs.steps.to_checkpoint(state)
             # An evaluation that had been interrupted is done now, and the checkpoint says so.
-            replace = bool(self.before.evaluation_due) and step == self.before.step
+            replace = (
+                bool(self.initial_progress.evaluation_due) and step == self.initial_progress.step
+            )
             self.checkpoints.save(stored, progress, self.run.plan, replace=replace)
         self._journal.event("checkpoint", step)
         self.clock.checkpoint_s += time.perf_counter() - since
         self._journal.times(step)
 
-    def _evaluated(self, step: int, state: TrainState) -> tuple[TrainState, Result]:
+    def _compute_evaluation(self, step: int, state: TrainState) -> tuple[TrainState, Result]:
         """Evaluate; also return the state with the statistics of that evaluation."""
         stage, position = self.run.stage_at(step), self.run.plan.position(step)
         state = with_final_statistics(stage, stage.placed(state), position, self._guard)
         return state, evaluate(stage, state, self._guard)
 
-    def _evaluate(
+    def _evaluate_and_report(
         self, step: int, state: TrainState, metrics: Metrics
     ) -> tuple[TrainState, dict[str, float]]:
         """Evaluate the state after a step, and report it.
@@ -363,7 +372,7 @@ class Loop:
         since = time.perf_counter()
         try:
             with self._guard.section("evaluation"):
-                final, self.result = self._evaluated(step, state)
+                final, self.result = self._compute_evaluation(step, state)
         except Interrupted:
             numbers = {key: float(getattr(metrics, key)) for key in MEASURED}
             due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)

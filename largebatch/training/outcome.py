@@ -21,7 +21,7 @@ class Outcome:
     """The log has a row for this step, whatever ``run.log_every`` is."""
     saves: bool = False
     """A checkpoint is saved."""
-    leaves: bool = False
+    stops_early: bool = False
     """The run stops here before its end, since it was asked to."""
 
     @property
@@ -30,13 +30,13 @@ class Outcome:
         return self.evaluates or self.saves
 
 
-def after_step(plan: Plan, step: int, *, is_leaving: bool = False) -> Outcome:
+def after_step(plan: Plan, step: int, *, stop_requested: bool = False) -> Outcome:
     """Return what follows step number ``step``.
 
     Args:
       plan: of the run.
       step: the step that has been dispatched, from 1.
-      is_leaving: the processes have agreed to stop.
+      stop_requested: the processes have agreed to stop.
     """
     is_last = step == plan.stop_after_step
     evaluation_due = plan.evaluates_at(step)
@@ -47,6 +47,6 @@ def after_step(plan: Plan, step: int, *, is_leaving: bool = False) -> Outcome:
         keeps_statistics=evaluation_due or step == plan.steps,
         # Not for being asked to stop: a resumed run logs what an uninterrupted one does.
         has_row=is_last or evaluation_due or checkpoint_due,
-        saves=is_last or checkpoint_due or is_leaving,
-        leaves=is_leaving and not is_last,
+        saves=is_last or checkpoint_due or stop_requested,
+        stops_early=stop_requested and not is_last,
     )

@@ -17,8 +17,8 @@ from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
-from largebatch.training.compilation import model_of
 from largebatch.training.memory import GIB
+from largebatch.training.microbatch import model_of
 
 LOG_BYTES = 2**28
 """Of metrics, layers and TensorBoard events, generously."""

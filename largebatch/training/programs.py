@@ -51,12 +51,12 @@ class Programs:
         )
 
     @functools.cached_property
-    def stored(self) -> PyTree:
+    def checkpoint_shapes(self) -> PyTree:
         """Those of the state as checkpoints hold it."""
         sharding = parallel.replicated(self.steps.mesh)
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            jax.eval_shape(self.steps.stored, self.state),
+            jax.eval_shape(self.steps.to_checkpoint, self.state),
         )
 
     @functools.cached_property
@@ -210,7 +210,7 @@ def run_step(
 
     Args:
       programs: compiled.
-      state: before the step, which takes it.
+      state: before the step; its buffers are donated.
       feed: at the step's first microbatch.
       rates: of the step.
       guard: polled between microbatches.

@@ -191,11 +191,11 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     """
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
-    keep, like = run.plan.config.run.keep_checkpoints, run.stored
+    keep, like = run.plan.config.run.keep_checkpoints, run.checkpoint_shapes
     opened = Checkpoints(place / "checkpoints", keep=keep, warn=run.console.warn)
     with contextlib.closing(opened) as checkpoints:
         checkpoints.check_space(like)
-        state = run.stages[-1].programs.steps.stored(state)
+        state = run.stages[-1].programs.steps.to_checkpoint(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
         restored = checkpoints.newest(run.plan, like).state

@@ -108,7 +108,7 @@ class Replay:
         return jax.jit(
             lambda state: jax.tree.map(jnp.copy, state),
             out_shardings=shardings,
-            compiler_options=self._steps.unoptimised,
+            compiler_options=self._steps.fast_compile_options,
         )
 
     def compared(self, first: Result, second: Result) -> Mismatch | None:
@@ -155,7 +155,7 @@ class Replay:
 
         specs = {**self._steps.specs._asdict(), "metrics": REPLICATED}
         mapped = parallel.map_over(self._steps.mesh, compare, (specs, specs), SPLIT)
-        return jax.jit(mapped, compiler_options=self._steps.unoptimised)
+        return jax.jit(mapped, compiler_options=self._steps.fast_compile_options)
 
 
 def _tree(result: Result) -> PyTree:

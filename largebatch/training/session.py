@@ -1,4 +1,4 @@
-"""One invocation of the trainer, in a working directory, with what people see of it."""
+"""Run one training, evaluation or dry run in a run directory."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from largebatch import tracking
-from largebatch.checkpoint import run_directory as workdir
+from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.directories import Stored, has_checkpoints
 from largebatch.checkpoint.manager import Checkpoints, Progress
@@ -61,49 +61,50 @@ def run(
       The summary; None for a dry run.
 
     Raises:
-      UserError: anything that the user can mend.
+      UserError: anything that the user can fix.
       Interrupted: the run was asked to stop; the same command resumes.
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
     weights = _check_early(config, request)
-    free = request.eval_only or request.dry_run  # may share the directory with a training
+    # An evaluation or dry run may share the directory with a training.
+    needs_lock = not (request.eval_only or request.dry_run)
     with (
         full_disk_explained(request.workdir),
-        contextlib.nullcontext()
-        if free
-        else workdir.held(request.workdir, guard, console.note, began),
+        run_directory.held(request.workdir, guard, console.note, began)
+        if needs_lock
+        else contextlib.nullcontext(),
         contextlib.ExitStack() as closing,
     ):
         with guard.section("compile"):  # a data set may take long to open
-            found = open_run(config, console, devices)
+            opened = open_run(config, console, devices)
         checkpoints, stored = None, None
         if not (request.dry_run or request.resume == "never"):
             # All that a checkpoint decides is known before anything is compiled.
             checkpoints = _open_checkpoints(config, request, console)
             closing.enter_context(contextlib.closing(checkpoints))
-            stored = _newest(found, request, checkpoints)
-            if not request.eval_only and (done := _complete(found, request, stored)) is not None:
+            stored = _newest(opened, request, checkpoints)
+            if not request.eval_only and (done := _complete(opened, request, stored)) is not None:
                 return done
         with guard.section("compile"):  # the search for a microbatch compiles
-            made = found.build(evaluated_step=stored.step if request.eval_only else None)
-        rows = description.plan_rows(made, hosts)
+            this_run = opened.build(evaluated_step=stored.step if request.eval_only else None)
+        rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
-        console.plan(f"{name}: {request.workdir}", rows, changed(made.plan.config))
-        if config.batch.deadline_s and made.plan.first_stage.microbatches == 1:
+        console.plan(f"{name}: {request.workdir}", rows, changed(this_run.plan.config))
+        if config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
-                f"batch.microbatch below {made.plan.first_stage.microbatch}"
+                f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
             )
-        with out_of_memory_explained(made):
+        with out_of_memory_explained(this_run):
             if request.dry_run:
-                dry_run(made, request.workdir, guard, weights)
+                dry_run(this_run, request.workdir, guard, weights)
                 return None
             if checkpoints is None:
                 checkpoints = _open_checkpoints(config, request, console)
                 closing.enter_context(contextlib.closing(checkpoints))
             guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
-            session = _Session(made, request, checkpoints, stored, began, guard, weights)
+            session = _Session(this_run, request, checkpoints, stored, began, guard, weights)
             return session.evaluate() if request.eval_only else session.train()
 
 
@@ -130,10 +131,10 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
 
 
 def _open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
-    """Those in the working directory, which is made or cleared as asked."""
+    """Open the checkpoints; create the run directory, or move an earlier run aside."""
     if not request.eval_only:
         moved = processes.first_process_does(
-            lambda: workdir.prepare(request.workdir, anew=request.resume == "never")
+            lambda: run_directory.prepare(request.workdir, anew=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.workdir} is now in {moved}")
@@ -145,17 +146,17 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
     )
 
 
-def _newest(found: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
+def _newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
     """The newest checkpoint; None if training is to start from the beginning.
 
     Raises:
       CheckpointError: it is of another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    stored = checkpoints.newest(found.plan, found.stored)
+    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
-    clocked = found.config.run.mlperf_log
+    clocked = opened.config.run.mlperf_log
     if clocked and stored is not None and not request.eval_only:
         raise ConfigError(
             f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
@@ -165,9 +166,11 @@ def _newest(found: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
     return stored
 
 
-def _complete(found: OpenedRun, request: Request, stored: Stored | None) -> tracking.Summary | None:
+def _complete(
+    opened: OpenedRun, request: Request, stored: Stored | None
+) -> tracking.Summary | None:
     """The summary of the run, if there is nothing left of it to do; None otherwise."""
-    steps = found.plan.steps
+    steps = opened.plan.steps
     summary = tracking.Summary.read(request.workdir)
     at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
     complete = summary is not None and summary.status == "complete" and summary.steps == steps
@@ -179,7 +182,7 @@ def _complete(found: OpenedRun, request: Request, stored: Stored | None) -> trac
         ("checkpoint", str(request.checkpoints / str(steps))),
         *again,
     ]
-    found.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    opened.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
     return summary
 
 
@@ -196,7 +199,7 @@ class _Session:
 
     def __init__(
         self,
-        made: Run,
+        run: Run,
         request: Request,
         checkpoints: Checkpoints,
         stored: Stored | None,
@@ -204,21 +207,21 @@ class _Session:
         guard: Guard,
         weights: "Weights | None",
     ) -> None:
-        self.made = made
+        self.run = run
         self.request = request
         self.checkpoints = checkpoints
         self.stored = stored
         self.began = began
         self.guard = guard
         self.weights = weights
-        self.console = made.console
+        self.console = run.console
         step = None if stored is None else stored.step
-        if not request.eval_only and step != made.plan.steps:
-            checkpoints.check_space(made.stored)
+        if not request.eval_only and step != run.plan.steps:
+            checkpoints.check_space(run.checkpoint_shapes)
 
     def train(self) -> tracking.Summary:
         """Train from the newest checkpoint or from the start."""
-        made, plan, request = self.made, self.made.plan, self.request
+        run, plan, request = self.run, self.run.plan, self.request
         clocked = plan.config.run.mlperf_log
         if self.stored is not None and plan.stop_after_step <= self.stored.step < plan.steps:
             self.console.warn(
@@ -232,16 +235,16 @@ class _Session:
             self.guard.section("compile"),
             self.console.compiling("initialisation, train step and evaluation"),
         ):
-            made.prepare()
+            run.prepare()
             if clocked:
-                warm_up(made)
+                warm_up(run)
             state = self._state()
         status: Status = "failed"
         written = self._history(progress)
         with contextlib.closing(written.tracker):
             self._connect_unreadable()
             loop = Loop(
-                made,
+                run,
                 written.tracker,
                 self.checkpoints,
                 progress,
@@ -258,10 +261,10 @@ class _Session:
             try:
                 with self.guard.section("step"):
                     loop.train(state)
-                self._saved(loop)
+                self._wait_for_checkpoint(loop)
                 status = "complete" if loop.step == plan.steps else "stopped"
             except Interrupted as reason:
-                self._saved(loop)
+                self._wait_for_checkpoint(loop)
                 status = "preempted"
                 raise Interrupted(
                     f"{reason}; saved at step {self.checkpoints.latest_step():,}",
@@ -277,7 +280,7 @@ class _Session:
         return summary
 
     def _connect_unreadable(self) -> None:
-        """Have every example that cannot be decoded told and listed; each process lists its own."""
+        """Report examples that cannot be decoded; each process lists its own."""
         process = jax.process_index()
         path = self.request.workdir / f"unreadable_{process}.jsonl"
 
@@ -287,22 +290,22 @@ class _Session:
             if process == 0:
                 self.console.warn(f"{name} cannot be decoded: {reason}; listed in {path}")
 
-        for split in self.made.unreadable.values():
+        for split in self.run.unreadable.values():
             split.connect(report, str(path))
 
-    def _saved(self, loop: Loop) -> None:
-        """When the newest checkpoint is on disk; no process leaves process 0 alone with it."""
+    def _wait_for_checkpoint(self, loop: Loop) -> None:
+        """Wait on every process until process 0 has written the newest checkpoint."""
         since = time.perf_counter()
         with self.guard.section("checkpoint"):
             processes.first_process_does(self.checkpoints.wait)
         loop.clock.checkpoint_s += time.perf_counter() - since
 
     def evaluate(self) -> tracking.Summary:
-        """Evaluate the newest checkpoint; written to ``evaluation.json``, the training's stays."""
+        """Evaluate the newest checkpoint and write ``evaluation.json``."""
         progress = self._stored_progress()
-        self.made.warn_of_unreadable()
+        self.run.warn_of_unreadable()
         with self.guard.section("compile"), self.console.compiling("evaluation"):
-            stage = self.made.stage_at(progress.step)
+            stage = self.run.stage_at(progress.step)
             for view in stage.validation_views:
                 stage.programs.evaluate(view.shape)
             state = stage.placed(self._state())
@@ -317,13 +320,13 @@ class _Session:
             steps=progress.step,
             samples=progress.samples,
             wall_s=time.perf_counter() - self.began,
-            compile_s=self.made.compile_s,
+            compile_s=self.run.compile_s,
             images_per_s=result.images / result.seconds,
         )
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
-            *description.result_rows(result, self.made.plan.facts.classes),
+            *description.result_rows(result, self.run.plan.facts.classes),
             ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
@@ -340,17 +343,17 @@ class _Session:
 
     def _state(self) -> TrainState:
         if self.stored is None:
-            return initial_state(self.made, self.weights)
-        programs = self.made.first_stage.programs
+            return initial_state(self.run, self.weights)
+        programs = self.run.first_stage.programs
         stored, self.stored = self.stored, None  # as large on the host as on a device
-        return programs.steps.restored(on_devices(stored.state, programs.stored))
+        return programs.steps.from_checkpoint(on_devices(stored.state, programs.checkpoint_shapes))
 
     def _history(self, progress: Progress) -> journal.History:
-        made, place = self.made, self.request.workdir
-        opened = processes.first_process_does(
-            lambda: journal.opened(made, place, progress, self.began)
+        run, place = self.run, self.request.workdir
+        written = processes.first_process_does(
+            lambda: journal.opened(run, place, progress, self.began)
         )
-        return opened or journal.nothing()
+        return written or journal.nothing()
 
     def _checkpoint(self, step: int) -> str:
         """A checkpoint as people name it: in the directory that they gave."""
@@ -363,11 +366,11 @@ class _Session:
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
             following = _commands(dataclasses.replace(request, overrides=kept), ("next", ""))
         rows = [
-            *description.result_rows(loop.result, self.made.plan.facts.classes),
+            *description.result_rows(loop.result, self.run.plan.facts.classes),
             *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
-            ("memory", description.memory(self.made)),
+            ("memory", description.memory(self.run)),
             ("checkpoint", self._checkpoint(summary.steps)),
             *following,
         ]

@@ -18,7 +18,7 @@ from largebatch.data.open import facts_of, open_source
 from largebatch.parallel import compiler
 from largebatch.parallel.transfer import OnDevices, on_devices
 from largebatch.tracking import Console
-from largebatch.training.compilation import StageBuilder, largest_microbatch
+from largebatch.training.microbatch import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
 from largebatch.training.state import TrainState
 
@@ -135,9 +135,9 @@ class Run:
         return self.stages[self.plan.stages.index(self.plan.stage_at(step))]
 
     @property
-    def stored(self) -> PyTree:
+    def checkpoint_shapes(self) -> PyTree:
         """Shapes and types of the state as checkpoints hold it, the same for all stages."""
-        return self.first_stage.programs.stored
+        return self.first_stage.programs.checkpoint_shapes
 
     @property
     def unreadable(self) -> Mapping[str, data.Unreadable]:
@@ -161,7 +161,7 @@ class Run:
 
 
 def reading_of(config: Config) -> data.Reading:
-    """Who reads for a run, and how far ahead."""
+    """Return the reader settings: threads, processes and read-ahead."""
     options = config.data
     threads, memory = options.threads or data.cores(), options.memory_mib * 2**20
     readers = threads * max(1, options.processes)
@@ -187,10 +187,10 @@ class OpenedRun:
     """With the largest possible microbatch, where that is still to be chosen."""
 
     @functools.cached_property
-    def stored(self) -> PyTree:
+    def checkpoint_shapes(self) -> PyTree:
         """Shapes and types of the state as checkpoints hold it."""
         builder = self._builder(0, (), {})
-        return builder.programs(builder.candidates[-1]).stored
+        return builder.programs(builder.candidates[-1]).checkpoint_shapes
 
     def build(self, *, evaluated_step: int | None = None) -> Run:
         """Choose the microbatch of each stage, which may compile, and set up its programs.

@@ -61,7 +61,7 @@ class Steps:
         return self.plan.microbatches > 1 and self.plan.members == 1
 
     @property
-    def unoptimised(self) -> dict[str, int] | None:
+    def fast_compile_options(self) -> dict[str, int] | None:
         """Options for programs of many small parts that run now and then."""
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         return {"xla_backend_optimization_level": 0} if on_cpu else None
@@ -111,23 +111,27 @@ class Steps:
         # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
         # second to run as it is.
         shardings = parallel.placed(self.mesh, self.specs)
-        return jax.jit(init, out_shardings=shardings, compiler_options=self.unoptimised)
+        return jax.jit(init, out_shardings=shardings, compiler_options=self.fast_compile_options)
 
     @functools.cached_property
-    def stored(self) -> Callable[[TrainState], TrainState]:
+    def to_checkpoint(self) -> Callable[[TrainState], TrainState]:
         """State → the state as checkpoints hold it, whatever the devices and the update are."""
 
         def stored(state: TrainState) -> TrainState:
-            return state._replace(optimizer=self.update.stored(state.optimizer, state.params))
+            return state._replace(
+                optimizer=self.update.to_checkpoint(state.optimizer, state.params)
+            )
 
         return jax.jit(stored, out_shardings=parallel.replicated(self.mesh))
 
     @functools.cached_property
-    def restored(self) -> Callable[[TrainState], TrainState]:
-        """The inverse of ``stored``."""
+    def from_checkpoint(self) -> Callable[[TrainState], TrainState]:
+        """The inverse of `to_checkpoint`."""
 
         def restored(state: TrainState) -> TrainState:
-            return state._replace(optimizer=self.update.restored(state.optimizer, state.params))
+            return state._replace(
+                optimizer=self.update.from_checkpoint(state.optimizer, state.params)
+            )
 
         return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
 
@@ -141,7 +145,7 @@ class Steps:
         return jax.jit(
             finite,
             out_shardings=parallel.replicated(self.mesh),
-            compiler_options=self.unoptimised,
+            compiler_options=self.fast_compile_options,
         )
 
     @functools.cached_property
@@ -254,7 +258,7 @@ class Steps:
         return jax.jit(mapped, donate_argnums=0)
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
-        """(params, stats, images, labels, weights, flags) → sums over all devices, of the last too.
+        """(params, stats, images, labels, weights, flags) → sums over all devices.
 
         ``flags`` is None, or 1 for each device whose process wants the run to stop.
 
@@ -321,7 +325,7 @@ class Steps:
         return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
 
     def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
-        """Floats of mean 0 and deviation 1, cut out of decoded pictures first if those are given.
+        """Floats of mean 0 and deviation 1, cut out of decoded images first if those are given.
 
         Args:
           images: as they were sent.

@@ -33,11 +33,11 @@ class Update(Protocol):
     def specs(self, state: PyTree) -> PyTree:
         """How the optimizer's state lies on the devices, a prefix of its tree."""
 
-    def stored(self, state: PyTree, params: PyTree) -> PyTree:
+    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
         """The optimizer's state as checkpoints hold it: velocities like the parameters."""
 
-    def restored(self, state: PyTree, params: PyTree) -> PyTree:
-        """The inverse of ``stored``."""
+    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
+        """The inverse of `to_checkpoint`."""
 
     def handles(self, params: PyTree) -> PyTree:
         """What to take gradients with respect to."""
@@ -76,13 +76,13 @@ class Replicated:
         del state
         return REPLICATED
 
-    def stored(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.stored`."""
+    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.to_checkpoint`."""
         del params
         return state
 
-    def restored(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.restored`."""
+    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.from_checkpoint`."""
         del params
         return state
 
@@ -127,15 +127,15 @@ class Sharded:
         """As of `Update.specs`."""
         return jax.tree.map(lambda x: SPLIT if self._is_cut(x) else REPLICATED, state)
 
-    def stored(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.stored`."""
+    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.to_checkpoint`."""
         whole = jax.eval_shape(self.optimizer.init, params)
         return jax.tree.map(
             lambda x, w: parallel.shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
         )
 
-    def restored(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.restored`."""
+    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
+        """As of `Update.from_checkpoint`."""
         cut = jax.eval_shape(lambda p: self.optimizer.init(self._cut(p)), params)
         return jax.tree.map(
             lambda x, c: parallel.shards.cut(x, self.devices) if self._is_cut(c) else x, state, cut

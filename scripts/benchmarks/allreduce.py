@@ -36,7 +36,7 @@ from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.clusters import Cluster, cluster_of
 from largebatch.parallel.collective_costs import fit_link, ring_s
 from largebatch.parallel.network import all_reduce_s
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 
 OVERRIDES = True
 WIRES = tuple(WIRE_FORMATS)

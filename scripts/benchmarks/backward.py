@@ -21,7 +21,7 @@ from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums
 from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
 from largebatch.parallel.hardware import HARDWARE, hardware_of
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
 _CLASSES = 1000

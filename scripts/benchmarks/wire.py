@@ -12,7 +12,7 @@ from largebatch import optim, parallel
 from largebatch.config import Plan
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths
 
 

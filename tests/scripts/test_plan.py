@@ -16,7 +16,7 @@ from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
 from largebatch.planning.compile import CompileError
 from largebatch.planning.topologies import open_topology
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"

@@ -8,7 +8,7 @@ from largebatch.config import microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
-from largebatch.training import compilation
+from largebatch.training import microbatch as microbatch_search
 from largebatch.training.memory import GIB, device_bytes, largest_that_fits
 from largebatch.training.programs import Programs
 from largebatch.training.setup import build
@@ -81,7 +81,7 @@ def test_auto_is_the_most_that_fits_by_the_compilers_own_account(few_optimizatio
     def programs(steps, *options):
         return compiled.setdefault(steps.plan.microbatch, Programs(steps, *options))
 
-    monkeypatch.setattr(compilation, "Programs", programs)
+    monkeypatch.setattr(microbatch_search, "Programs", programs)
 
     def run(**batch):
         changed = dataclasses.replace(made, batch=dataclasses.replace(made.batch, **batch))

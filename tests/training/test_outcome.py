@@ -25,11 +25,11 @@ EVALUATION = Outcome(evaluates=True, keeps_statistics=True, has_row=True)
 CHECKPOINT = Outcome(has_row=True, saves=True)
 BOTH = Outcome(evaluates=True, keeps_statistics=True, has_row=True, saves=True)
 NOT_KEPT = Outcome(evaluates=True, has_row=True, saves=True)
-LEAVE = Outcome(saves=True, leaves=True)
+LEAVE = Outcome(saves=True, stops_early=True)
 
 
 @pytest.mark.parametrize(
-    ("step", "stop_after", "is_leaving", "expected"),
+    ("step", "stop_after", "stop_requested", "expected"),
     [
         (1, "", False, Outcome()),
         (4, "", False, EVALUATION),
@@ -38,13 +38,13 @@ LEAVE = Outcome(saves=True, leaves=True)
         (5, "5 steps", False, NOT_KEPT),
         (8, "8 steps", False, BOTH),
         (1, "", True, LEAVE),
-        (3, "", True, Outcome(has_row=True, saves=True, leaves=True)),
-        (4, "", True, Outcome(True, True, True, saves=True, leaves=True)),
+        (3, "", True, Outcome(has_row=True, saves=True, stops_early=True)),
+        (4, "", True, Outcome(True, True, True, saves=True, stops_early=True)),
         (12, "", True, BOTH),
         (5, "5 steps", True, NOT_KEPT),
     ],
 )
-def test_after_a_step(step, stop_after, is_leaving, expected):
-    found = after_step(plan(stop_after=stop_after), step, is_leaving=is_leaving)
+def test_after_a_step(step, stop_after, stop_requested, expected):
+    found = after_step(plan(stop_after=stop_after), step, stop_requested=stop_requested)
     assert found == expected
     assert found.synchronizes is (found.evaluates or found.saves)

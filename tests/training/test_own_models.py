@@ -60,7 +60,7 @@ def trained(run, steps=STEPS, begin=None, first=0):
         images, labels = worlds.batch(step, run.steps.plan.samples_per_step)
         state, metrics = worlds.run_step(run, state, images, labels, RATES[step])
         found.append(jax.device_get(metrics))
-    return jax.device_get(run.steps.stored(state)), found
+    return jax.device_get(run.steps.to_checkpoint(state)), found
 
 
 @functools.cache

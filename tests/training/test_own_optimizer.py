@@ -51,7 +51,7 @@ def trained(devices, microbatch, **optimizer):
         images, labels = worlds.batch(step, made.steps.plan.samples_per_step)
         state, metrics = worlds.run_step(made, state, images, labels, (0.03, 0.01, 0.02)[step])
         norms.append(float(metrics.gradient_norm))
-    return jax.device_get(made.steps.stored(state)), norms
+    return jax.device_get(made.steps.to_checkpoint(state)), norms
 
 
 def assert_equal(found, expected):

@@ -135,7 +135,9 @@ def state(workdir, made, step):
     """The arrays of a checkpoint, verified."""
     run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
     path = workdir / "checkpoints" / str(step)
-    return checkpoint_directories.read(path, run.plan, run.first_stage.programs.stored).state
+    return checkpoint_directories.read(
+        path, run.plan, run.first_stage.programs.checkpoint_shapes
+    ).state
 
 
 def all_sound(workdir, made):
@@ -356,7 +358,7 @@ def test_without_leave_it_ends_the_run(pictures, tmp_path):
 def test_data_of_other_names_are_no_data_to_go_on_with(undisturbed):
     run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
     assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
-    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.stored
+    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.checkpoint_shapes
 
     def read(number):
         facts = dataclasses.replace(run.plan.facts, identity=number)

@@ -66,7 +66,7 @@ def state(config, workdir, step, devices=8):
     made = build(config, Console(quiet=True), jax.devices()[:devices])
     opened = Checkpoints(workdir / "checkpoints", keep=3, warn=pytest.fail, read_only=True)
     with contextlib.closing(opened) as checkpoints:
-        found = checkpoints.newest(made.plan, made.first_stage.programs.stored)
+        found = checkpoints.newest(made.plan, made.first_stage.programs.checkpoint_shapes)
     assert found.step == step
     return found.state
 

@@ -100,7 +100,7 @@ def stepped(devices, update, dtype, *, carried):
         rates = optim.Rates(rate, step=i + 1, **GIVEN)
         rates = optim.Rates(*(jnp.asarray(x, dtype) for x in rates))
         params, state = mapped(params, state, own, held, rates)
-    return jax.device_get((params, update.stored(state, params)))
+    return jax.device_get((params, update.to_checkpoint(state, params)))
 
 
 @functools.cache
@@ -160,9 +160,9 @@ def test_stored_velocities_are_like_the_parameters_and_come_back():
     params = jax.tree.map(jnp.asarray, tree(3, "float32"))
     update = Sharded(optim.lars(flavour="mlperf"), buckets(), "float32", 8)
     whole = Replicated(update.optimizer, buckets(), "float32").init(params)
-    state = update.restored(whole._replace(momentum=params), params)
+    state = update.from_checkpoint(whole._replace(momentum=params), params)
     assert {v.shape[0] for v in jax.tree.leaves(state.momentum)} == {8}
-    whole = update.stored(state, params)
+    whole = update.to_checkpoint(state, params)
     jax.tree.map(np.testing.assert_array_equal, whole.momentum, params)
 
 

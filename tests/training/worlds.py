@@ -10,7 +10,7 @@ from largebatch.config import Config, Facts, freeze, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training import programs as compiled_programs
-from largebatch.training.compilation import model_of, optimizer_of
+from largebatch.training.microbatch import model_of, optimizer_of
 from largebatch.training.programs import Programs
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
@@ -78,6 +78,6 @@ def place(programs: Programs, state: TrainState) -> TrainState:
     stored = jax.tree.map(
         lambda x, like: jax.device_put(np.asarray(x, like.dtype), like.sharding),
         state,
-        programs.stored,
+        programs.checkpoint_shapes,
     )
-    return programs.steps.restored(stored)
+    return programs.steps.from_checkpoint(stored)

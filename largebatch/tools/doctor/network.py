@@ -14,7 +14,7 @@ from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.processes import each_process_does
 from largebatch.parallel.timing import flat_sum, random_gradients, timed
 from largebatch.tools.doctor.lines import Line, judged, ok, skip
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 
 NAME = "all-reduce"
 _FLOAT32 = 4

@@ -19,7 +19,7 @@ from largebatch.planning.prediction import is_calibrated
 from largebatch.tools.doctor.lines import Line, ok, problem, skip
 from largebatch.tools.doctor.need import Need, advice, need_of_devices
 from largebatch.tracking import Console
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 from largebatch.training.programs import run_step
 from largebatch.training.setup import build, reading_of
 

@@ -17,7 +17,7 @@ from largebatch.planning.forecast import forecast
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.recipe_text import facts_of
 from largebatch.tools.reproduce.statistics import SeedResult, estimate, olympic_mean
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 
 
 def record(

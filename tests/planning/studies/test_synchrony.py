@@ -17,7 +17,7 @@ from largebatch.optim import Rates
 from largebatch.planning.stragglers import Policy
 from largebatch.planning.studies.arrivals import asynchronous, barrier, draws
 from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
-from largebatch.training.compilation import model_of
+from largebatch.training.microbatch import model_of
 from largebatch.training.programs import Programs
 from largebatch.training.rules import optimizer_of
 from largebatch.training.steps import Steps

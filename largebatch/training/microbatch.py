@@ -1,4 +1,4 @@
-"""Compile the programs of a stage, and find the largest microbatch that fits the devices."""
+"""Build the programs of a stage for a microbatch, and choose the largest that fits the devices."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
 
 
 class StageBuilder:
-    """Programs of one stage, with any number of workers at a time."""
+    """Builds the programs of one stage. A microbatch is a number of workers on each device."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class StageBuilder:
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Workers at a time that may be chosen; one where the configuration says it."""
+        """Microbatches that may be chosen; one if ``batch.microbatch`` sets it."""
         if self.plan.config.batch.microbatch != "auto":
             return (self.plan.microbatch,)
         return microbatch_candidates(self.plan.config, self.plan.facts)
@@ -80,7 +80,7 @@ class StageBuilder:
         return sum(programs.compile_s for programs in self._made.values())
 
     def programs(self, microbatch: int | None) -> Programs:
-        """Those for so many workers at a time."""
+        """Return the programs for a microbatch; None is the largest possible."""
         if microbatch not in self._made:
             plan = self._plan(microbatch)
             mesh = parallel.make_mesh(self._devices, plan.members)
@@ -94,7 +94,7 @@ class StageBuilder:
 
 
 def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -> int:
-    """Return the most workers at a time whose largest program fits every process's devices.
+    """Return the largest microbatch whose largest program fits every process's devices.
 
     Args:
       builder: of the programs.
