@@ -36,7 +36,7 @@ from largebatch.planning import prediction, simulation
 RECORD = Path("records") / "2026-11-21_cost_model.json"
 PAGE = Path("docs") / "cost-model.md"
 PICTURES = Path("docs") / "images"
-FITTED = Path("largebatch") / "cluster" / "fitted.toml"
+FITTED = Path("largebatch") / "planning" / "fitted.toml"
 
 
 def parser() -> Parser:

@@ -578,7 +578,7 @@ from largebatch.parallel import processes
 processes.initialise()
 import jax
 from largebatch.errors import CheckpointError
-from largebatch.training import checkpoint_directories
+from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint.manifest import NAME, Progress, Rejected
 from tests.checkpoint.test_manager import LIKE, PLAN, opened, same, tree
 

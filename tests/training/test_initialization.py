@@ -67,7 +67,7 @@ def test_a_relative_path_will_do(trained, monkeypatch):
 def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     request = Request(recipe=tmp_path, workdir=tmp_path / "run")
-    monkeypatch.setattr("largebatch.training.session.opened", pytest.fail)
+    monkeypatch.setattr("largebatch.training.session.open_run", pytest.fail)
     with pytest.raises(UserError, match=said):
         run(changed(CONFIG, **options), request)
     assert not request.workdir.exists()

@@ -14,7 +14,7 @@ from largebatch.fault_tolerance import Guard, Interrupted
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
 from largebatch.training.session import Request
-from largebatch.training.setup import Run
+from largebatch.training.setup import StageRun
 from tests.training import worlds
 
 TIMES = {"images_per_s", "input_wait", "seconds"}
@@ -135,7 +135,7 @@ def test_a_last_evaluation_is_made_up_for_once(uninterrupted, tmp_path, monkeypa
 
 def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
     release = threading.Event()
-    original = Run.local_microbatches
+    original = StageRun.local_microbatches
 
     def stalls(run, start, stop):
         for microbatch in original(run, start, stop):
@@ -146,7 +146,7 @@ def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
                 release.wait(60)
             yield microbatch
 
-    monkeypatch.setattr(Run, "local_microbatches", stalls)
+    monkeypatch.setattr(StageRun, "local_microbatches", stalls)
     began = time.monotonic()
     summary = interrupted(tmp_path)
     assert summary["steps"] == 6  # all that there was data for
