@@ -104,6 +104,9 @@ class Linear:
     def init(self, seed):
         return {"head": {"kernel": jnp.ones((3,))}}, {}
 
+    def shapes(self):
+        return jax.eval_shape(self.init, 0)
+
     def parameter_paths(self):
         return ("head/kernel",)
 
