@@ -25,6 +25,11 @@ from largebatch.training.programs import run_step
 from largebatch.training.setup import Run, StageRun
 from largebatch.training.state import TrainState
 
+if TYPE_CHECKING:  # few runs begin with weights
+    from largebatch.weights import Weights
+
+STEPS = 2
+
 
 def warm_up(run: Run) -> None:
     """Execute what training will call: initialisation and, of each stage, a step and evaluation.
@@ -80,12 +85,6 @@ def _made_up(
     images = np.broadcast_to(image, (stop - start, *image.shape)).copy()
     crops = np.full((stop - start, 5), (0, 0, side, side, 0), np.int32) if side else None
     return images, np.zeros(stop - start, np.int32), crops
-
-
-if TYPE_CHECKING:  # few runs begin with weights
-    from largebatch.weights import Weights
-
-STEPS = 2
 
 
 def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | None" = None) -> None:

@@ -23,6 +23,14 @@ from largebatch.optim.configured import skipping
 from largebatch.parallel import shards
 from largebatch.registry import imported
 
+PyTree = Any
+_SCALES = (1e-6, 1.0, 1e12, np.nan)
+"""Of the gradients of a step: any threshold on a norm is passed by some, and the last has a NaN in
+one element, which a rule that looks at all of them would notice elsewhere."""
+_PARTS = 2
+_TOLERANCE = 1e-4
+"""Of the largest value: a fusion may round differently, while a norm of half an array differs."""
+
 
 def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
     """The update rule of a configuration; it is given the rates of ``config.rates.rates_of``.
@@ -80,15 +88,6 @@ def _adapted(options: Optimizer) -> optax.GradientTransformationExtraArgs:
         check_elementwise(rule(None), options.name, params)
         return rule(parallel.sum_over_devices)
     return rule(None)
-
-
-PyTree = Any
-_SCALES = (1e-6, 1.0, 1e12, np.nan)
-"""Of the gradients of a step: any threshold on a norm is passed by some, and the last has a NaN in
-one element, which a rule that looks at all of them would notice elsewhere."""
-_PARTS = 2
-_TOLERANCE = 1e-4
-"""Of the largest value: a fusion may round differently, while a norm of half an array differs."""
 
 
 def check_elementwise(

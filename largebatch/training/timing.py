@@ -12,6 +12,8 @@ from largebatch.errors import one_line
 from largebatch.fault_tolerance import IDLE, Guard
 from largebatch.parallel.transfer import OnDevices, patient
 
+PyTree = Any
+
 
 @dataclasses.dataclass
 class Clock:
@@ -58,9 +60,6 @@ class Clock:
             if microbatch is None:
                 return
             yield microbatch
-
-
-PyTree = Any
 
 
 class Profiler:
