@@ -7,6 +7,7 @@ without the manager around it, whose barriers would hold up processes that have 
 import contextlib
 import logging
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,12 +137,12 @@ def fsync_directory(path: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error of a library, for a message of one line."""
+    """Return one line that names a library's error and, where it has one, the system's reason."""
     text = (str(error).splitlines() or [""])[0]
-    if len(text) > 200:
-        # TensorStore says last, behind every path that it had in hand, what the system said.
-        text = text.rpartition('": ')[2][-200:]
-    return f"{type(error).__name__}: {text}"
+    # TensorStore puts the specification of the array, of any length, before or after the reason.
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        text = os.strerror(int(code[1]))
+    return f"{type(error).__name__}: {text[-200:]}"
 
 
 class _OneByOne(ocp.type_handlers.NumpyHandler):

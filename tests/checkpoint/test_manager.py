@@ -640,3 +640,16 @@ def test_two_processes_restore_the_same(tmp_path):
         "6.corrupt', 'another process cannot read it; it is now 4.corrupt']"
     )
     assert names(tmp_path / "shared") == ["2", "4.corrupt", "6.corrupt"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to write 366006 bytes to file 13: No space left on device [os_error_code='28']",
+        'Error opening "zarr" driver: {"path":"' + "x/" * 300 + "\"}' [os_error_code='28']",
+        "Error [os_error_code='28'] writing {" + '"chunks":[1024],' * 50 + '"open":true}',
+    ],
+)
+def test_the_reason_of_the_system_is_named_wherever_a_library_puts_it(message):
+    line = stored_arrays.first_line(ValueError(message + "\nsource: file_key_value_store.cc"))
+    assert line == "ValueError: No space left on device"
