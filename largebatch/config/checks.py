@@ -2,13 +2,13 @@
 
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
+from largebatch.config.models import DEPTHS, MODELS
 from largebatch.config.options import options
 from largebatch.config.schema import Config
-from largebatch.config.sections.model import RESNET_OPTIONS, RESNETS
+from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.config.stages import KEY, Stage
 from largebatch.config.trackers import TRACKERS
-from largebatch.errors import ConfigError, did_you_mean
-from largebatch.registry import is_reference
+from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """So that a sample position fits any integer on a device."""
@@ -40,19 +40,15 @@ def check_ranges(config: Config) -> None:
 
 def _check_name(config: Config) -> None:
     name = config.model.name
-    if name in RESNETS:
+    if name in DEPTHS:
         return
-    if not is_reference(name):
-        raise ConfigError(
-            f"model.name={name!r}: {did_you_mean(name, RESNETS)}; or name your own as "
-            "package.module:factory"
-        )
+    MODELS.check(name)
     unfit = [(key, value, field.default) for key, value, field in options(config)]
     unfit = [each for each in unfit if each[0] in RESNET_OPTIONS and each[1] != each[2]]
     if unfit:
         raise ConfigError(
             f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: for ResNets only, and "
-            f"model.name={name} is a module of your own; use "
+            f"model.name={name} is another network; use "
             + " ".join(f"--config.{key}={usual}" for key, _, usual in unfit)
         )
 

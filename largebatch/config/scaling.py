@@ -18,11 +18,11 @@ from largebatch.config import values
 from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
 from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.models import DEPTHS
 from largebatch.config.options import options, replaced
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
-from largebatch.registry import is_reference
 
 Scale = Literal["full", "node", "laptop"]
 
@@ -188,7 +188,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         ),
         **target.changes,
     }
-    if is_reference(config.model.name):  # it stays, and decides these by itself
+    if config.model.name not in DEPTHS:  # it stays, and decides these by itself
         for key in ("model.name", "model.width", "model.stem"):
             changes.pop(key, None)
     for key, value, _ in options(config):

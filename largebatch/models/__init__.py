@@ -1,14 +1,14 @@
 """ResNet v1.5 and its layers as Flax NNX modules, and any module behind pure functions."""
 
+from largebatch.config.models import DEPTHS, MODELS
 from largebatch.models.batch_norm import BatchMode, BatchNorm, BatchStatistics
 from largebatch.models.convolution import Conv
-from largebatch.models.factories import MODELS
 from largebatch.models.functional import Model
 from largebatch.models.max_pool import max_pool
 from largebatch.models.resnet import (
-    DEPTHS,
     ResNet,
     resnet,
+    resnet10,
     resnet18,
     resnet34,
     resnet50,
@@ -27,6 +27,7 @@ __all__ = [
     "ResNet",
     "max_pool",
     "resnet",
+    "resnet10",
     "resnet18",
     "resnet34",
     "resnet50",

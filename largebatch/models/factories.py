@@ -1,20 +1,11 @@
 """The networks that ``model.name`` selects, and users' own modules made fit for training."""
 
-from collections.abc import Callable
-from functools import partial
-
 import jax
 from flax import nnx
 
+from largebatch.config.models import MODELS
 from largebatch.errors import ConfigError, one_line
 from largebatch.models.batch_norm import BatchNorm
-from largebatch.models.resnet import DEPTHS, resnet
-from largebatch.registry import Registry
-
-Factory = Callable[..., nnx.Module]
-"""Called with ``classes``, ``rngs`` and ``dtype`` (None: that of the parameters)."""
-
-MODELS: Registry[Factory] = Registry("model.name", {name: partial(resnet, name) for name in DEPTHS})
 
 _NORMS = (nnx.BatchNorm, nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm)
 _CONVOLUTIONS = (nnx.Conv, nnx.ConvTranspose)

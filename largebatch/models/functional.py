@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from largebatch.config.models import DEPTHS, MODELS
 from largebatch.errors import ConfigError, UserError, one_line
 from largebatch.models import factories
 from largebatch.models.batch_norm import BatchMode, BatchNorm
 from largebatch.models.convolution import Conv
-from largebatch.models.resnet import DEPTHS
 from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
@@ -98,7 +98,7 @@ class Model:
         dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
         if not self.is_resnet:
             return factories.made(self.name, classes=self.classes, rngs=rngs, dtype=dtype)
-        return factories.MODELS[self.name](
+        return MODELS[self.name](
             classes=self.classes,
             rngs=rngs,
             dtype=dtype,

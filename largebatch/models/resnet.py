@@ -15,22 +15,13 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
+from largebatch.config.models import DEPTHS
 from largebatch.models.batch_norm import STATISTICS, BatchNorm
 from largebatch.models.convolution import OUTPUT, Conv, precision
 from largebatch.models.max_pool import max_pool
 
 Layer = Callable[..., nnx.Module]
 """What makes a layer: ``Conv``, ``BatchNorm``, Flax's own, or a partial of them."""
-
-DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
-    "resnet10": ("basic", (1, 1, 1, 1)),
-    "resnet18": ("basic", (2, 2, 2, 2)),
-    "resnet34": ("basic", (3, 4, 6, 3)),
-    "resnet50": ("bottleneck", (3, 4, 6, 3)),
-    "resnet101": ("bottleneck", (3, 4, 23, 3)),
-    "resnet152": ("bottleneck", (3, 8, 36, 3)),
-}
-"""Block type and number of blocks in each stage."""
 
 HE_NORMAL = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -255,6 +246,7 @@ def resnet(name: str, classes: int = 1000, *, rngs: nnx.Rngs, **options: Any) ->
     return ResNet(*DEPTHS[name], classes, rngs=rngs, **options)
 
 
+resnet10 = partial(resnet, "resnet10")
 resnet18 = partial(resnet, "resnet18")
 resnet34 = partial(resnet, "resnet34")
 resnet50 = partial(resnet, "resnet50")

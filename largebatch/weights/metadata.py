@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from largebatch.models import DEPTHS, Model
+from largebatch.models import MODELS, Model
 from largebatch.registry import is_reference
 from largebatch.weights.weights import About, WeightsError
 
@@ -114,7 +114,7 @@ def _model(value: Any, where: str) -> Model:
             f"{where} holds a user's module, model.name={_shown(value['name'])}, which is not "
             "imported because a file names it; give the run or checkpoint that it is from"
         )
-    for name, known in (("name", DEPTHS), ("stem", _STEMS)):
+    for name, known in (("name", MODELS), ("stem", _STEMS)):
         if value[name] not in known:
             raise WeightsError(
                 f"{where}: model.{name} is {_shown(value[name])}; known: {', '.join(known)}"

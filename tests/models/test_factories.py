@@ -9,9 +9,8 @@ from flax import nnx
 
 from largebatch.config import freeze
 from largebatch.config.checks import check_ranges
-from largebatch.config.sections.model import RESNETS
 from largebatch.errors import ConfigError
-from largebatch.models import DEPTHS, BatchMode, BatchNorm, Model
+from largebatch.models import BatchMode, BatchNorm, Model
 from largebatch.models.tracing import work_of
 from largebatch.optim import KINDS
 from largebatch.parallel.backward_times import estimate, shapes_of
@@ -164,10 +163,6 @@ def test_norm_options_of_resnets_are_named():
     made = freeze({"model": {"name": "my:net"}, "norm": {"last_gamma": 0.0}})
     with pytest.raises(ConfigError, match=r"norm\.last_gamma=0\.0: for ResNets only"):
         check_ranges(made)
-
-
-def test_the_options_know_all_networks():
-    assert set(RESNETS) == set(DEPTHS)
 
 
 def test_plain_batch_norm_is_converted_with_its_names():

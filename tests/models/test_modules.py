@@ -10,7 +10,6 @@ from flax import nnx
 
 from largebatch.models import (
     DEPTHS,
-    MODELS,
     BatchMode,
     BatchNorm,
     BatchStatistics,
@@ -131,7 +130,6 @@ def test_kinds_from_the_layers_are_those_of_the_names(name):
     model = Model(name, classes=7, width=4)
     params, _ = jax.eval_shape(model.init, 0)
     assert dict(model.kinds()) == flatten_paths(kinds(params))
-    assert set(MODELS) == set(DEPTHS)
 
 
 def test_the_functions_and_the_module_are_the_same_network():

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Literal
 
 from largebatch.config.declaration import option
+from largebatch.config.models import DEPTHS, MODELS
 
-RESNETS = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 RESNET_OPTIONS = (
     *(f"model.{name}" for name in ("width", "stem", "blur_pool", "init", "head_deviation")),
     *("model.pointwise", "model.remat", "norm.epsilon", "norm.gamma", "norm.last_gamma"),
@@ -19,7 +19,7 @@ class Model:
 
     name: str = option(
         "resnet50",
-        f"{', '.join(RESNETS[:-1])} or {RESNETS[-1]}; or package.module:factory of your own Flax "
+        f"{', '.join(MODELS)}; or package.module:factory of your own Flax "
         "NNX module (docs/own_model.md), to which the options from width to head_deviation, "
         "pointwise and remat do not apply",
     )
@@ -70,7 +70,7 @@ class Model:
     @property
     def title(self) -> str:
         """The network for people."""
-        return f"{self.name}, width {self.width}" if self.name in RESNETS else self.name
+        return f"{self.name}, width {self.width}" if self.name in DEPTHS else self.name
 
 
 @dataclasses.dataclass(frozen=True)
