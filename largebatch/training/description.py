@@ -1,4 +1,4 @@
-"""A run in words: what it is about to do, and how it ended."""
+"""The tables that a run prints, and its record in ``config.json``."""
 
 import dataclasses
 import resource
@@ -21,7 +21,7 @@ Rows = list[tuple[str, str]]
 
 
 def plan_rows(run: Run, hosts: str) -> Rows:
-    """The resolved recipe, as (label, value)."""
+    """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
     facts, buckets = plan.facts, run.first_stage.programs.steps.buckets
     kind = jax.devices()[0].device_kind
@@ -76,7 +76,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
 
 
 def _stage_rows(run: Run) -> Rows:
-    """What changes at the later stages."""
+    """Return a row for each later stage with the options that it changes."""
     return [
         (
             f"from step {stage.plan.first_step + 1:,}",
@@ -88,20 +88,20 @@ def _stage_rows(run: Run) -> Rows:
 
 
 def memory(run: Run) -> str:
-    """What the programs need on a device, and the most that this process has had in use."""
+    """Return the peak memory of the programs on a device and of this process, in GiB."""
     on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
     return f"{on_device:.3g} GiB on each device, {in_process:.2f} GiB peak of this process"
 
 
 def peak_bytes(who: int) -> int:
-    """Most memory resident at once: of this process, or of the largest child that has ended."""
+    """Return the peak resident memory of this process, or of its largest child that has ended."""
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     return resource.getrusage(who).ru_maxrss * unit
 
 
 def result_rows(result: Result, classes: int) -> Rows:
-    """What an evaluation found; top-5 only where there are more than five classes."""
+    """Return the rows of an evaluation; top-5 only for more than five classes."""
     return [
         (
             "top-1",
@@ -115,7 +115,7 @@ def result_rows(result: Result, classes: int) -> Rows:
 def command(
     recipe: Path, workdir: Path, overrides: tuple[tuple[str, str], ...], *flags: str
 ) -> str:
-    """A command line that can be pasted."""
+    """Return a command line that can be pasted into a shell."""
     words = [f"--config={recipe}", f"--workdir={workdir}"]
     words += [f"--config.{key}={text}" for key, text in overrides]
     script = "train.py" if Path("train.py").is_file() else str(ROOT / "train.py")
@@ -123,7 +123,7 @@ def command(
 
 
 def resolved(run: Run) -> dict[str, Any]:
-    """Everything that determines the run, for ``config.json``."""
+    """Return everything that determines the run, for ``config.json``."""
     plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
     return {
         "config": dataclasses.asdict(plan.config),
@@ -151,7 +151,7 @@ def resolved(run: Run) -> dict[str, Any]:
             "peak_learning_rate": plan.schedule.peak,
             "milestones": [list(m) for m in plan.schedule.milestones()],
         },
-        # What its weights need where its data are not: to evaluate, export and predict.
+        # Evaluation, export and prediction need these where the dataset is not at hand.
         "source": {
             "classes": list(source.classes),
             "mean": list(source.mean),

@@ -45,8 +45,8 @@ def with_final_statistics(
 ) -> TrainState:
     """Return ``state`` with the BatchNorm statistics that its evaluation uses.
 
-    Those that the state has, or precise ones, which a checkpoint then holds too: so whatever reads
-    it computes what the evaluation did. Training itself never reads running statistics.
+    These are the running statistics, or precise ones. A checkpoint then holds the precise ones too,
+    so whatever reads it reproduces the evaluation. Training never reads running statistics.
 
     Args:
       stage: that trained it.
@@ -55,7 +55,7 @@ def with_final_statistics(
       guard: polled between microbatches.
 
     Raises:
-      Interrupted: the run is to stop.
+      Interrupted: the run must stop.
     """
     if stage.plan.norm_statistics != "precise":
         return state
@@ -67,8 +67,8 @@ def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
     """Evaluate ``state`` with its statistics (see `with_final_statistics`).
 
     Raises:
-      DataError: the images counted are not those of the split.
-      Interrupted: the run is to stop.
+      DataError: the number of images counted is not that of the split.
+      Interrupted: the run must stop.
     """
     start = time.perf_counter()
     pending = []
@@ -82,14 +82,15 @@ def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
             if len(pending) > 2:  # bounds the batches that wait on the device
                 pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
                 if stop is not None and stop > 0:  # the same number on all processes
-                    raise Interrupted(guard.requested or "another process is to stop")
+                    raise Interrupted(guard.requested or "another process was asked to stop")
     # Sums over the split in float64: counts stay exact however many images there are.
     counted = [sums for sums, _ in jax.device_get(pending)]
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
     expected = stage.plan.facts.validation_examples
     if int(totals.count) != expected:
         raise DataError(
-            f"evaluation counted {totals.count:.0f} images of {expected}; the source is at fault"
+            f"evaluation: expected {expected} images, counted {totals.count:.0f}; check the length "
+            "of data.source"
         )
     return Result(
         loss=float(totals.loss / expected),
@@ -103,14 +104,14 @@ def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
 def evaluate_batch(
     programs: Programs, params: PyTree, stats: PyTree, batch: OnDevices, stop: bool = False
 ) -> tuple[Sums, jax.Array | None]:
-    """Sums over a batch of evaluation, and how many devices' processes want to stop.
+    """Return the sums over a batch of evaluation, and the number of devices asked to stop.
 
     Args:
       programs: compiled on first use.
-      params: of the state.
-      stats: to normalise with.
+      params: parameters.
+      stats: BatchNorm statistics that normalize.
       batch: on the devices.
-      stop: whether this process wants the run to stop; processes exchange this.
+      stop: whether this process has a request to stop; processes exchange this.
     """
     several = programs.steps.plan.facts.processes > 1
     flags = control_flags(programs.steps, [stop]) if several else None
@@ -121,11 +122,11 @@ def evaluate_batch(
 def precise_statistics(
     stage: StageRun, state: TrainState, position: int, guard: Guard = IDLE
 ) -> PyTree:
-    """Statistics of the ``norm.precise_batches`` global batches that training consumed last.
+    """Return statistics of the ``norm.precise_batches`` global batches that training consumed last.
 
-    At most of as many as hold an epoch, since a second look at an image of a small data set says
-    nothing new, and of as many as have been consumed (one at position 0). A function of parameters
-    and position alone, so that a restored run evaluates to the same.
+    At most one epoch of them, since an image that is read twice adds nothing, and at most those
+    consumed so far (one at position 0). The result is a function of parameters and position, so a
+    restored run evaluates to the same numbers.
     """
     if not state.stats:  # no BatchNorm
         return state.stats

@@ -1,4 +1,4 @@
-"""Failures of the machine that a run can explain: a full disk, a device's memory."""
+"""Explain failures of the machine in one line: a full disk, device memory."""
 
 import contextlib
 import errno
@@ -15,10 +15,10 @@ from largebatch.training.setup import Run
 
 @contextlib.contextmanager
 def full_disk_explained(place: Path) -> Iterator[None]:
-    """Turn a log that cannot be written into one line; a checkpoint that cannot only warns.
+    """Replace the error of a log that cannot be written by one line.
 
     Raises:
-      UserError: with where, and what to do.
+      UserError: names the directory and the fix.
     """
     try:
         yield
@@ -26,17 +26,17 @@ def full_disk_explained(place: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise
         raise UserError(
-            f"the logs in {place} cannot be written ({error.strerror}); free some space, then the "
-            "same command resumes from the newest checkpoint"
+            f"the logs in {place} cannot be written ({error.strerror}); free space, then the same "
+            "command resumes from the newest checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
 def out_of_memory_explained(made: Run) -> Iterator[None]:
-    """Turn a device's running out of memory into the microbatch to use.
+    """Replace an out-of-memory error of a device by the microbatch to use.
 
     Raises:
-      UserError: with it.
+      UserError: names the microbatch.
     """
     try:
         yield

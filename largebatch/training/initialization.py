@@ -1,9 +1,8 @@
-"""The state that a training begins with."""
+"""The initial state of a training."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,18 +16,16 @@ if TYPE_CHECKING:  # few runs begin with weights
     from largebatch.weights import Weights
 
 PyTree = Any
-T = TypeVar("T")
 
 
 def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState:
-    """Fresh parameters, or those of ``model.init_from``, as the first stage expects them.
+    """Return fresh parameters, or those of ``model.init_from``, for the first stage.
 
-    Every process reads the file by itself, as each computes fresh parameters by itself; that all
-    have the same is checked.
+    Every process reads the file itself; a digest checks that all have read the same weights.
 
     Args:
-      run: whose state it is.
-      weights_read: what ``model.init_from`` holds, if it has been read already.
+      run: ready to train.
+      weights_read: the weights of ``model.init_from``, if they have been read already.
 
     Raises:
       UserError: the weights cannot be read, or are of another network.
@@ -45,13 +42,13 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
         read = weights_read or weights.read(Path(options.model.init_from))
         return read, *weights.initial(read, *fresh, classes=source.classes)
 
-    read, params, stats, text = _on_all(begun)
+    read, params, stats, text = processes.each_process_does(begun)
     if not processes.agree(_digest((params, stats))):
         raise UserError(
-            f"model.init_from={options.model.init_from} holds other weights for some processes; "
-            "put it where all see the same file"
+            f"model.init_from={options.model.init_from}: processes have read different weights; "
+            "use a file that all processes share"
         )
-    run.console.note(f"begins with {text}")
+    run.console.note(f"starts with {text}")
     for option, theirs, ours in (
         ("norm.epsilon", read.model.epsilon, options.norm.epsilon),
         ("the data's mean", read.mean, tuple(source.mean)),
@@ -62,20 +59,8 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     return first.placed(state._replace(params=params, stats=stats))
 
 
-def _on_all(action: Callable[[], T]) -> T:
-    """What ``action`` returns, if it succeeds on all processes; where one fails, none waits."""
-    result, failure = None, None
-    try:
-        result = action()
-    except UserError as error:
-        failure = error
-    if not processes.agreed_minimum(int(failure is None)):
-        raise failure or UserError("another process cannot read model.init_from; it says why")
-    return result
-
-
 def _digest(tree: PyTree) -> int:
-    """Of all bits, as a number that processes can compare."""
+    """Return a digest of all bits as a number below 2⁵⁶."""
     found = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         found.update(np.ascontiguousarray(leaf).tobytes())

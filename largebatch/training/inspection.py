@@ -1,4 +1,4 @@
-"""What a run looks at now and then: how slow each host is, and whether a step can be repeated."""
+"""Checks at intervals: the times of each host, and whether a step can be reproduced."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from largebatch.training.timing import Clock
 
 
 class Inspection:
-    """Of one turn at a run; what it finds goes to people and to the log."""
+    """Runs the checks of one run attempt; warns and logs what they find."""
 
     def __init__(self, run: Run, journal: Journal, clock: Clock, first: int, guard: Guard) -> None:
-        """After ``first`` steps; each process calls it."""
+        """Start after ``first`` steps; each process must call this."""
         self._guard = guard
         self._run, self._journal, self._clock = run, journal, clock
         self._names = host_names()
@@ -29,9 +29,9 @@ class Inspection:
         """By the first step of a stage."""
 
     def begin(self, stage: StageRun, step: int, state: TrainState) -> TrainState | None:
-        """Before a step: a copy of the state, if the step is to be computed twice.
+        """Prepare the checks of a step; return a copy of the state if it is computed twice.
 
-        If the time to the barrier is to be measured, ``measured`` is where.
+        ``measured`` is set if the time to the all-reduce is measured.
         """
         plan = self._run.plan
         several = plan.facts.processes > 1
@@ -43,19 +43,19 @@ class Inspection:
 
     @property
     def measured(self) -> HostTimes | None:
-        """Takes the time that this step computes; None if it need not be known."""
+        """Receives the compute time of this step; None if it is not measured."""
         return self._measured
 
     def end(
         self, stage: StageRun, step: int, copy: TrainState | None, result: Result, rates: Rates
     ) -> None:
-        """After a step has been dispatched, and before its state is given away.
+        """Check a step that has been dispatched, before its state is donated.
 
         Args:
-          stage: the step's.
+          stage: of the step.
           step: its number.
           copy: what ``begin`` returned.
-          result: of the step.
+          result: state and metrics after the step.
           rates: of the step.
         """
         if copy is not None:
@@ -69,14 +69,13 @@ class Inspection:
         plan = self._run.plan
         batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
         with contextlib.closing(batches):
-            again = run_step(stage.programs, copy, self._living(batches), rates)
+            again = run_step(stage.programs, copy, self._reporting_progress(batches), rates)
         mismatch = self._replay(stage).compared(result, again)
         self._journal.event("replay", step, **(mismatch.row() if mismatch else {}))
         if mismatch:
             self._run.console.warn(f"silent data corruption at step {step}: {mismatch.text}")
 
-    def _living(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
-        """The same; each is a sign of life."""
+    def _reporting_progress(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
         for batch in batches:
             self._guard.alive()
             yield batch

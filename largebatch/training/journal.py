@@ -22,23 +22,23 @@ from largebatch.training.timing import Clock
 
 
 class Journal:
-    """Rows and events of one turn at a run."""
+    """The rows and events of one run attempt."""
 
     def __init__(self, run: Run, tracker: Tracker, clock: Clock, first: int) -> None:
-        """``first`` steps were done before this turn."""
+        """Start after ``first`` steps, which earlier attempts have done."""
         self._run, self._tracker, self._clock = run, tracker, clock
         self._logged = (clock.train_s, 0.0, first)
         self._trained = clock.train_s
         self._left_out = 0.0
-        """Shares of the microbatches of a step, summed over the steps since the last row."""
+        """Share of the microbatches left out, summed over the steps since the last row."""
 
     def step(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> bool:
-        """A step that has been computed.
+        """Log a step that has been computed.
 
         Args:
-          step: which.
+          step: its number, from 1.
           metrics: on the host.
-          extra: columns of its row; None where it has one only if that is due.
+          extra: further columns of the row; None writes a row only if one is due.
 
         Returns:
           Whether it has a row.
@@ -77,16 +77,19 @@ class Journal:
         return True
 
     def event(self, name: str, step: int, **values: float | str) -> None:
-        """Something that happens now, after so many steps."""
+        """Log an event that happens now, after ``step`` steps."""
         self._tracker.event(name, step, self._run.plan.position(step), **values)
 
     def layers(self, step: int, state: TrainState) -> None:
-        """Every parameter's norms, every BatchNorm's averages; waits: the next step takes them."""
+        """Log the norms of each parameter and the statistics of each BatchNorm.
+
+        Waits for the step, since the next one donates these arrays.
+        """
         values = by_path(state.optimizer.report, state.params) | summarised(state.stats)
         self._tracker.layers(step, self._run.plan.position(step), values)
 
     def times(self, step: int) -> None:
-        """What this turn's seconds were spent on so far."""
+        """Log what the seconds of this attempt were spent on."""
         clock = self._clock
         spent = {
             "compile_s": self._run.compile_s,
@@ -94,20 +97,20 @@ class Journal:
             "evaluation_s": clock.evaluation_s,
             "checkpoint_s": clock.checkpoint_s,
         }
-        other = clock.turn_s() - sum(spent.values())
+        other = clock.attempt_s() - sum(spent.values())
         self.event("times", step, **spent, wait_s=clock.wait_s, other_s=other)
 
     @property
     def input_wait(self) -> float:
-        """Share of this turn's training time that was waiting for data."""
+        """Share of the training time of this attempt that was waiting for data."""
         return self._clock.wait_s / max(self._clock.now() - self._trained, 1e-9)
 
     def epoch(self, step: int) -> float:
-        """Epochs consumed after so many steps."""
+        """Return the epochs consumed after ``step`` steps."""
         return self._run.plan.position(step) / self._run.plan.epoch_samples
 
     def _fingerprint(self, step: int) -> str:
-        """Hash of the examples of a step, by which two sites find where their runs part."""
+        """Return a hash of the examples of a step, which shows where two runs diverge."""
         plan = self._run.plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
         return data.fingerprint(self._run.stage_at(step).order.ids(positions))
@@ -115,11 +118,11 @@ class Journal:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """What a turn at a run writes to; on processes other than 0, to nothing.
+    """The files and trackers of a run; empty on processes other than 0.
 
     Attributes:
-      tracker: takes rows and events.
-      target: knows what earlier turns have reached.
+      tracker: receives rows and events.
+      target: holds what earlier attempts have reached.
     """
 
     tracker: tracking.Tracker
@@ -127,21 +130,21 @@ class History:
 
 
 def nothing() -> History:
-    """Of a process that writes nothing."""
+    """Return the history of a process that writes nothing."""
     return History(tracking.Composite(()), tracking.Target(0.0))
 
 
 def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History:
-    """The run's files, with what it resolved to.
+    """Write ``config.json`` and open the logs and trackers of a run.
 
     Args:
-      run: that is about to train.
-      workdir: its directory.
-      progress: where it begins.
-      began: the ``time.perf_counter()`` at which this turn started.
+      run: about to train.
+      workdir: run directory.
+      progress: where training starts.
+      began: the ``time.perf_counter()`` at which this attempt started.
 
     Raises:
-      UserError: a tracker that was asked for is not installed, or cannot be reached.
+      UserError: a tracker is not installed or cannot be reached.
     """
     resolved = description.resolved(run)
     write_json(workdir / "config.json", resolved)
@@ -151,7 +154,7 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
         tracking.JsonlTracker(**where, again=bool(progress.evaluation_due)),
         tracking.TensorBoardTracker(**where),
     ]
-    # Of earlier turns; a long history is not read for nothing.
+    # Only a target needs the rows of earlier attempts.
     rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
     if options.mlperf_log:
         facts, kind = run.plan.facts, run.first_stage.mesh.devices.flat[0].device_kind

@@ -17,7 +17,8 @@ from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
-from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
+from largebatch.training.evaluation import Result
+from largebatch.training.evaluator import Evaluator
 from largebatch.training.inspection import Inspection
 from largebatch.training.journal import Journal
 from largebatch.training.outcome import Outcome, after_step
@@ -46,12 +47,12 @@ class Loop:
 
         Args:
           run: ready to start.
-          tracker: takes the rows and events of the log.
+          tracker: receives the rows and events of the log.
           checkpoints: of the run directory.
-          progress: where this process begins.
-          began: the ``time.perf_counter()`` at which this process began with the run.
-          guard: asks the loop to stop.
-          target: accuracy to be reached.
+          progress: where training starts.
+          began: the ``time.perf_counter()`` at which this attempt started.
+          guard: requests a stop.
+          target: accuracy to reach.
           profile: output directory of the profiler for ``run.profile``; None: no tracing.
         """
         self.run = run
@@ -60,7 +61,6 @@ class Loop:
         self.initial_progress = progress
         self.clock = Clock(progress.wall_s, began, train_s=progress.train_s)
         self.target = target or Target(0.0)
-        self.result: Result | None = None
         self.step = progress.step
         """Steps known to be done."""
         self._guard = guard
@@ -74,11 +74,11 @@ class Loop:
             run.plan.steps, progress.step, samples_per_step=run.plan.first_stage.samples_per_step
         )
         self._pending: tuple[int, Metrics] | None = None
-        """A step that has been dispatched and not examined yet."""
+        """A step that has been dispatched and is not examined yet."""
         self._stop_reason = ""
         """Why the processes stop after the present step, once they have agreed to."""
-        self._has_warned = False
         self._journal = Journal(run, tracker, self.clock, progress.step)
+        self._evaluator = Evaluator(run, self._journal, self.clock, self.target, guard)
         self._inspection = Inspection(run, self._journal, self.clock, progress.step, guard)
         self._health = Health(
             run.plan,
@@ -91,7 +91,7 @@ class Loop:
         """Train; return the state after the last step, which has been evaluated and saved.
 
         Raises:
-          Interrupted: the run is to stop; the state of the last step has been saved.
+          Interrupted: the run must stop; the state of the last step has been saved.
           HealthError: a loss or gradient is not finite, or the training has diverged.
         """
         plan = self.run.plan
@@ -111,7 +111,7 @@ class Loop:
             self._journal.event("train_stop", last)
         if self.result is None:
             with self._guard.section("evaluation"):
-                state, self.result = self._compute_evaluation(last, state)
+                state = self._evaluator.compute(last, state)
         return state
 
     def _train_stage(self, stage: StageRun, state: TrainState, first: int, last: int) -> TrainState:
@@ -144,6 +144,11 @@ class Loop:
                 state = self._roll_back(verdict, last)
             self.clock.pause()
         return state
+
+    @property
+    def result(self) -> Result | None:
+        """The newest evaluation of this attempt."""
+        return self._evaluator.result
 
     def progress(self, step: int) -> Progress:
         """Return where the run is after ``step``, for a checkpoint or the summary."""
@@ -196,21 +201,21 @@ class Loop:
         *,
         is_last: bool,
     ) -> tuple[TrainState, Metrics]:
-        """Dispatch a step, and what is traced, timed or repeated of it.
+        """Dispatch a step; trace, time or repeat it where that is due.
 
         Raises:
-          Interrupted: the run is to stop; the state before the step has been saved.
+          Interrupted: the run must stop; the state before the step has been saved.
         """
-        # The host computes rates from the one clock of the run, the sample position.
+        # All rates follow from the sample position, the only clock of the schedules.
         rates = self.run.plan.rates(step)
         copy = self._inspection.begin(stage, step, state)
         self._profiler.before(step, state)
         times = self._inspection.measured
         try:
             state, metrics = run_step(stage.programs, state, feed, rates, self._guard, times)
-        except Interrupted:  # which has left the state as it was
+        except Interrupted:  # the state is unchanged
             self.clock.pause()
-            if self._examine_pending().action != "rollback":  # else the newest checkpoint counts
+            if self._examine_pending().action != "rollback":  # else the newest checkpoint stays
                 state = self._finite_or_rolled_back(step - 1, state, save=False)
                 self._journal.event("preempted", step - 1)
                 self._save(step - 1, state, self.progress(step - 1))
@@ -220,10 +225,11 @@ class Loop:
         return state, metrics
 
     def _synchronize(self, step: int, state: TrainState, metrics: Metrics) -> TrainState:
-        """Wait for a step and do what is due after it.
+        """Wait for a step; evaluate, log and save if due.
 
         Returns:
-          The state: that of a checkpoint after a rollback, with the statistics of an evaluation.
+          The state to continue with: after a rollback that of a checkpoint, after an evaluation
+          with its statistics.
 
         Raises:
           Interrupted: the run stops here; the state has been saved.
@@ -231,18 +237,18 @@ class Loop:
         self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
         self.clock.pause()
-        # A step that began from a state which has been discarded is not judged.
+        # A step that started from a discarded state is not judged.
         state_replaced, self._pending = self._pending is None, None
         if not state_replaced and (verdict := self._judge(step, metrics)).action == "rollback":
             state, state_replaced = self._roll_back(verdict, step, save=False), True
         elif (checked := self._finite_or_rolled_back(step, state, save=False)) is not state:
             state, state_replaced = checked, True
         self.clock.pause()  # a rollback has started it
-        # Again: this step may have brought a request to stop.
+        # Computed a second time: this step may have brought a request to stop.
         outcome = after_step(self.run.plan, step, stop_requested=bool(self._stop_reason))
         columns: dict[str, float] | None = {} if outcome.has_row else None
         if outcome.evaluates:
-            final, columns = self._evaluate_and_report(step, state, metrics)
+            final, columns = self._evaluate(step, state, metrics)
             if outcome.keeps_statistics:
                 state = final
         self._report(step, metrics, columns)
@@ -257,7 +263,7 @@ class Loop:
         return state
 
     def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
-        """Make up for the evaluation in which an earlier process was interrupted."""
+        """Repeat the evaluation in which the previous attempt was interrupted."""
         stage = self.run.stage_at(step)
         metrics = Metrics(**{key: getattr(self.initial_progress, key) for key in MEASURED})
         return self._synchronize(step, stage.placed(state), metrics)
@@ -277,7 +283,7 @@ class Loop:
         """Check loss and gradient norm of a step; all processes reach the same verdict."""
         self._guard.alive()
         if metrics.stop is not None and metrics.stop > 0:
-            self._stop_reason = self._guard.requested or "another process is to stop"
+            self._stop_reason = self._guard.requested or "another process was asked to stop"
         try:
             verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
         except HealthError as error:
@@ -302,15 +308,15 @@ class Loop:
         return self._roll_back(verdict, step, save=not outcome.synchronizes)
 
     def _roll_back(self, verdict: Verdict, step: int, *, save: bool = True) -> TrainState:
-        """Load the newest checkpoint before trouble, which is from now on the state of ``step``.
+        """Load the newest checkpoint before the failure; it becomes the state of ``step``.
 
-        The sample position moves on: the samples that led to trouble are not consumed again, in
-        this process or, once the state is saved, in another.
+        The sample position advances, so the samples of the failed steps are not consumed a second
+        time.
 
         Args:
-          verdict: that asked for it.
+          verdict: requests the rollback.
           step: the newest step that has been dispatched.
-          save: whether to save the state here; otherwise the caller does.
+          save: whether to save the state here; otherwise the caller saves it.
         """
         stage, programs = self.run.stage_at(step), self.run.first_stage.programs
         self.clock.pause()
@@ -332,7 +338,7 @@ class Loop:
     ) -> TrainState:
         """Return the state after ``step`` if it is finite; otherwise roll back."""
         finite = self.run.stage_at(step).programs.steps.finite(state)
-        # Copies that should be equal may not be, where memory is faulty.
+        # With faulty memory, the copies of the processes may differ.
         verdict = self._health.look_at_state(step, bool(processes.agreed_minimum(int(finite))))
         self._announce(verdict, step)
         return self._roll_back(verdict, step, save=save) if verdict.action == "rollback" else state
@@ -340,9 +346,9 @@ class Loop:
     def _save(self, step: int, state: TrainState, progress: Progress) -> None:
         since = time.perf_counter()
         with self._guard.section("checkpoint"):
-            self.tracker.flush()  # a checkpoint never knows more than the log
+            self.tracker.flush()  # the log is never behind a checkpoint
             stored = self.run.first_stage.programs.steps.to_checkpoint(state)
-            # An evaluation that had been interrupted is done now, and the checkpoint says so.
+            # The checkpoint said that its evaluation was due; now it is done.
             replace = (
                 bool(self.initial_progress.evaluation_due) and step == self.initial_progress.step
             )
@@ -351,62 +357,26 @@ class Loop:
         self.clock.checkpoint_s += time.perf_counter() - since
         self._journal.times(step)
 
-    def _compute_evaluation(self, step: int, state: TrainState) -> tuple[TrainState, Result]:
-        """Evaluate; also return the state with the statistics of that evaluation."""
-        stage, position = self.run.stage_at(step), self.run.plan.position(step)
-        state = with_final_statistics(stage, stage.placed(state), position, self._guard)
-        return state, evaluate(stage, state, self._guard)
-
-    def _evaluate_and_report(
+    def _evaluate(
         self, step: int, state: TrainState, metrics: Metrics
     ) -> tuple[TrainState, dict[str, float]]:
-        """Evaluate the state after a step, and report it.
+        """Evaluate the state after a step, and report the result.
 
         Returns:
           The state with the statistics of its evaluation; the columns of the result.
 
         Raises:
-          Interrupted: the run is to stop; the state is saved, and the evaluation is due.
+          Interrupted: the run must stop; the state is saved, and the evaluation is due.
         """
-        self._journal.event("eval_start", step)
-        since = time.perf_counter()
         try:
             with self._guard.section("evaluation"):
-                final, self.result = self._compute_evaluation(step, state)
+                final = self._evaluator.evaluate(step, state)
         except Interrupted:
             numbers = {key: float(getattr(metrics, key)) for key in MEASURED}
             due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)
             self._save(step, state, due)
             raise
-        self._journal.event("eval_stop", step, top1=self.result.top1)
-        seconds = time.perf_counter() - since  # with those of the statistics
-        self.clock.evaluation_s += seconds
-        self._journal.times(step)
-        self.run.console.evaluation(
-            step,
-            epoch=self._journal.epoch(step),
-            loss=self.result.loss,
-            top1=self.result.top1,
-            top5=self.result.top5 if self.run.plan.facts.classes > 5 else None,
-            seconds=seconds,
-            target=self.target.look(step, self.clock.wall_s(), self.result.top1),
-        )
-        self._warn_of_statistics(float(metrics.loss))
-        columns = {f"validation/{k}": getattr(self.result, k) for k in ("loss", "top1", "top5")}
-        return final, columns
-
-    def _warn_of_statistics(self, loss: float) -> None:
-        """Warn once if running statistics may be why validation is far worse than training."""
-        statistics = self.run.plan.norm_statistics
-        if self._has_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
-            return
-        self._has_warned = True
-        self.run.console.warn(
-            f"the validation loss of {self.result.loss:.4g} is far above the training loss of "
-            f"{loss:.4g}: the network overfits, or the BatchNorm statistics of norm.statistics="
-            f"{statistics} lag behind its weights; --eval_only --config.norm.statistics=precise "
-            "evaluates without that lag"
-        )
+        return final, self._evaluator.report(step, float(metrics.loss))
 
     def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
         self.step = step

@@ -1,6 +1,6 @@
-"""Device memory: what a compiled program needs, and the most workers at a time that fit.
+"""Device memory: what a compiled program needs, and the largest microbatch that fits.
 
-Decided before the run from the compiler's own account of the program, never by running out.
+Both follow from the compiler's memory analysis before the run, not from running out of memory.
 """
 
 import os
@@ -12,12 +12,12 @@ import jax
 from largebatch.errors import ConfigError
 
 GIB = 2**30
-# What is predicted to need up to so many times the memory that there is may fit all the same.
+# A program predicted to need up to this factor of the available memory may still fit.
 _DOUBT = 1.25
 
 
 def program_bytes(compiled: jax.stages.Compiled) -> int:
-    """Peak bytes on one device while the program runs: arguments, results and temporaries."""
+    """Return the peak bytes on a device while a program runs: arguments, results, temporaries."""
     analysis = compiled.memory_analysis()
     return (
         analysis.argument_size_in_bytes
@@ -29,18 +29,18 @@ def program_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def is_exhausted(error: jax.errors.JaxRuntimeError) -> bool:
-    """Whether a device had too little memory; the runtime says so only in words."""
+    """Return whether a device ran out of memory; only the message shows it."""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
 def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
-    """Memory that may be planned for on ``device``.
+    """Return the bytes of memory that a run may use on ``device``.
 
     Args:
       device: the device.
       memory_gib: the configured amount; 0 asks the device.
-      neighbours: devices of this process. Where a device has no memory of its own (CPU) they share
-        half of the host's; the other half is left to the input pipeline and other programs.
+      neighbours: number of devices of this process. CPU devices share half of the host's memory;
+        the other half is left to the input pipeline and other programs.
     """
     if memory_gib:
         return int(memory_gib * GIB)
@@ -51,7 +51,7 @@ def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
 
 
 def host_bytes() -> int:
-    """Memory of this host, or of the container or job that this process is confined to."""
+    """Return the bytes of memory of this host, or of the container or job that limits it."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         limit = Path("/sys/fs/cgroup", name)
@@ -67,20 +67,21 @@ def largest_that_fits(
     *,
     surely_small: bool = False,
 ) -> int:
-    """The largest candidate for ``batch.microbatch`` whose program fits.
+    """Return the largest candidate for ``batch.microbatch`` whose program fits.
 
-    A program's bytes are roughly affine in the microbatch, so each compilation is spent where the
-    line through those already seen says the limit lies; the smallest comes first, for a program
-    far too large may be slow or impossible to compile. The line may be off by a fifth (ResNet-50 on
-    an H100: 2.0, 3.7, 8.0 and 14.0 GiB for 40 to 320 images), so the candidate above the largest
-    that fits is compiled too unless it is out of reach by more than that.
+    The memory of a program is roughly affine in the microbatch. Each compilation is therefore spent
+    on the candidate at which the line through the programs seen so far meets the limit. The search
+    starts with the smallest candidate, since a program far too large may be slow or impossible to
+    compile. The line may be off by a fifth (ResNet-50 on an H100: 2.0, 3.7, 8.0 and 14.0 GiB for
+    40 to 320 images), so the candidate above the largest that fits is compiled too, unless it
+    exceeds the limit by more than that.
 
     Args:
-      candidates: workers at a time, ascending.
+      candidates: numbers of workers at a time, ascending.
       needed: compiles the program for one candidate and returns its bytes; grows with it.
       available: bytes that may be used.
-      surely_small: begin with the largest candidate, which is expected to fit; it is measured all
-        the same.
+      surely_small: start with the largest candidate, which is expected to fit; it is compiled and
+        measured like the others.
 
     Raises:
       ConfigError: not even the smallest fits.
@@ -105,7 +106,7 @@ def largest_that_fits(
         if not open_:
             return fitting
         hopeful = [m for m in open_ if _predict(seen, m) <= available]
-        # The first line, from one program, is proportional and so too steep: always try beyond it.
+        # The first line, from one program, is proportional and too steep: always try beyond it.
         doubtful = len(seen) == 1 or _predict(seen, open_[0]) <= available * _DOUBT
         if not hopeful and not doubtful:
             return fitting
@@ -114,7 +115,7 @@ def largest_that_fits(
 
 
 def _predict(seen: dict[int, int], microbatch: int) -> float:
-    """Bytes on the line through the two largest programs seen; proportional where there is one."""
+    """Return the bytes on the line through the two largest programs seen, or one and the origin."""
     points = sorted(seen.items())[-2:]
     if len(points) == 1:
         return points[0][1] * microbatch / points[0][0]

@@ -16,14 +16,14 @@ from largebatch.training.programs import Programs
 from largebatch.training.rules import optimizer_of
 from largebatch.training.steps import Steps
 
-# Of its float32 input's bytes, ResNet-50 of width 64 keeps some 300 times as many for backward at
-# 224×224, and 3,000 times at full resolution. Only where the search begins depends on this.
+# ResNet-50 of width 64 keeps about 300 times the bytes of its float32 input for backward at
+# 224×224, and 3,000 times at full resolution. Only the start of the search depends on this.
 _ACTIVATIONS = 10_000
 _TOO_LARGE = 2**61  # bytes; more than any device has
 
 
 def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
-    """The network of a plan, in the form for ``platform``; None is that of this process.
+    """Return the network of a plan, in the form for ``platform``; None is that of this process.
 
     Raises:
       ConfigError: a user's module that cannot be made, called or trained.
@@ -42,7 +42,7 @@ def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
 
 
 def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
-    """The step functions of a plan on a mesh."""
+    """Return the step functions of a plan on a mesh."""
     model = model_of(plan, mesh.devices.flat[0].platform)
     return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
 
@@ -122,11 +122,11 @@ def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -
             else:
                 found = program_bytes(candidate.finish) + waiting
         except jax.errors.JaxRuntimeError as error:
-            # Tuning kernels while compiling allocates too: what cannot even be tuned does not fit.
+            # Autotuning allocates too: a program that cannot be tuned does not fit.
             if not is_exhausted(error):
                 raise
             found = _TOO_LARGE
-        # Processes that disagreed would compile different candidates and wait for each other.
+        # Processes that disagree would compile different candidates and wait for each other.
         return agreed_maximum(found)
 
     pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before a run of hours starts."""
+"""Check data, disk and the MLPerf log before a long run starts."""
 
 import dataclasses
 import importlib.util
@@ -21,7 +21,7 @@ from largebatch.training.memory import GIB
 from largebatch.training.microbatch import model_of
 
 LOG_BYTES = 2**28
-"""Of metrics, layers and TensorBoard events, generously."""
+"""A generous allowance for metrics, layers and TensorBoard events."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Preflight:
 
     Attributes:
         plan: what it resolves to.
-        rows: (label, value) of what was looked at, for people.
+        rows: (label, value) of what was checked.
     """
 
     plan: Plan
@@ -40,22 +40,22 @@ class Preflight:
 def preflight(
     config: Config, out: Path, *, devices: Sequence[jax.Device] | None = None
 ) -> Preflight:
-    """Looks at configuration, data, devices, disk and, if there is to be one, the MLPerf log.
+    """Check configuration, data, devices, disk space and the MLPerf log that is configured.
 
-    Of each split one example is read. Nothing is compiled.
+    One example of each split is read. Nothing is compiled.
 
     Args:
-        config: what is to run.
-        out: directory that is to be written to.
+        config: configuration of the run.
+        out: directory that the run will write to.
         devices: None for all devices of all processes.
 
     Raises:
-        UserError: something that would stop the run, or make its log worthless.
+        UserError: something would stop the run, or its log would be refused.
     """
     devices = jax.devices() if devices is None else devices
     splits = [open_source(config, split) for split in ("train", "validation")]
     for split in splits:
-        # What cannot be decoded is for the run to count, against data.max_unreadable.
+        # The run counts what cannot be decoded against data.max_unreadable.
         data.as_far_as_possible(split.read, np.zeros(1, np.int64))
     on_device = config.data.crops == "device"
     facts = facts_of(*splits, len(devices), jax.process_count(), crops_on_device=on_device)
@@ -63,8 +63,8 @@ def preflight(
     needed, free = checkpoint_bytes(plan) + LOG_BYTES, free_bytes(out)
     if needed > free:
         raise UserError(
-            f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f}; "
-            "free some, or use another directory"
+            f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f} "
+            "GiB; free space or use another directory"
         )
     rows = [
         ("training data", splits[0].describe()),
@@ -77,15 +77,15 @@ def preflight(
     ]
     if config.run.mlperf_log:
         processes.first_process_does(lambda: check_rules(plan))
-        rows.append(("MLPerf log", f"{config.run.mlperf_log} division, as its checker wants it"))
+        rows.append(("MLPerf log", f"{config.run.mlperf_log} division, accepted by its checker"))
     return Preflight(plan, rows)
 
 
 def check_rules(plan: Plan) -> None:
-    """Asks MLPerf's checker about the log that a run of the plan would leave.
+    """Give the log that a run of the plan would write to MLPerf's checker.
 
     Raises:
-        ConfigError: it would be refused, whatever the accuracy.
+        ConfigError: the checker refuses it, whatever the accuracy.
         UserError: mlperf-logging is not installed.
     """
     options = plan.config.run
@@ -110,13 +110,13 @@ def check_rules(plan: Plan) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes free where a directory is, or will be."""
+    """Return the bytes free on the file system of a directory that may not exist yet."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     return shutil.disk_usage(existing).free
 
 
 def checkpoint_bytes(plan: Plan) -> int:
-    """Of the checkpoints kept at once: float32 parameters, velocities and statistics."""
+    """Return the bytes of all checkpoints kept: float32 parameters, velocities and statistics."""
     params, stats = model_of(plan).shapes()
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, stats)]
     return 4 * (2 * sizes[0] + sizes[1]) * (plan.config.run.keep_checkpoints + 1)

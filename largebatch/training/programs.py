@@ -26,11 +26,11 @@ class Programs:
     """Executables of ``steps``, each compiled on first use (and then kept)."""
 
     def __init__(self, steps: Steps, options: Mapping[str, str] | None = None) -> None:
-        """Compiles nothing yet.
+        """Compile nothing yet.
 
         Args:
-          steps: what is compiled.
-          options: of XLA, name to value, for the programs that compute on images.
+          steps: the functions to compile.
+          options: XLA options, name to value, for the programs that compute on images.
         """
         self.steps = steps
         self._options = dict(options or {})
@@ -52,7 +52,7 @@ class Programs:
 
     @functools.cached_property
     def checkpoint_shapes(self) -> PyTree:
-        """Those of the state as checkpoints hold it."""
+        """Shapes and shardings of the state as checkpoints hold it."""
         sharding = parallel.replicated(self.steps.mesh)
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
@@ -92,12 +92,12 @@ class Programs:
 
     @functools.cached_property
     def probe(self) -> jax.stages.Compiled:
-        """A microbatch without the network, to time a host by."""
+        """A microbatch without collectives, which times this host alone."""
         state = self.state
         return self._compile("probe", probe(self.steps), state.params, state.stats, *self._images)
 
     def evaluate(self, shape: tuple[int, int]) -> jax.stages.Compiled:
-        """One batch of evaluation of images seen at this height and width."""
+        """Return the program that evaluates a batch of images at this height and width."""
         if shape not in self._evaluations:
             images, labels = self._batch(shape)
             weights = jax.ShapeDtypeStruct(labels.shape, jnp.float32, sharding=labels.sharding)
@@ -125,7 +125,7 @@ class Programs:
         )
 
     def prepare(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Compile all that training will call, so that no step of the run waits for it.
+        """Compile all that training will call, so that no step waits for a compilation.
 
         Args:
           shapes: height and width of the images of evaluation batches.
@@ -150,7 +150,7 @@ class Programs:
         )
 
     def _control_flags(self, columns: int) -> jax.ShapeDtypeStruct:
-        """What each device's process says, a row for each."""
+        """Return the shape of the control flags, a row for each device."""
         return jax.ShapeDtypeStruct(
             (self.steps.mesh.size, columns),
             self.steps.dtype,
@@ -170,7 +170,7 @@ class Programs:
         return self._batch(self.steps.plan.facts.image_shape[:2])
 
     def _batch(self, shape: tuple[int, int]) -> tuple[PyTree, jax.ShapeDtypeStruct]:
-        """Those of images seen at a height and width, and their labels."""
+        """Return shapes and shardings of images at a height and width, and of their labels."""
         sharding = parallel.split(self.steps.mesh)
         rows, facts = self.steps.plan.microbatch_samples, self.steps.plan.facts
 
@@ -179,8 +179,8 @@ class Programs:
 
         images = struct((*shape, facts.image_shape[2]), jnp.uint8)
         if facts.stored_size:
-            pictures = (facts.stored_size, facts.stored_size, facts.image_shape[2])
-            images = struct(pictures, jnp.uint8), struct((5,), jnp.int32)
+            stored = (facts.stored_size, facts.stored_size, facts.image_shape[2])
+            images = struct(stored, jnp.uint8), struct((5,), jnp.int32)
         return images, struct((), jnp.int32)
 
     def _compile(
@@ -202,30 +202,31 @@ def run_step(
     guard: Guard = IDLE,
     times: HostTimes | None = None,
 ) -> tuple[TrainState, Metrics]:
-    """Dispatch a step on the next k microbatches; returns before the last of them is computed.
+    """Dispatch a step on the next k microbatches; return before the last of them is computed.
 
-    With ``batch.deadline_s`` a process that is late leaves out microbatches (as synchronous SGD
-    drops stragglers: Chen et al. 2016, arXiv 1604.00981, but keeping what they have computed).
-    They are read all the same, since what follows has its own sample positions.
+    With ``batch.deadline_s`` a process that misses the deadline leaves out microbatches
+    (synchronous SGD drops stragglers: Chen et al. 2016, arXiv 1604.00981; here it keeps what they
+    have computed). It still reads them, since the next microbatches have their own sample
+    positions.
 
     Args:
-      programs: compiled.
+      programs: of the stage, compiled.
       state: before the step; its buffers are donated.
-      feed: at the step's first microbatch.
-      rates: of the step.
+      feed: microbatches, at the first one of the step.
+      rates: learning rate and the other rates of the step.
       guard: polled between microbatches.
-      times: takes how long this process computes until the network is needed. The step then
-        begins when the one before has ended.
+      times: receives the seconds that this process computes before it needs the network. The step
+        then starts only when the previous one has ended.
 
     Returns:
       State and metrics after the step.
 
     Raises:
-      Interrupted: the run is to stop; the state is as it was.
+      Interrupted: the run must stop; the state is unchanged.
     """
     steps, plan = programs.steps, programs.steps.plan
     carry = programs.empty_carry() if plan.microbatches > 1 else None
-    lateness = _Lateness(steps, state)
+    deadline = _Deadline(steps, state)
     if times is not None:
         jax.block_until_ready(state.params)
     began, waited = time.perf_counter(), 0.0
@@ -237,14 +238,14 @@ def run_step(
         jax.block_until_ready(carry)
         guard.alive()
         guard.poll()
-        if left and not lateness.leaves_out():
+        if left and not deadline.leaves_out():
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
     if times is not None and steps.computes_alone:
         times.add_compute(time.perf_counter() - began - waited)
     elif times is not None:
         times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
     rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
-    row = [guard.requested is not None, lateness.left_out]
+    row = [guard.requested is not None, deadline.left_out]
     flags = control_flags(steps, row) if steps.has_control_flags else None
     return programs.finish(state, carry, images, labels, rates, flags)
 
@@ -254,8 +255,8 @@ def control_flags(steps: Steps, row: list[float]) -> jax.Array:
     return from_local(steps.mesh, np.tile(np.asarray(row, steps.dtype), (steps.own_devices, 1)))
 
 
-class _Lateness:
-    """How late this process is in a step, against its deadline."""
+class _Deadline:
+    """The deadline of a step, and the microbatches that this process has left out for it."""
 
     def __init__(self, steps: Steps, state: TrainState) -> None:
         batch = steps.plan.config.batch
@@ -263,12 +264,12 @@ class _Lateness:
         self._most = int(batch.deadline_share * steps.plan.microbatches)
         self._at = float("inf")
         if batch.deadline_s:
-            # The step before ends when all are done; waiting for them is not being late.
+            # The previous step ends when all processes are done; that wait must not count.
             jax.block_until_ready(state.params)
             self._at = time.perf_counter() + batch.deadline_s
 
     def leaves_out(self) -> bool:
-        """Whether the next microbatch is left out; counted."""
-        late = self.left_out < self._most and time.perf_counter() > self._at
-        self.left_out += late
-        return late
+        """Return whether to leave out the next microbatch, and count it."""
+        is_late = self.left_out < self._most and time.perf_counter() > self._at
+        self.left_out += is_late
+        return is_late

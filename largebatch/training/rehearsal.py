@@ -1,4 +1,4 @@
-"""Run everything once: warm-up before a clocked run, and ``--dry_run``."""
+"""Run every program once: the warm-up of a clocked run, and ``--dry_run``."""
 
 import contextlib
 import shutil
@@ -32,10 +32,10 @@ STEPS = 2
 
 
 def warm_up(run: Run) -> None:
-    """Execute what training will call: initialisation and, of each stage, a step and evaluation.
+    """Execute the initialization and, for each stage, a step and an evaluation batch.
 
-    The first execution of a compiled program loads it, opens the connections of its collectives
-    and takes memory; no example of the data set is read for it, and nothing of it is kept.
+    The first execution of a compiled program loads it, opens the connections of its collectives and
+    allocates memory. No example of the dataset is read, and no result is kept.
     """
     state = run.first_stage.programs.init(np.int32(run.plan.config.run.seed))
     for stage in run.stages:
@@ -57,14 +57,14 @@ def _stage_once(stage: StageRun, state: TrainState, rates: Rates) -> TrainState:
 
 
 def _microbatches(stage: StageRun) -> Generator[data.Microbatch]:
-    """Those of one step."""
+    """Yield the microbatches of one step, of synthetic images."""
     for _ in range(stage.plan.microbatches):
         images, labels, crops = _made_up(stage, stage.plan.facts.image_shape[:2])
         yield data.Microbatch(images, labels, 0, np.zeros(len(labels), np.int64), crops)
 
 
 def _evaluation_batches(stage: StageRun) -> Generator[data.EvaluationBatch]:
-    """One of each shape."""
+    """Yield one batch of each shape, of synthetic images."""
     for view in stage.validation_views:
         images, labels, crops = _made_up(stage, view.shape)
         yield data.EvaluationBatch(
@@ -75,12 +75,12 @@ def _evaluation_batches(stage: StageRun) -> Generator[data.EvaluationBatch]:
 def _made_up(
     stage: StageRun, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Grey noise for this process's rows, class 0, and crops where devices cut them."""
+    """Return grey noise for this process's rows, class 0, and crops where devices cut them."""
     facts = stage.plan.facts
     start, stop = parallel.local_rows(stage.mesh, stage.plan.microbatch_samples)
     side, channels = facts.stored_size, facts.image_shape[2]
     height, width = (side, side) if side else shape
-    # One image for all rows: gradients are none of the usual, and the noise costs no time.
+    # One image for all rows: generating noise for each would take time.
     image = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
     images = np.broadcast_to(image, (stop - start, *image.shape)).copy()
     crops = np.full((stop - start, 5), (0, 0, side, side, 0), np.int32) if side else None
@@ -138,17 +138,17 @@ def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") ->
             ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
             ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
         ],
-        "dry run: all well, nothing kept",
+        "dry run succeeded; nothing was kept",
     )
 
 
 def _rehearse_stage(
     run: Run, stage: StageRun, state: TrainState, guard: Guard
 ) -> tuple[TrainState, float, float]:
-    """The first steps of a stage and a batch of its evaluation.
+    """Run the first steps of a stage and evaluate one batch.
 
     Returns:
-      The state; seconds of a step, and of an evaluation.
+      The state; the seconds of a step, and of an evaluation.
     """
     plan, programs, console = stage.plan, stage.programs, run.console
     seconds = []
@@ -183,10 +183,10 @@ def _rehearse_stage(
 
 
 def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
-    """Seconds that it takes.
+    """Return the seconds that a save and a restore take.
 
     Raises:
-      CheckpointError: what comes back is not, to the bit, what was saved.
+      CheckpointError: the restored state is not bitwise identical to the saved one.
     """
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
@@ -201,7 +201,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     saved, restored = jax.device_get(jax.tree.leaves(state)), jax.tree.leaves(restored)
     if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
         raise CheckpointError(
-            f"what was restored from {place} is not what was saved; check the disk"
+            f"the checkpoint restored from {place} differs from what was saved; check the disk"
         )
     processes.wait_for_all("dry run restored")
     return time.perf_counter() - start

@@ -1,12 +1,12 @@
-"""A step computed twice and compared to the bit, against silent data corruption.
+"""Compute a step twice and compare the results bitwise, to find silent data corruption.
 
-What a processor computes wrongly without an error stays in the parameters and is found nowhere
-else. The same program on the same input gives the same bits, on GPUs with ``run.deterministic``;
-where it did not, one of the two results is wrong.
+A wrong result without an error stays in the parameters, and nothing else detects it. The same
+program on the same input gives the same bits, on GPUs with ``run.deterministic``. If it does not,
+one of the two results is wrong.
 
-Each device compares its own copies and parts: what should be equal on all need not be, once a
-device miscalculates. Which device it was can be told only if it erred after the all-reduce, which
-carries an error made before it to all.
+Each device compares its own copies and parts, since copies may differ once a device miscalculates.
+The faulty device is known only if the error happened after the all-reduce, which spreads an earlier
+error to all devices.
 """
 
 import dataclasses
@@ -27,19 +27,19 @@ from largebatch.training.steps import Steps
 
 Result = tuple[TrainState, Metrics]
 PyTree = Any
-_NAMED = 3  # in the text for people; the row has all
+_NAMED = 3  # arrays in the warning; the row has all
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """An array that came out differently; on the device where most of it did."""
+    """An array whose two results differ, on the device with the most different values."""
 
     name: str
     """Path in the state, or the metric."""
     values: int
-    """How many are different."""
+    """Number of different values."""
     largest: float
-    """The greatest distance, NaN if one of the two is."""
+    """The largest absolute difference; NaN if one of the two values is NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,19 +47,19 @@ class Mismatch:
     """A step whose two results differ."""
 
     differences: tuple[Difference, ...]
-    """Of all processes together, in the order of the state."""
+    """Those of all processes, in the order of the state."""
     processes: tuple[int, ...]
-    """On which processes there are any."""
+    """The processes with differences."""
     hosts: tuple[str, ...]
-    """Of these."""
+    """The hosts of these processes."""
     of: int
-    """Processes of the run."""
+    """Number of processes of the run."""
     may_be_harmless: bool
-    """Whether kernels that differ by themselves may have been in use."""
+    """Whether nondeterministic kernels may have been in use."""
 
     @property
     def text(self) -> str:
-        """What differs and where, in one line."""
+        """One line: which arrays differ, and on which processes."""
         named = [
             f"{d.name} ({d.values} of its values, by up to {d.largest:.3g})"
             for d in self.differences[:_NAMED]
@@ -71,14 +71,14 @@ class Mismatch:
         else:
             pairs = zip(self.processes, self.hosts, strict=True)
             where = "on process " + ", ".join(f"{process} ({host})" for process, host in pairs)
-        hint = "; GPUs may differ by themselves without run.deterministic=true"
+        hint = "; kernels of GPUs may be nondeterministic without run.deterministic=true"
         return (
             f"a step computed twice gave two results: {', '.join(named)}; {where}"
             + hint * self.may_be_harmless
         )
 
     def row(self) -> dict[str, Any]:
-        """For a log; lists of the arrays that differ."""
+        """Return the columns of the log; lists of the arrays that differ."""
         return {
             "processes": list(self.processes),
             "hosts": list(self.hosts),
@@ -92,18 +92,18 @@ class Replay:
     """Copies and compares the states of some step functions."""
 
     def __init__(self, steps: Steps, hosts: Sequence[str]) -> None:
-        """Compiles nothing yet.
+        """Compile nothing yet.
 
         Args:
-          steps: whose states.
-          hosts: the name of each process's.
+          steps: the step functions whose states are compared.
+          hosts: host name of each process.
         """
         self._steps = steps
         self._hosts = tuple(hosts)
 
     @functools.cached_property
     def copied(self) -> Callable[[TrainState], TrainState]:
-        """State → a copy on the devices, for ``finish`` takes the one it is given."""
+        """State → a copy on the devices, since ``finish`` donates its argument."""
         shardings = parallel.placed(self._steps.mesh, self._steps.specs)
         return jax.jit(
             lambda state: jax.tree.map(jnp.copy, state),
@@ -112,14 +112,14 @@ class Replay:
         )
 
     def compared(self, first: Result, second: Result) -> Mismatch | None:
-        """Compare a step's results to the bit; every process must call it.
+        """Compare two results of a step bitwise; every process must call it.
 
         Args:
           first: state and metrics.
-          second: the same, computed again.
+          second: the same, computed a second time.
 
         Returns:
-          What differs on any process, the same on all; None if nothing does.
+          The differences of all processes, the same on each process; None if there are none.
         """
         rows = self._compare(_tree(first), _tree(second))
         # (values that differ, largest distance) of each array, on each of this process's devices.
@@ -165,15 +165,15 @@ def _tree(result: Result) -> PyTree:
 
 
 def _difference(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How many values have other bits, and the largest distance between those."""
+    """Return the number of values with different bits, and their largest absolute difference."""
     differs = _bits(a) != _bits(b)
-    # As numbers of the same bits may be NaN, only those that differ are looked at.
+    # Values with the same bits may be NaN, so only those that differ enter the distance.
     distance = jnp.where(differs, jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)), 0)
     return jnp.sum(differs), jnp.max(distance, initial=0)
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    """As integers, of which NaN equals NaN and −0 is not 0."""
+    """Return the bits as integers, so that NaN equals NaN and −0 differs from 0."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")

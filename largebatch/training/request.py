@@ -1,6 +1,6 @@
-"""What an invocation of the trainer asks for, and what of it is refused at once.
+"""What an invocation of the trainer asks for, and checks that need no data.
 
-Imports no JAX: these mistakes are reported within a second.
+Imports no JAX, so that these errors are reported within a second.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from largebatch.files import read_json
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line, or a call from Python, asks for."""
+    """The command line, or the arguments of a call from Python."""
 
     recipe: Path | None
     """Recipe file; None if a configuration was given from Python."""
@@ -32,23 +32,23 @@ class Request:
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Whether there is nothing to do without a checkpoint."""
+        """Whether the request cannot be met without a checkpoint."""
         return self.eval_only or self.resume == "must"
 
     def no_checkpoint(self) -> CheckpointError:
         """Return the error of a request that needs a checkpoint where there is none."""
         return CheckpointError(
-            f"--workdir={self.workdir} holds no checkpoint; train first, give another --workdir"
+            f"--workdir={self.workdir} holds no checkpoint; train first, use another --workdir"
             + ("" if self.eval_only else ", or drop --resume=must")
         )
 
 
 def check(config: Config, request: Request) -> None:
-    """Refuse what the file system alone shows to be impossible.
+    """Check the request against the file system.
 
     Raises:
       CheckpointError: the run to evaluate or resume does not exist.
-      ConfigError: the weights to begin with do not exist, or would be moved away first.
+      ConfigError: the initial weights do not exist, or would be moved away first.
     """
     if request.needs_checkpoint and not request.checkpoints.is_dir():
         raise request.no_checkpoint()
@@ -59,17 +59,17 @@ def check(config: Config, request: Request) -> None:
     if request.resume == "never" and path.is_relative_to(workdir):
         raise ConfigError(
             f"model.init_from={weights} lies in --workdir={request.workdir}, which --resume=never "
-            "moves to previous/; give another --workdir"
+            "moves to previous/; use another --workdir"
         )
     if not path.exists() and not _began_with(weights, request):
         raise ConfigError(
-            f"model.init_from={weights}: there is no such file or folder; give --init_from a run, "
-            "a checkpoint or a file of weights"
+            f"model.init_from={weights}: no such file or folder; expected a run, a checkpoint or a "
+            "file of weights"
         )
 
 
 def _began_with(weights: str, request: Request) -> bool:
-    """Whether a run with these weights only continues: it has its own checkpoints by now."""
+    """Return whether this run started with these weights; it has its own checkpoints now."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         stored = read_json(request.workdir / "config.json")["config"]["model"]["init_from"]
         return stored == weights and request.resume != "never"

@@ -48,27 +48,28 @@ def run(
     devices: Sequence[jax.Device] | None = None,
     guard: Guard = IDLE,
 ) -> tracking.Summary | None:
-    """Train, evaluate or rehearse, as asked.
+    """Train, evaluate or rehearse a run.
 
     Args:
-      config: what to run.
+      config: configuration of the run.
       request: what to do, and where.
-      hosts: how the processes found each other, for people.
+      hosts: how the processes found each other, for the printed table.
       devices: None for all devices of all processes.
-      guard: asks the run to stop, and ends it where it cannot be asked.
+      guard: requests a stop, and ends the process where it cannot stop by itself.
 
     Returns:
       The summary; None for a dry run.
 
     Raises:
-      UserError: anything that the user can fix.
-      Interrupted: the run was asked to stop; the same command resumes.
+      UserError: an error that the user can fix.
+      Interrupted: the run was asked to stop; the same command resumes it.
     """
     began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0)
     weights = _check_early(config, request)
     # An evaluation or dry run may share the directory with a training.
     needs_lock = not (request.eval_only or request.dry_run)
+    # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
         full_disk_explained(request.workdir),
         run_directory.held(request.workdir, guard, console.note, began)
@@ -76,11 +77,11 @@ def run(
         else contextlib.nullcontext(),
         contextlib.ExitStack() as closing,
     ):
-        with guard.section("compile"):  # a data set may take long to open
+        with guard.section("compile"):  # a dataset may take long to open
             opened = open_run(config, console, devices)
         checkpoints, stored = None, None
         if not (request.dry_run or request.resume == "never"):
-            # All that a checkpoint decides is known before anything is compiled.
+            # A complete run, or a checkpoint of another run, ends here, before compilation.
             checkpoints = _open_checkpoints(config, request, console)
             closing.enter_context(contextlib.closing(checkpoints))
             stored = _newest(opened, request, checkpoints)
@@ -93,7 +94,7 @@ def run(
         console.plan(f"{name}: {request.workdir}", rows, changed(this_run.plan.config))
         if config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
             console.warn(
-                "batch.deadline_s has nothing to leave out of steps of one microbatch; use a "
+                "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
                 f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
             )
         with out_of_memory_explained(this_run):
@@ -109,14 +110,14 @@ def run(
 
 
 def _check_early(config: Config, request: Request) -> "Weights | None":
-    """Refuse, before data is opened, what needs no data to be refused.
+    """Check what needs no data, before data is opened.
 
     Returns:
-      The weights to begin with, if a fresh run begins with some.
+      The weights of ``model.init_from``, if a fresh run starts with them.
 
     Raises:
       UserError: a number is out of range, a tracker is unknown or not installed, the run to
-        evaluate or resume does not exist, or the weights to begin with cannot be read.
+        evaluate or resume does not exist, or the initial weights cannot be read.
     """
     check_ranges(config)
     for name in config.run.trackers:
@@ -124,14 +125,14 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
     check_request(config, request)
     begin = config.model.init_from
     if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):
-        return None  # a resumed run has its own; the file may be gone
+        return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 
     return weights.read(Path(begin))
 
 
 def _open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
-    """Open the checkpoints; create the run directory, or move an earlier run aside."""
+    """Open the checkpoints; create the run directory, or archive an earlier run."""
     if not request.eval_only:
         moved = processes.first_process_does(
             lambda: run_directory.prepare(request.workdir, anew=request.resume == "never")
@@ -147,10 +148,10 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
 
 
 def _newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
-    """The newest checkpoint; None if training is to start from the beginning.
+    """Return the newest checkpoint; None if training starts from the beginning.
 
     Raises:
-      CheckpointError: it is of another run, or there is none and one is needed.
+      CheckpointError: it belongs to another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
     stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
@@ -169,7 +170,7 @@ def _newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> St
 def _complete(
     opened: OpenedRun, request: Request, stored: Stored | None
 ) -> tracking.Summary | None:
-    """The summary of the run, if there is nothing left of it to do; None otherwise."""
+    """Return the summary of a run that is complete; None otherwise."""
     steps = opened.plan.steps
     summary = tracking.Summary.read(request.workdir)
     at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
@@ -187,7 +188,7 @@ def _complete(
 
 
 def _commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, str]]:
-    """Rows (label, command line with a flag); none where no recipe file can be named."""
+    """Return rows (label, command line with a flag); none if there is no recipe file."""
     if request.recipe is None:
         return []
     given = request.recipe, request.workdir, request.overrides
@@ -195,7 +196,7 @@ def _commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, s
 
 
 class _Session:
-    """A run with its directory opened."""
+    """A run whose directory is open."""
 
     def __init__(
         self,
@@ -225,8 +226,8 @@ class _Session:
         clocked = plan.config.run.mlperf_log
         if self.stored is not None and plan.stop_after_step <= self.stored.step < plan.steps:
             self.console.warn(
-                f"run.stop_after={plan.config.run.stop_after!r} is reached already: the newest "
-                f"checkpoint is of step {self.stored.step:,}; nothing is trained"
+                f"run.stop_after={plan.config.run.stop_after!r} has been reached: the newest "
+                f"checkpoint is that of step {self.stored.step:,}; nothing is trained"
             )
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
@@ -280,7 +281,7 @@ class _Session:
         return summary
 
     def _connect_unreadable(self) -> None:
-        """Report examples that cannot be decoded; each process lists its own."""
+        """Warn of examples that cannot be decoded; each process writes its own list."""
         process = jax.process_index()
         path = self.request.workdir / f"unreadable_{process}.jsonl"
 
@@ -333,12 +334,12 @@ class _Session:
         return summary
 
     def _stored_progress(self) -> Progress:
-        """The newest checkpoint's progress, its plan compared to this one; zero without one."""
+        """Return the progress of the newest checkpoint and warn of changed options."""
         if self.stored is None:
             return Progress()
         self.console.note(f"resuming from {self._checkpoint(self.stored.step)}")
         if self.stored.table:
-            self.console.warn(f"options that differ from the checkpoint's:\n{self.stored.table}")
+            self.console.warn(f"options that differ from the checkpoint:\n{self.stored.table}")
         return self.stored.progress
 
     def _state(self) -> TrainState:
@@ -356,7 +357,7 @@ class _Session:
         return written or journal.nothing()
 
     def _checkpoint(self, step: int) -> str:
-        """A checkpoint as people name it: in the directory that they gave."""
+        """Return the path of a checkpoint below the --workdir given."""
         return str(self.request.checkpoints / str(step))
 
     def _close(self, summary: tracking.Summary, loop: Loop) -> None:

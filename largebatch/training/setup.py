@@ -1,7 +1,7 @@
-"""Set up a run: open its data, resolve its plan, choose microbatches and compile its programs.
+"""Set up a run: open its data, resolve its plan, choose microbatches and set up its programs.
 
-`open_run` does what needs no compiler, `OpenedRun.build` the rest. The result is a `Run` of one or
-more stages, each with its data and its programs.
+`open_run` does what needs no compiler, `OpenedRun.build` does the rest. The result is a `Run` of
+one or more stages, each with its data and its programs.
 """
 
 import dataclasses
@@ -38,21 +38,21 @@ class StageRun:
 
     @property
     def plan(self) -> StagePlan:
-        """What the programs were made for."""
+        """The plan of the stage."""
         return self.programs.steps.plan
 
     @property
     def mesh(self) -> Mesh:
-        """Where they run."""
+        """The devices."""
         return self.programs.steps.mesh
 
     def placed(self, state: TrainState) -> TrainState:
-        """Return a state that another stage has left, as this one's programs expect it."""
+        """Return a state with the shardings that this stage's programs expect."""
         return jax.device_put(state, parallel.placed(self.mesh, self.programs.steps.specs))
 
     @functools.cached_property
     def order(self) -> data.Order:
-        """Which example stands at which sample position."""
+        """The order of the examples by sample position."""
         return data.Order(
             self.plan.config.run.seed,
             len(self.train_source),
@@ -62,7 +62,7 @@ class StageRun:
 
     @functools.cached_property
     def validation_views(self) -> tuple[data.View, ...]:
-        """Which validation examples are seen at which shape."""
+        """The validation examples by the shape at which they are seen."""
         options = self.plan.config.data
         if options.rectangular:
             return data.rectangular_views(
@@ -71,7 +71,7 @@ class StageRun:
         return data.square_views(self.validation_source, options.evaluation_size)
 
     def local_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
-        """This process's rows of the microbatches from sample position ``start`` to ``stop``."""
+        """Yield this process's rows of the microbatches from position ``start`` to ``stop``."""
         options = self.plan.config.data
         return data.train_microbatches(
             self.train_source,
@@ -90,14 +90,14 @@ class StageRun:
     def train_microbatches(
         self, start: int, stop: int, patience: float | None = None
     ) -> Generator[OnDevices | None]:
-        """The microbatches from sample position ``start`` to ``stop``, on the devices.
+        """Yield the microbatches from sample position ``start`` to ``stop``, on the devices.
 
-        With ``patience`` also None, whenever so many seconds passed without one.
+        With ``patience``, also yield None whenever that many seconds passed without one.
         """
         return on_devices(self.mesh, self.local_microbatches(start, stop), patience)
 
     def validation_batches(self, patience: float | None = None) -> Generator[OnDevices | None]:
-        """Every validation batch, on the devices; ``patience`` as above."""
+        """Yield every validation batch, on the devices; ``patience`` as in `train_microbatches`."""
         return on_devices(
             self.mesh,
             data.evaluation_batches(
@@ -127,7 +127,7 @@ class Run:
 
     @property
     def first_stage(self) -> StageRun:
-        """The stage that a run begins with; of most runs the only one."""
+        """The first stage; most runs have only one."""
         return self.stages[0]
 
     def stage_at(self, step: int) -> StageRun:
@@ -136,26 +136,26 @@ class Run:
 
     @property
     def checkpoint_shapes(self) -> PyTree:
-        """Shapes and types of the state as checkpoints hold it, the same for all stages."""
+        """Shapes and dtypes of the state as checkpoints hold it, the same for all stages."""
         return self.first_stage.programs.checkpoint_shapes
 
     @property
     def unreadable(self) -> Mapping[str, data.Unreadable]:
-        """By split, the examples that could not be decoded."""
+        """The examples that could not be decoded, by split."""
         return self.first_stage.unreadable
 
     @property
     def compile_s(self) -> float:
-        """Seconds of compiling, for all stages."""
+        """Seconds of compilation of all stages."""
         return sum(stage.programs.compile_s for stage in self.stages)
 
     def warn_of_unreadable(self) -> None:
-        """Warn of every example that cannot be decoded; nothing is listed."""
+        """Warn of every example that cannot be decoded, without a list on disk."""
         for split in self.unreadable.values():
             split.connect(lambda n, reason: self.console.warn(f"{n} cannot be decoded: {reason}"))
 
     def prepare(self) -> None:
-        """Compile all that training will call, so that no step of the run waits for it."""
+        """Compile all that training will call, so that no step waits for a compilation."""
         for stage in self.stages:
             stage.programs.prepare([view.shape for view in stage.validation_views])
 
@@ -169,7 +169,7 @@ def reading_of(config: Config) -> data.Reading:
         threads=threads,
         processes=options.processes,
         memory_bytes=memory,
-        piece_bytes=min(data.PIECE, memory // (2 * readers)),  # work for each, and more waiting
+        piece_bytes=min(data.PIECE, memory // (2 * readers)),  # two pieces for each reader
     )
 
 
@@ -184,11 +184,11 @@ class OpenedRun:
     """Training and validation data of each stage."""
     facts: Facts
     plan: Plan
-    """With the largest possible microbatch, where that is still to be chosen."""
+    """With the largest possible microbatch if ``batch.microbatch=auto``."""
 
     @functools.cached_property
     def checkpoint_shapes(self) -> PyTree:
-        """Shapes and types of the state as checkpoints hold it."""
+        """Shapes and dtypes of the state as checkpoints hold it."""
         builder = self._builder(0, (), {})
         return builder.programs(builder.candidates[-1]).checkpoint_shapes
 
@@ -196,8 +196,8 @@ class OpenedRun:
         """Choose the microbatch of each stage, which may compile, and set up its programs.
 
         Args:
-          evaluated_step: a step whose state is to be evaluated and not trained: then only the
-            evaluation is compiled, and only for this step's stage.
+          evaluated_step: a step whose state is evaluated, without training; then only the
+            evaluation of its stage is compiled.
         """
         options = compiler.program_options(
             compiler.platform_of(self.devices[0]),
@@ -221,7 +221,7 @@ class OpenedRun:
             chosen.append(microbatch)
             made.append(builder.programs(microbatch))
             made[index].compile_s = builder.compile_s  # the search is part of it
-        unreadable = {  # the source is that of all stages, so an id is the same example in each
+        unreadable = {  # all stages read one source, so an id is the same example in each
             name: data.Unreadable(name, len(source), self.config.data.max_unreadable)
             for name, source in zip(("train", "validation"), self.splits[0], strict=True)
         }
@@ -247,15 +247,15 @@ def open_run(
     """Open the data of each stage and resolve the plan, which finds most mistakes.
 
     Args:
-      config: what to run.
-      console: what people see.
+      config: configuration of the run.
+      console: prints progress and warnings.
       devices: None for all devices of all processes.
 
     Raises:
-      UserError: the data cannot be opened, or the options do not fit together.
+      UserError: the data cannot be opened, or options contradict each other.
     """
     devices = jax.devices() if devices is None else devices
-    opener = functools.cache(data.open_source)  # most stages read the same source alike
+    opener = functools.cache(data.open_source)  # most stages share one source
     splits = [
         tuple(open_source(stage.config, split, opener) for split in ("train", "validation"))
         for stage in stages_of(config)

@@ -8,7 +8,7 @@ PyTree = Any
 
 
 class TrainState(NamedTuple):
-    """All that training changes on the devices; replicated, but for velocities in parts."""
+    """The arrays that training changes; replicated, except for velocities in parts."""
 
     params: PyTree
     stats: PyTree
@@ -16,25 +16,25 @@ class TrainState(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What each device has accumulated over the microbatches of a step; a row for each device."""
+    """Sums of each device over the microbatches of a step; a row for each device."""
 
     gradients: tuple[jax.Array, ...]
-    """For each bucket, (devices, elements)."""
+    """One array (devices, elements) for each bucket."""
     totals: jax.Array
     """Sums of batch statistics and metrics, (devices, elements)."""
 
 
 class Metrics(NamedTuple):
-    """Of a step's global batch; scalars."""
+    """Metrics over the global batch of a step; scalars."""
 
     loss: jax.Array
     top1: jax.Array
     top5: jax.Array
     gradient_norm: jax.Array
     stop: jax.Array | None = None
-    """Devices whose process wants the run to stop; None where processes tell each other nothing."""
+    """Number of devices whose process has a request to stop; None without control flags."""
     left_out: jax.Array | None = None
-    """Microbatches that devices have left out of this step; likewise."""
+    """Number of microbatches that devices have left out of this step; None without flags."""
 
 
 MEASURED = ("loss", "top1", "top5", "gradient_norm")

@@ -1,10 +1,10 @@
 """Running statistics of BatchNorm, from the batch statistics of all workers.
 
-A step's statistics are the plain average, over all spans of the global batch, of each span's mean
-and variance. The moving average takes them in. Its memory grows with the steps done until it is
-that of ``norm.momentum``, so that evaluation is right early in a run too. *Precise* statistics
-replace it by those of the pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021,
-arXiv 2105.07576, section 3).
+The statistics of a step are the plain average of the mean and variance of all spans of the global
+batch. A moving average takes them in. Its memory grows with the number of steps until it is that of
+``norm.momentum``, so that early evaluations are right too. *Precise* statistics replace it by those
+of the pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021, arXiv 2105.07576,
+section 3).
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from largebatch.trees import flatten_paths
 
 PyTree = Any
 _AVERAGING = 40
-"""η of `share_kept`: the average remembers 1 / (η + 1) of the steps done."""
+"""η in `share_kept`: the memory of the average is 1 / (η + 1) of the steps done."""
 
 
 def sum_over_spans(batch: PyTree) -> PyTree:
-    """Statistics {…: (spans, features)} of one device's microbatch, summed over its spans."""
+    """Sum the statistics {…: (spans, features)} of a device's microbatch over its spans."""
     return jax.tree.map(lambda x: x.sum(axis=0), batch)
 
 
@@ -31,9 +31,9 @@ def share_kept(step: Any, momentum: float) -> Any:
     min(momentum, (t − 1) / (t + 40)) at step t, counted from 1: polynomial-decay averaging (Shamir
     & Zhang 2013, arXiv 1212.1824, section 4, η = 40) until it reaches the momentum. The first step
     replaces the initial mean 0 and variance 1, of which a plain moving average keeps
-    momentum ** t; the average then remembers 1/41 of the steps done, so that it follows weights
-    that move fast. From step (1 + 40 · momentum) / (1 − momentum) on (370 for 0.9) it is the plain
-    moving average, and forgets the difference at the same rate.
+    momentum ** t. The memory is then 1/41 of the steps done, so the average follows weights that
+    change fast. From step (1 + 40 · momentum) / (1 − momentum) on (370 for 0.9) it is the plain
+    moving average.
 
     Args:
       step: a scalar, from 1, traced or not.
@@ -48,12 +48,12 @@ def moving_average(running: PyTree, mean: PyTree, kept: Any) -> PyTree:
 
 
 def with_squared_means(batch: PyTree) -> PyTree:
-    """Batch statistics {…: {mean, var}} with the squared means beside them, which pooling needs."""
+    """Add the squared means, which pooling needs, to batch statistics {…: {mean, var}}."""
     return _at_layers(batch, lambda layer: layer | {"mean_squared": jnp.square(layer["mean"])})
 
 
 def pooled(average: PyTree) -> PyTree:
-    """Mean and biased variance of pooled activations, from averages over spans on the host."""
+    """Return mean and biased variance of pooled activations, from averages over spans."""
     return _at_layers(
         average,
         lambda layer: {
@@ -64,7 +64,7 @@ def pooled(average: PyTree) -> PyTree:
 
 
 def summarised(stats: PyTree) -> dict[str, dict[str, float]]:
-    """{path of a layer: how far its statistics are from where they began, 0 and 1}, on the host.
+    """Return {path of a layer: summary of its running statistics}, on the host.
 
     `running_mean` is the root mean square of its means, `running_variance` the geometric mean of
     its variances. Both follow from the statistics alone, so a resumed run logs what an

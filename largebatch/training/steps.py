@@ -1,8 +1,9 @@
-"""The functions of a step. Pure; each is jitted over the mesh and compiled once.
+"""The functions of a training step: pure, jitted over the mesh, compiled once.
 
-A step of k microbatches is k − 1 calls of ``accumulate``, which computes gradients and crosses no
-network, and one of ``finish``, whose backward pass reduces each bucket as soon as it is complete
-and which then updates. With k = 1 only ``finish`` runs.
+A step of k microbatches is k − 1 calls of ``accumulate``, which computes gradients without
+collectives, and one call of ``finish``. The backward pass of ``finish`` reduces each bucket as soon
+as its gradients are complete; then ``finish`` updates the parameters. With k = 1 only ``finish``
+runs.
 """
 
 import dataclasses
@@ -45,10 +46,10 @@ class Steps:
     optimizer: optax.GradientTransformationExtraArgs
     mesh: Mesh
     mean: tuple[float, ...]
-    """Of the images' channels, in grey levels 0 to 255."""
+    """Mean of each channel, in grey levels 0 to 255."""
     std: tuple[float, ...]
     dtype: str = "float32"
-    """Of parameters, statistics and sums; tests prove equalities in float64."""
+    """Dtype of parameters, statistics and sums; tests prove equalities in float64."""
 
     @property
     def has_control_flags(self) -> bool:
@@ -57,24 +58,24 @@ class Steps:
 
     @property
     def computes_alone(self) -> bool:
-        """Whether a step has microbatches for which a device needs no other."""
+        """Whether a step has microbatches that need no collective."""
         return self.plan.microbatches > 1 and self.plan.members == 1
 
     @property
     def fast_compile_options(self) -> dict[str, int] | None:
-        """Options for programs of many small parts that run now and then."""
+        """XLA options that skip CPU optimization, for large programs that run rarely."""
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         return {"xla_backend_optimization_level": 0} if on_cpu else None
 
     @functools.cached_property
     def own_devices(self) -> int:
-        """Devices of this process; counted once, for a pod has thousands."""
+        """Number of devices of this process; cached, since a pod has thousands of devices."""
         start, stop = parallel.local_rows(self.mesh, self.mesh.size)
         return stop - start
 
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The static groups in which gradients are reduced."""
+        """The static gradient buckets."""
         return gradient_buckets(
             shapes_of(self.model, self.plan.facts.image_shape),
             self.plan.config.comm,
@@ -87,7 +88,7 @@ class Steps:
 
     @functools.cached_property
     def update(self) -> Update:
-        """How gradients become new parameters."""
+        """The update of the parameters: replicated or sharded."""
         rule = with_kinds(self.optimizer, self.model.kinds())
         parts = rule, self.buckets, self.plan.config.comm.wire
         sharded = self.plan.config.optimizer.update == "sharded"
@@ -95,27 +96,27 @@ class Steps:
 
     @functools.cached_property
     def specs(self) -> TrainState:
-        """How the state lies on the devices, a prefix of its tree."""
+        """Partition specs of the state, a prefix of its tree."""
         params, _ = self.model.shapes()
         state = jax.eval_shape(self.update.init, params)
         return TrainState(REPLICATED, REPLICATED, self.update.specs(state))
 
     @functools.cached_property
     def init(self) -> Callable[[np.int32], TrainState]:
-        """Seed → state. Every device computes it for itself; nothing is sent."""
+        """Seed → state. Every device computes it; nothing is sent."""
 
         def init(seed: jax.Array) -> TrainState:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
             return TrainState(params, stats, self.update.init(params))
 
-        # It runs once. On CPU, code for so many random streams takes minutes to optimise, and a
-        # second to run as it is.
+        # It runs once. Optimizing this program takes minutes on a CPU, running it unoptimized takes
+        # a second.
         shardings = parallel.placed(self.mesh, self.specs)
         return jax.jit(init, out_shardings=shardings, compiler_options=self.fast_compile_options)
 
     @functools.cached_property
     def to_checkpoint(self) -> Callable[[TrainState], TrainState]:
-        """State → the state as checkpoints hold it, whatever the devices and the update are."""
+        """State → the state as checkpoints hold it, the same for all devices and updates."""
 
         def stored(state: TrainState) -> TrainState:
             return state._replace(
@@ -187,11 +188,11 @@ class Steps:
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
         """(state, carry, images, labels, rates, flags) → (state, metrics): the last microbatch.
 
-        ``carry`` is None where a step is one microbatch. ``flags``, of which only several processes
-        or a deadline make use (`has_control_flags`), is a row for each device: whether its process
-        wants to stop, and the number of microbatches it has left out of ``carry``. Gradients and
-        statistics are then means over what was computed; with nothing left out, they are bitwise
-        identical to those without flags.
+        ``carry`` is None if a step is one microbatch. ``flags`` is None, or a row for each device
+        if there are several processes or a deadline (`has_control_flags`): whether its process has
+        a request to stop, and the number of microbatches it has left out of ``carry``. Gradients
+        and statistics are then means over what was computed. If nothing was left out, they are
+        bitwise identical to those without flags.
         """
 
         def finish(
@@ -260,7 +261,7 @@ class Steps:
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.
 
-        ``flags`` is None, or 1 for each device whose process wants the run to stop.
+        ``flags`` is None, or 1 for each device whose process has a request to stop.
 
         Args:
           shape: height and width at which the images are seen.
@@ -290,10 +291,7 @@ class Steps:
 
     @functools.cached_property
     def measure_statistics(self) -> Callable[[PyTree, PyTree, Images], PyTree]:
-        """(params, stats, images) → batch statistics with squared means.
-
-        Averaged over all spans of this microbatch on all devices.
-        """
+        """(params, stats, images) → mean batch statistics over all spans, with squared means."""
         mode = dataclasses.replace(self._mode, unbiased=False)
 
         def measure(params: PyTree, stats: PyTree, images: Images) -> PyTree:
@@ -317,7 +315,7 @@ class Steps:
     def loss(
         self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
     ) -> tuple[jax.Array, PyTree]:
-        """This microbatch's share of the batch's mean loss, scaled; (statistics, metrics) sums."""
+        """Return the scaled share of the mean loss, and (statistics, metrics) sums."""
         logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
         weights = jnp.ones(labels.shape, logits.dtype)
         sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
@@ -325,16 +323,16 @@ class Steps:
         return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
 
     def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
-        """Floats of mean 0 and deviation 1, cut out of decoded images first if those are given.
+        """Return floats of mean 0 and deviation 1; crop stored images first.
 
         Args:
-          images: as they were sent.
-          shape: height and width to cut at; None is the training's.
+          images: uint8 (n, h, w, c), or stored images with their crops.
+          shape: height and width of the crops; None is that of training.
         """
         if isinstance(images, tuple):
-            pictures, crops = images
+            stored, crops = images
             images = crop_and_resize(
-                pictures,
+                stored,
                 crops[:, :4],
                 crops[:, 4] != 0,
                 shape or self.plan.facts.image_shape[:2],

@@ -1,7 +1,8 @@
-"""Which host is slow. Wall-clock alone cannot tell: at the all-reduce all wait for the slowest.
+"""Straggler detection: the time from the start of a step to the all-reduce, by host.
 
-Each process measures how long it takes until its devices could begin the all-reduce, waiting for
-input included; now and then all tell each other.
+The wall time of a step does not show which host is slow, because all wait for the slowest one at
+the all-reduce. Each process therefore measures the time until its devices could begin the
+all-reduce, including the wait for input, and the processes exchange these times at intervals.
 """
 
 import dataclasses
@@ -27,33 +28,33 @@ _NAME_BYTES = 64
 
 @dataclasses.dataclass
 class HostTimes:
-    """What this process has measured since the times were last exchanged; seconds."""
+    """Times of this process since the last exchange; seconds."""
 
     steps: int = 0
     step_s: float = 0.0
-    """From the beginning of a step to that of the next, the all-reduce included."""
+    """From the start of each step to the start of the next, including the all-reduce."""
     wait_s: float = 0.0
-    """Waiting for input."""
+    """Wait for input."""
     measured: int = 0
-    """Steps whose computing was measured."""
+    """Number of steps whose compute time was measured."""
     compute_s: float = 0.0
-    """Computing until the all-reduce could begin."""
+    """Compute time before the all-reduce could begin."""
 
     def add_compute(self, compute_s: float) -> None:
-        """Count a step's computing, measured in its own microbatches or by ``probe``."""
+        """Add the compute time of a step, measured in its own microbatches or by ``probe``."""
         self.measured += 1
         self.compute_s += compute_s
 
     @property
     def means(self) -> tuple[float, float, float]:
-        """Seconds of a step, waiting and computing, on average; 0 where nothing was measured."""
+        """Mean seconds of a step, of its wait and of its computing; 0 where none was measured."""
         steps, measured = max(1, self.steps), max(1, self.measured)
         return self.step_s / steps, self.wait_s / steps, self.compute_s / measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One process's steps on average; seconds."""
+    """Mean times of the steps of a process; seconds."""
 
     process: int
     name: str
@@ -63,7 +64,7 @@ class Host:
 
     @property
     def barrier_s(self) -> float:
-        """From the beginning of a step until the all-reduce could begin."""
+        """From the start of a step until the all-reduce could begin."""
         return self.wait_s + self.compute_s
 
 
@@ -77,23 +78,23 @@ class Report:
 
     @property
     def slowest(self) -> Host:
-        """Who keeps the others waiting."""
+        """The straggler."""
         return max(self.hosts, key=lambda host: host.barrier_s)
 
     @property
     def factor(self) -> float:
-        """The slowest one's time to the barrier over the median."""
+        """The straggler's time to the barrier over the median."""
         median = self._median("barrier_s")
         return self.slowest.barrier_s / median if median > 0 else 1.0
 
     @property
     def slow(self) -> bool:
-        """Whether the slowest is worth a warning."""
+        """Whether the straggler exceeds ``health.slow_factor``."""
         return self.factor >= self.slow_factor
 
     @property
     def cause(self) -> str:
-        """Where the slowest loses more: ``input`` or ``compute``."""
+        """Where the straggler loses more time: ``input`` or ``compute``."""
         host = self.slowest
         waits, computes = (
             value - self._median(name)
@@ -103,7 +104,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """Who is the slowest and why, in one line."""
+        """One line that names the straggler and the cause."""
         host = self.slowest
         if self.cause == "input":
             why = f"input wait {_ms(host.wait_s)} ms against {_ms(self._median('wait_s'))}"
@@ -117,7 +118,7 @@ class Report:
         )
 
     def row(self) -> dict[str, Any]:
-        """For ``events.jsonl``; lists have a value for each process."""
+        """Return the columns of ``events.jsonl``; lists have a value for each process."""
         columns = {
             name: [getattr(host, name) for host in self.hosts]
             for name in ("barrier_s", "compute_s", "wait_s", "step_s")
@@ -133,16 +134,16 @@ class Report:
         }
 
     def _median(self, name: str) -> float:
-        """The lower one of an even number: the mean of two would hide half of what is lost."""
+        """Return the lower median: with two processes the mean would hide half of the loss."""
         return statistics.median_low(getattr(host, name) for host in self.hosts)
 
 
 def gathered(times: HostTimes, names: Sequence[str], slow_factor: float) -> Report | None:
-    """The times of all processes, each of which must call it; None if there is only one.
+    """Return the times of all processes, each of which must call this; None if there is only one.
 
     Args:
-      times: this process's.
-      names: as of ``host_names``.
+      times: those of this process.
+      names: from `host_names`.
       slow_factor: ``health.slow_factor``.
     """
     if jax.process_count() == 1:
@@ -153,20 +154,20 @@ def gathered(times: HostTimes, names: Sequence[str], slow_factor: float) -> Repo
 
 
 def host_names() -> tuple[str, ...]:
-    """The host of each process, once at the start; each must call it."""
+    """Return the host name of each process; each must call this."""
     name = socket.gethostname().encode()[:_NAME_BYTES]
     rows = gather(np.frombuffer(name.ljust(_NAME_BYTES, b"\0"), np.uint8))
     return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows)
 
 
 def probe(steps: Steps) -> Callable[[PyTree, PyTree, Images, jax.Array], jax.Array]:
-    """(params, stats, images, labels) → (devices,) float32: a microbatch without the network.
+    """(params, stats, images, labels) → (devices,) float32: a microbatch without collectives.
 
-    Forward and backward as in a step, without a collective, so that a host's time for it is its
-    own. Where a span lies on several devices, BatchNorm sees this device's part alone. What comes
-    out is the squared norm of the device's gradients: it takes all of them and keeps none.
+    Forward and backward as in a step, so that the time depends on this host alone. Where a span
+    covers several devices, BatchNorm sees only this device's part. The result is the squared norm
+    of the gradients of each device, which needs all of them and stores none.
     """
-    # A span of a device's own needs no sum over its members.
+    # With one member a span needs no sum over devices.
     alone = dataclasses.replace(steps, plan=dataclasses.replace(steps.plan, members=1))
 
     def probe(params: PyTree, stats: PyTree, images: Images, labels: jax.Array) -> jax.Array:
@@ -180,7 +181,7 @@ def probe(steps: Steps) -> Callable[[PyTree, PyTree, Images, jax.Array], jax.Arr
 
 
 def seconds(function: Callable[..., Any], *arguments: Any) -> float:
-    """Seconds that a compiled function takes on this process's devices, once they are idle."""
+    """Return the seconds that a compiled function takes on idle devices of this process."""
     jax.block_until_ready(arguments)
     start = time.perf_counter()
     jax.block_until_ready(function(*arguments))

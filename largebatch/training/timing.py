@@ -17,12 +17,12 @@ PyTree = Any
 
 @dataclasses.dataclass
 class Clock:
-    """Seconds of training, without evaluation and checkpoints, and how many were waiting."""
+    """Seconds of training without evaluations and checkpoints, and seconds waited for data."""
 
     earlier_s: float = 0.0
-    """Wall time of the turns before this one."""
+    """Wall time of the attempts before this one."""
     began: float = dataclasses.field(default_factory=time.perf_counter)
-    """The ``time.perf_counter()`` at which this turn started."""
+    """The ``time.perf_counter()`` at which this attempt started."""
     train_s: float = 0.0
     wait_s: float = 0.0
     evaluation_s: float = 0.0
@@ -30,28 +30,28 @@ class Clock:
     _since: float | None = None
 
     def start(self) -> None:
-        """Go on counting."""
+        """Start or continue to count training time."""
         self._since = time.perf_counter()
 
     def pause(self) -> None:
-        """Stop counting."""
+        """Stop counting training time."""
         self.train_s, self._since = self.now(), None
 
-    def turn_s(self) -> float:
-        """Wall time of this turn so far."""
+    def attempt_s(self) -> float:
+        """Return the wall time of this attempt."""
         return time.perf_counter() - self.began
 
     def wall_s(self) -> float:
-        """Wall time of all turns so far."""
-        return self.earlier_s + self.turn_s()
+        """Return the wall time of all attempts."""
+        return self.earlier_s + self.attempt_s()
 
     def now(self) -> float:
-        """Seconds of training so far."""
+        """Return the seconds of training so far."""
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
     def timed(self, feed: Iterator[OnDevices | None], guard: Guard = IDLE) -> Iterator[OnDevices]:
-        """The same microbatches, the wait for each counted; the guard is polled meanwhile."""
+        """Yield the microbatches and count the wait for each; poll the guard while waiting."""
         microbatches = patient(feed, guard)
         while True:
             start = time.perf_counter()
@@ -63,11 +63,11 @@ class Clock:
 
 
 class Profiler:
-    """Traces the steps of a range, and nothing else that the run does.
+    """Traces a range of steps.
 
-    What was dispatched before is waited for at both ends, so that the trace holds whole steps and
-    those only; the steps in between overlap as they do without it. Where the range meets an
-    evaluation, a checkpoint or the end of a stage, it ends there. None of it is training time.
+    It waits for dispatched work at both ends, so that the trace holds complete steps only; the
+    steps in between overlap as they do without it. An evaluation, a checkpoint or the end of a
+    stage ends the trace. Starting and stopping it does not count as training time.
     """
 
     def __init__(
@@ -77,40 +77,40 @@ class Profiler:
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        """Trace to a folder.
+        """Prepare; `before` starts the trace.
 
         Args:
-          steps: the first and the last; None traces nothing.
-          place: the folder.
-          clock: of training, which stands still meanwhile.
-          tell: is told where the trace is, or why there is none.
+          steps: the first and the last step; None traces nothing.
+          place: output directory.
+          clock: the training clock, which is paused during start and stop.
+          tell: prints where the trace is, or why there is none.
         """
         self._steps, self._place = steps, place
         self._clock, self._tell = clock, tell
         self._from: int | None = None
-        """The first step of the trace that is under way."""
+        """The first step of the running trace."""
 
     def before(self, step: int, state: PyTree) -> None:
-        """Step number ``step`` is about to be dispatched, on ``state``.
+        """Start the trace if ``step``, about to be dispatched on ``state``, is in the range.
 
-        A turn that begins within the range traces the rest of it.
+        An attempt that starts within the range traces the rest of it.
         """
         if self._steps is None or self._from or not self._steps[0] <= step <= self._steps[1]:
             return
         jax.block_until_ready(state)
         options = jax.profiler.ProfileOptions()
-        # Calls of Python functions fill a trace with millions of events that no share is made of.
+        # Events of Python calls fill a trace by the million, and no report uses them.
         options.python_tracer_level = 0
         self._attempt(lambda: jax.profiler.start_trace(str(self._place), profiler_options=options))
         self._from = step if self._steps else None
 
     def after(self, step: int, state: PyTree, *, last: bool = False) -> None:
-        """Step ``step`` has been dispatched and leads to ``state``.
+        """Stop the trace if ``step``, which has been dispatched, is its last one.
 
         Args:
-          step: its number.
-          state: after it.
-          last: whether something else than a step comes next.
+          step: number of the step.
+          state: the state after it.
+          last: whether something other than a step follows.
         """
         if self._from and (last or step >= self._steps[1]):
             jax.block_until_ready(state)
@@ -120,13 +120,13 @@ class Profiler:
                 self._tell(f"profile of steps {first} to {step}: {self._place}")
 
     def close(self) -> None:
-        """Drop a trace that an error has cut off."""
+        """Stop a trace that an error has interrupted."""
         if self._from:
             self._steps = self._from = None
             self._attempt(jax.profiler.stop_trace)
 
     def _attempt(self, action: Callable[[], None]) -> bool:
-        """A trace that cannot be made, for want of room say, ends no training."""
+        """Call the profiler; a failure, such as a full disk, warns and does not end the run."""
         self._clock.pause()
         try:
             action()

@@ -1,10 +1,10 @@
-"""From gradients to new parameters: on every device alike, or on each its part.
+"""The update of the parameters, replicated on every device or sharded over the devices.
 
-Sharded (Xu et al. 2020, arXiv 2004.13336), a device gets the sums of its parts of the gradients
-only, updates these parts of the parameters with velocities that nobody else holds, and sends them
-to all. That crosses the network with as many bytes, but divides the work and the velocities, and
-second moments where a rule has them, by the number of devices. Every array is cut by itself, so
-that the rule sees a tree like the parameters; only its norms take a sum over devices.
+In a sharded update (Xu et al. 2020, arXiv 2004.13336) a device receives the gradient sums of its
+own parts only, updates these parts of the parameters with velocities that no other device holds,
+and sends them to all devices. The number of bytes on the network stays the same. The work, the
+velocities and the second moments are divided by the number of devices. Each array is cut into parts
+separately, so the rule sees a tree like the parameters; only its norms need a sum over devices.
 """
 
 import dataclasses
@@ -25,43 +25,43 @@ PyTree = Any
 
 
 class Update(Protocol):
-    """What a step calls, inside of ``parallel.map_over`` except for the first three."""
+    """What a step calls; from `handles` on inside ``parallel.map_over``."""
 
     def init(self, params: PyTree) -> PyTree:
-        """The optimizer's state before the first step."""
+        """Return the optimizer's state before the first step."""
 
     def specs(self, state: PyTree) -> PyTree:
-        """How the optimizer's state lies on the devices, a prefix of its tree."""
+        """Return the partition specs of the optimizer's state, a prefix of its tree."""
 
     def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """The optimizer's state as checkpoints hold it: velocities like the parameters."""
+        """Return the optimizer's state as checkpoints hold it: velocities like the parameters."""
 
     def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """The inverse of `to_checkpoint`."""
+        """Invert `to_checkpoint`."""
 
     def handles(self, params: PyTree) -> PyTree:
-        """What to take gradients with respect to."""
+        """Return the arrays with respect to which gradients are taken."""
 
     def hook(
         self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
     ) -> dict[str, jax.Array]:
-        """The parameters by path, to compute the loss with.
+        """Return the parameters by path, for the computation of the loss.
 
         Args:
-          params: of the step.
-          handles: of these.
+          params: the parameters.
+          handles: the result of `handles`.
           held: for each bucket the flat sum of this device's earlier gradients, or None.
         """
 
     def apply(
         self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
-        """New parameters and the new state of the optimizer, from gradients of the handles."""
+        """Return new parameters and optimizer state, from gradients of the handles."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Replicated:
-    """Every device updates everything."""
+    """Every device updates all parameters."""
 
     optimizer: optax.GradientTransformationExtraArgs
     buckets: Sequence[Bucket]
@@ -109,10 +109,10 @@ class Replicated:
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """Every device updates its part of each parameter."""
+    """Each device updates its part of each parameter."""
 
     optimizer: optax.GradientTransformationExtraArgs
-    """Its norms are sums over devices (``parallel.sum_over_devices``)."""
+    """Sums its norms over devices (``parallel.sum_over_devices``)."""
     buckets: Sequence[Bucket]
     wire: str
     devices: int
@@ -168,5 +168,5 @@ class Sharded:
         return jax.tree.map(lambda x: parallel.shards.cut(x, self.devices), tree)
 
     def _is_cut(self, x: jax.Array | jax.ShapeDtypeStruct) -> bool:
-        """Whether an array of the state is in parts; counts and reports are whole."""
+        """Return whether an array of the state is in parts; counts and reports are not."""
         return len(x.shape) == 2 and x.shape[0] == self.devices

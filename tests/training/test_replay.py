@@ -112,14 +112,12 @@ def test_zero_and_minus_zero_differ(twice):
 def test_a_mismatch_is_told_in_one_line_and_kept_in_whole():
     differences = tuple(Difference(f"params/{i}", i + 1, 0.5) for i in range(5))
     found = Mismatch(differences, (1, 3), ("b", "d"), 4, may_be_harmless=True)
-    assert found.text == (
-        "a step computed twice gave two results: params/0 (1 of its values, by up to 0.5), "
-        "params/1 (2 of its values, by up to 0.5), params/2 (3 of its values, by up to 0.5), "
-        "2 more arrays; on process 1 (b), 3 (d); GPUs may differ by themselves without "
-        "run.deterministic=true"
-    )
+    assert "params/0 (1 of its values" in found.text
+    assert "on process 1 (b), 3 (d)" in found.text
+    assert "run.deterministic=true" in found.text
     everywhere = Mismatch(differences[:1], (0, 1), ("a", "b"), 2, may_be_harmless=False)
-    assert everywhere.text.endswith("by up to 0.5); on all processes")
+    assert "all processes" in everywhere.text
+    assert "run.deterministic" not in everywhere.text
     row = json.loads(json.dumps(found.row(), allow_nan=False))
     assert row["names"] == [f"params/{i}" for i in range(5)]
     assert row["values"] == [1, 2, 3, 4, 5]

@@ -1,0 +1,78 @@
+"""The evaluations of a run: compute, log and print them."""
+
+import time
+
+from largebatch.fault_tolerance import Guard
+from largebatch.tracking import Target
+from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
+from largebatch.training.journal import Journal
+from largebatch.training.setup import Run
+from largebatch.training.state import TrainState
+from largebatch.training.timing import Clock
+
+
+class Evaluator:
+    """Evaluates states of a run and reports the results."""
+
+    def __init__(
+        self, run: Run, journal: Journal, clock: Clock, target: Target, guard: Guard
+    ) -> None:
+        self.result: Result | None = None
+        """The newest result."""
+        self._run, self._journal, self._clock = run, journal, clock
+        self._target, self._guard = target, guard
+        self._seconds = 0.0
+        self._has_warned = False
+
+    def compute(self, step: int, state: TrainState) -> TrainState:
+        """Evaluate the state after ``step`` without a report.
+
+        Returns:
+          The state with the BatchNorm statistics of the evaluation.
+
+        Raises:
+          Interrupted: the run must stop.
+        """
+        stage, position = self._run.stage_at(step), self._run.plan.position(step)
+        state = with_final_statistics(stage, stage.placed(state), position, self._guard)
+        self.result = evaluate(stage, state, self._guard)
+        return state
+
+    def evaluate(self, step: int, state: TrainState) -> TrainState:
+        """Evaluate as `compute` does, with events in the log and on the clock."""
+        self._journal.event("eval_start", step)
+        since = time.perf_counter()
+        state = self.compute(step, state)
+        self._journal.event("eval_stop", step, top1=self.result.top1)
+        self._seconds = time.perf_counter() - since  # including the statistics
+        self._clock.evaluation_s += self._seconds
+        self._journal.times(step)
+        return state
+
+    def report(self, step: int, training_loss: float) -> dict[str, float]:
+        """Print the newest result; return its columns of the log."""
+        result = self.result
+        self._run.console.evaluation(
+            step,
+            epoch=self._journal.epoch(step),
+            loss=result.loss,
+            top1=result.top1,
+            top5=result.top5 if self._run.plan.facts.classes > 5 else None,
+            seconds=self._seconds,
+            target=self._target.look(step, self._clock.wall_s(), result.top1),
+        )
+        self._warn_of_statistics(training_loss)
+        return {f"validation/{k}": getattr(result, k) for k in ("loss", "top1", "top5")}
+
+    def _warn_of_statistics(self, loss: float) -> None:
+        """Warn once if running statistics may explain a high validation loss."""
+        statistics = self._run.plan.norm_statistics
+        if self._has_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
+            return
+        self._has_warned = True
+        self._run.console.warn(
+            f"the validation loss of {self.result.loss:.4g} is far above the training loss of "
+            f"{loss:.4g}: the network overfits, or the BatchNorm statistics of norm.statistics="
+            f"{statistics} lag behind its weights; --eval_only --config.norm.statistics=precise "
+            "evaluates without that lag"
+        )
