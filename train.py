@@ -14,7 +14,7 @@ from largebatch.cli import Overrides, Parser
 from largebatch.config import load
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.fault_tolerance import Guard, exit_code, leave
+from largebatch.fault_tolerance import Watchdog, exit_code, leave
 from largebatch.training.request import Request, check
 
 
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> None:
         eval_only=flags.eval_only,
     )
     check(config, request)
-    with Guard(config.health).watching() as guard:
+    with Watchdog(config.health).watching() as watchdog:
         # The trainer imports JAX, which takes seconds: only now, so that mistakes come at once.
         from largebatch.fault_tolerance.peers import peers_of
         from largebatch.parallel import compile_cache, processes
@@ -70,9 +70,9 @@ def run(arguments: Sequence[str]) -> None:
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
         processes.check_devices()
-        guard.join(peers_of(config.health.peer_timeout_s))
+        watchdog.join(peers_of(config.health.peer_timeout_s))
         compile_cache.use(config.run.compile_cache)
-        session.run(config, request, hosts=hosts, guard=guard)
+        session.run(config, request, hosts=hosts, watchdog=watchdog)
 
 
 def main(arguments: Sequence[str]) -> int:

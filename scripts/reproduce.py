@@ -20,7 +20,7 @@ from benchmarks import measure
 
 from largebatch.cli import Parser
 from largebatch.config.recipes import load_recipe
-from largebatch.fault_tolerance import Guard, exit_code, leave
+from largebatch.fault_tolerance import Watchdog, exit_code, leave
 from largebatch.fault_tolerance.peers import peers_of
 from largebatch.parallel import processes
 from largebatch.tools.reproduce.reproduction import Request, Scale, reproduce
@@ -62,11 +62,11 @@ def run(arguments: Sequence[str]) -> None:
         command=shlex.join(["python", "scripts/reproduce.py", *arguments]),
         cluster=flags.cluster,
     )
-    with Guard(loaded.config.health).watching() as guard:
+    with Watchdog(loaded.config.health).watching() as watchdog:
         hosts = processes.initialise()
         processes.check_devices()
-        guard.join(peers_of(loaded.config.health.peer_timeout_s))
-        reproduce(request, measure.environment(), loaded.published, hosts=hosts, guard=guard)
+        watchdog.join(peers_of(loaded.config.health.peer_timeout_s))
+        reproduce(request, measure.environment(), loaded.published, hosts=hosts, watchdog=watchdog)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import jax
 from largebatch.checkpoint import lock
 from largebatch.checkpoint.directories import complete, has_checkpoints
 from largebatch.errors import UserError
-from largebatch.fault_tolerance import Guard
+from largebatch.fault_tolerance import Watchdog
 from largebatch.files import no_folder_reason
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
@@ -39,12 +39,14 @@ OWN = (
 
 
 @contextlib.contextmanager
-def held(workdir: Path, guard: Guard, note: Callable[[str], None], began: float) -> Iterator[None]:
+def held(
+    workdir: Path, watchdog: Watchdog, note: Callable[[str], None], began: float
+) -> Iterator[None]:
     """Hold the directory against other trainings; process 0 does, for all, each of which calls it.
 
     Args:
       workdir: the directory.
-      guard: leaves a summary behind and lets the lock go if it has to end the process.
+      watchdog: leaves a summary behind and lets the lock go if it has to end the process.
       note: told what people should know.
       began: the ``time.perf_counter()`` at which this turn started.
 
@@ -52,11 +54,11 @@ def held(workdir: Path, guard: Guard, note: Callable[[str], None], began: float)
       UserError: another training holds it, or it cannot be made.
     """
     with leaving_nothing_empty(workdir / "checkpoints"), contextlib.ExitStack() as stack:
-        locked = lock.hold(workdir, note=note, lost=guard.end)
+        locked = lock.hold(workdir, note=note, lost=watchdog.end)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:
-            guard.finally_do("lock", lambda *_: stack.close())
-            guard.finally_do("summary", lambda status, _: _untrained(status, workdir, began))
+            watchdog.finally_do("lock", lambda *_: stack.close())
+            watchdog.finally_do("summary", lambda status, _: _untrained(status, workdir, began))
         yield
 
 

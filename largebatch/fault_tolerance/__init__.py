@@ -1,8 +1,18 @@
 """Signals, time limits, hangs, lost processes and health checks of a run."""
 
-from largebatch.fault_tolerance.exit_codes import FAILED, HUNG, MISTAKE, PEER, PREEMPTED
-from largebatch.fault_tolerance.guard import IDLE, Guard, Interrupted, PeerError, exit_code, leave
+from largebatch.fault_tolerance.exit_codes import (
+    FAILED,
+    HUNG,
+    MISTAKE,
+    PEER,
+    PREEMPTED,
+    Interrupted,
+    PeerError,
+    exit_code,
+    leave,
+)
 from largebatch.fault_tolerance.limits import Section
+from largebatch.fault_tolerance.watchdog import IDLE, Watchdog
 
 __all__ = [
     "FAILED",
@@ -11,10 +21,10 @@ __all__ = [
     "MISTAKE",
     "PEER",
     "PREEMPTED",
-    "Guard",
     "Interrupted",
     "PeerError",
     "Section",
+    "Watchdog",
     "exit_code",
     "leave",
 ]

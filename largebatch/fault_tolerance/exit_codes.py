@@ -1,9 +1,18 @@
-"""Exit codes, for launchers that requeue."""
+"""Exit codes, for launchers that requeue, and how a process ends with one."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from largebatch.errors import UserError
 
 FAILED = 1
-"""A defect of the program: a traceback says where."""
+"""A defect of the program; the traceback shows where."""
 MISTAKE = 2
-"""Something that the user can mend; one line says what."""
+"""An error that the user can fix; one line names the fix."""
 PEER = 69
 """Another process of the run ended first (EX_UNAVAILABLE); the same command resumes."""
 HUNG = 70
@@ -12,3 +21,66 @@ PREEMPTED = 75
 """Stopped by a signal or a time limit (EX_TEMPFAIL); the same command resumes."""
 INTERRUPTED = 130
 """Ctrl-C in a command that has nothing to save (128 + SIGINT)."""
+
+RESUMES = "the same command resumes"
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; raised at a point where nothing is lost."""
+
+    def __init__(self, reason: str, then: str = RESUMES) -> None:
+        """Store the ``reason``; ``then`` says what to do next."""
+        super().__init__(reason)
+        self.then = then
+
+
+class PeerError(UserError):
+    """Another process of the run has ended."""
+
+
+def exit_code(run: Callable[[], int | None]) -> int:
+    """Call ``run`` and return the exit code of the process; print its error, if any.
+
+    Args:
+      run: what the process does; may return an exit code.
+    """
+    try:
+        return run() or 0
+    except Interrupted as reason:
+        say(f"stopped ({reason}); {reason.then}")
+        return PREEMPTED
+    except KeyboardInterrupt:  # in a command without a watchdog
+        say("interrupted")
+        return INTERRUPTED
+    except UserError as error:
+        say(f"error: {error}")
+        return PEER if isinstance(error, PeerError) else MISTAKE
+    except Exception:
+        # Caught so that `leave` ends this process: one of several must not wait for the others.
+        traceback.print_exc()
+        return FAILED
+
+
+def leave(code: int) -> NoReturn:
+    """End this process; one of several that fails does not wait for the other processes."""
+    jax = sys.modules.get("jax")  # absent if the command line was refused
+    if code and jax is not None and jax.distributed.is_initialized():
+        end_now(code)
+    sys.exit(code)
+
+
+def end_now(code: int) -> NoReturn:
+    """End this process from any thread, without waiting for another one."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            if stream.isatty():
+                stream.write(_SHOW_CURSOR)  # a live display may have hidden it
+            stream.flush()
+    os._exit(code)
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, if that is possible."""
+    with contextlib.suppress(Exception):
+        print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
-"""What a training's own numbers say of it: not finite, diverged or stuck, and what then happens.
+"""Health checks of a training: not finite, diverged or stuck, and the reaction.
 
-Judged on the host, from two scalars that the loop reads of every step anyway. They are the same on
-all processes, and so is the verdict. What the device does by itself, to leave an update out, is
-``kept``.
+The host judges two scalars of each step, which the loop reads anyway. They are the same on all
+processes, and so is the verdict. On the device, `kept` leaves out an update that is not finite.
 """
 
 import collections
@@ -21,46 +20,47 @@ from largebatch.errors import HealthError
 
 PyTree = Any
 
-# Nats. Stuck is who gives the right class, in the geometric mean, less than 1 % more than a guess
-# would. Who has learnt anything of the images gives more; who only knows how often each class
-# occurs gains less: at most 0.004 where classes have 732 to 1,300 images, as those of ImageNet.
+# In nats. A network is stuck if its probability of the right class, in the geometric mean, exceeds
+# that of a guess by less than 1 %. A network that has learned anything about the images exceeds it
+# by more. One that knows only the class frequencies gains at most 0.004 on ImageNet, whose classes
+# have 732 to 1,300 images.
 _MARGIN = 0.01
-# Share of the run for which a training that has learnt may be no better than a guess: at the peak
-# of the learning rate some are for a while, and recover as it falls.
+# Share of the run for which a network that has learned may fall back to a guess: at the peak of the
+# learning rate some do, and recover as the rate falls.
 _PATIENCE = 0.1
 
 
 def kept(old: PyTree, new: PyTree, loss: jax.Array, gradient_norm: jax.Array) -> PyTree:
-    """The state after a step: ``new``, or ``old`` to the bit where the step was not finite.
+    """Return ``new``, or ``old`` bitwise if the step is not finite.
 
     Args:
       old: the state before the step.
-      new: what the update made of it; a tree of the same shapes and types.
+      new: the state after the update; a tree of the same shapes and dtypes.
       loss: scalar, the same on all devices.
-      gradient_norm: likewise.
+      gradient_norm: scalar, the same on all devices.
     """
-    fine = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
-    return jax.tree.map(lambda before, after: jnp.where(fine, after, before), old, new)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+    return jax.tree.map(lambda before, after: jnp.where(is_finite, after, before), old, new)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What is to be done after a step."""
+    """What follows from the numbers of a step."""
 
     action: Literal["continue", "skipped", "rollback"]
-    """``skipped``: the device has left the update out already, there is nothing to do."""
+    """``skipped``: the device has already left out the update."""
     text: str = ""
-    """What was seen and what follows, for people; empty where all is well."""
+    """The warning; empty for ``continue``."""
     good_step: int = 0
-    """Of a rollback: the last step before trouble; a later checkpoint is of no use."""
+    """For a rollback: the last step before the failure; later checkpoints are unusable."""
 
 
 WELL = Verdict("continue")
-"""Nothing to be said or done."""
+"""The verdict on a healthy step."""
 
 
 class Health:
-    """Looks at the steps of a run, one after the other."""
+    """Judges the steps of a run, one after the other."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class Health:
         rollbacks: int = 0,
         newest: Callable[[int], object | None] = lambda step: None,
     ) -> None:
-        """Starts with an empty window, also in the middle of a run.
+        """Start with an empty window, also when a run resumes.
 
         Args:
-          plan: of the whole run.
-          skips: steps that the run has skipped before.
-          rollbacks: how often it has rolled back.
-          newest: number of steps → path of the newest checkpoint of at most so many, or None.
+          plan: of the run.
+          skips: number of steps skipped so far.
+          rollbacks: number of rollbacks so far.
+          newest: step → path of the newest checkpoint of at most this step, or None.
         """
         self.skips = skips
         self.rollbacks = rollbacks
         self._plan = plan
         self._options = plan.config.health
         self._newest = newest
-        # A guess gives each class 1 / classes. Smoothing shares an image's target out among the
-        # classes, but its weights add up to 1 and each meets the same ln(classes).
+        # The loss of a guess, which gives each class the probability 1 / classes. It is the same
+        # with label smoothing, since the weights of the classes still sum to 1.
         self._guess = math.log(plan.facts.classes)
         self._window: collections.deque[tuple[int, float]] = collections.deque(
             maxlen=self._options.window
         )
         self._learnt = 0
-        """The last step whose window was better than a guess; 0: none yet."""
+        """The last step whose window was better than a guess; 0 if none was."""
 
     def look(self, step: int, loss: float, gradient_norm: float) -> Verdict:
         """Judge a step that has been computed.
@@ -98,16 +98,16 @@ class Health:
         Args:
           step: its number, from 1.
           loss: mean over its global batch.
-          gradient_norm: of its mean gradient, before the update.
+          gradient_norm: norm of its mean gradient, before the update.
 
         Raises:
-          HealthError: the run is to stop; the message says why, where and what helps.
+          HealthError: the run must stop; the message gives the reason, the place and the fix.
         """
         for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
             if not math.isfinite(value):
                 return self._not_finite(step, f"the {name} of step {step} is {value}")
         if self._window and step <= self._window[-1][0]:
-            self._window.clear()  # the run went back
+            self._window.clear()  # the run was rolled back
         self._window.append((step, loss))
         if len(self._window) < self._options.window:
             return WELL
@@ -116,9 +116,9 @@ class Health:
             limit = self._guess + self._options.divergence
             if min(losses) > limit:
                 return self._diverged(step, first, loss, limit)
-        # Also from above: whoever is sure of wrong classes has learnt nothing either. The median,
-        # because at a high learning rate a small batch has a loss of 5 now and then, and a mean
-        # over 20 steps of a network that is right 8 times in 10 is then above that of a guess.
+        # A loss above that of a guess counts as stuck too. The median is used because at a high
+        # learning rate a small batch sometimes has a loss of 5, so that the mean over 20 steps of a
+        # network that is right 8 times in 10 may exceed that of a guess.
         stuck_after, median = self._plan.stuck_after_step, statistics.median(losses)
         if median <= self._guess - _MARGIN:
             self._learnt = step
@@ -129,35 +129,35 @@ class Health:
         return WELL
 
     def look_at_state(self, step: int, finite: bool) -> Verdict:
-        """Judge what a step has led to, before it is saved.
+        """Judge the state after a step, before it is saved.
 
-        Loss and gradient of a step are those of the state before it: what its update makes of that
-        shows in the next step only, when a checkpoint that cannot be gone on with is there already.
+        Loss and gradient of a step belong to the state before it. A bad update shows only in the
+        next step, when a checkpoint of it might exist already.
 
         Args:
-          step: which.
-          finite: whether all numbers of the state after it are.
+          step: number of the step.
+          finite: whether all numbers of the state after it are finite.
 
         Raises:
-          HealthError: the run is to stop.
+          HealthError: the run must stop.
         """
         if finite:
             return WELL
-        seen = f"the update of step {step} led to numbers that are not finite"
+        seen = f"the state after the update of step {step} is not finite"
         if verdict := self._rollback(seen, step - 1):
             return verdict
-        raise self._stop(step, step - 1, seen, [*self._calmer(), self._going_on])
+        raise self._stop(step, step - 1, seen, [*self._calmer(), self._continuing])
 
     def _not_finite(self, step: int, seen: str) -> Verdict:
         options = self._options
         if options.policy == "skip" and self.skips < options.max_skips:
             self.skips += 1
-            what = f"its update is left out ({self.skips} of at most {options.max_skips})"
+            what = f"its update is skipped ({self.skips} of at most {options.max_skips})"
             return Verdict("skipped", f"{seen}; {what}")
         if verdict := self._rollback(seen, step - 1):
             return verdict
         policy = {
-            "stop": "or go on with health.policy=skip or, behind a checkpoint, rollback",
+            "stop": "or continue with health.policy=skip or, after a checkpoint, rollback",
             "skip": f"raise health.max_skips={options.max_skips}",
             "rollback": self._more_rollbacks,
         }[options.policy]
@@ -165,44 +165,44 @@ class Health:
 
     def _diverged(self, step: int, first: int, loss: float, limit: float) -> Verdict:
         seen = (
-            f"in each of the steps {first} to {step} the loss is above ln({self._classes}) + "
-            f"{self._options.divergence:g} = {limit:.3f}, in the last it is {loss:.4g}"
+            f"the loss of each of the steps {first} to {step} is above ln({self._classes}) + "
+            f"{self._options.divergence:g} = {limit:.3f}, the last one is {loss:.4g}"
         )
         if verdict := self._rollback(seen, first - 1):
             return verdict
-        raise self._stop(step, first - 1, seen, [*self._calmer(), self._going_on])
+        raise self._stop(step, first - 1, seen, [*self._calmer(), self._continuing])
 
     def _stuck(self, step: int, first: int, median: float) -> HealthError:
-        """No rollback here: no earlier state has learnt more."""
+        """Return the error; a rollback would not help, since no earlier state has learned more."""
         seen = (
             f"the median loss of the steps {first} to {step} is {median:.4f}, no better than that "
             f"of a guess, ln({self._classes}) = {self._guess:.4f}"
         )
         knobs = [
             f"change {self._rate}",
-            "look at labels and images",
-            "an empty health.stuck_after goes on",
+            "check labels and images",
+            "continue with health.stuck_after=''",
         ]
         return self._stop(step, step, seen, knobs)
 
     def _rollback(self, seen: str, good_step: int) -> Verdict | None:
-        """The verdict, if the options still allow it and there is a checkpoint."""
+        """Return the verdict, if the options still allow it and there is a checkpoint."""
         most, path = self._options.max_rollbacks, self._newest(good_step)
         if self._options.policy != "rollback" or self.rollbacks >= most or path is None:
             return None
         self.rollbacks += 1
         self._window.clear()
-        what = f"back to checkpoint {path} ({self.rollbacks} of at most {most} times)"
+        what = f"rolled back to checkpoint {path} ({self.rollbacks} of at most {most})"
         return Verdict("rollback", f"{seen}; {what}", good_step)
 
     def _stop(self, step: int, good_step: int, seen: str, knobs: Sequence[str]) -> HealthError:
-        """The error, in one line.
+        """Return the error, in one line.
 
         Args:
-          step: where it was seen.
-          good_step: the last one before trouble.
-          seen: what.
-          knobs: what helps; empty ones are left out.
+          step: where the failure was seen.
+          good_step: the last step before the failure.
+          seen: what was seen.
+          knobs: possible fixes; empty ones are left out.
         """
         path, rate = self._newest(good_step), self._plan.rates(step).learning_rate
         where = f"sample position {self._plan.position(step)}, learning rate {rate:.4g}"
@@ -210,10 +210,10 @@ class Health:
         return HealthError(f"{seen} ({where}); {', '.join(filter(None, knobs))}; {checkpoint}")
 
     @property
-    def _going_on(self) -> str:
-        """What helps where no update can be left out."""
+    def _continuing(self) -> str:
+        """The fix where no update can be skipped."""
         rolls = self._options.policy == "rollback"
-        return self._more_rollbacks if rolls else "health.policy=rollback goes on"
+        return self._more_rollbacks if rolls else "continue with health.policy=rollback"
 
     @property
     def _more_rollbacks(self) -> str:
@@ -221,12 +221,12 @@ class Health:
         return f"raise health.max_rollbacks={most}" if self.rollbacks >= most else ""
 
     def _calmer(self) -> list[str]:
-        """What makes the steps smaller."""
+        """Return options that make the steps smaller."""
         warmup = self._plan.config.schedule.warmup
         return [f"lower {self._rate}", f"lengthen schedule.warmup={warmup!r}"]
 
     def _wider(self) -> list[str]:
-        """What keeps large numbers from being infinite, where a format of small range is in use."""
+        """Return options that avoid overflow, if a format of small range is in use."""
         config, scale = self._plan.config, self._plan.first_stage.loss_scale
         wire, dtype = WIRE_FORMATS[config.comm.wire].narrow, config.model.dtype == "float16"
         return [
@@ -237,7 +237,7 @@ class Health:
 
     @property
     def _rate(self) -> str:
-        """The option that the learning rate comes from, with its value."""
+        """The option of the learning rate, with its value."""
         schedule = self._plan.config.schedule
         name = "peak" if schedule.peak else "per_256"
         return f"schedule.{name}={getattr(schedule, name):g}"

@@ -1,4 +1,4 @@
-"""How long each part of a run may go without progress."""
+"""Time limits: how long each section of a run may take without progress."""
 
 import time
 from typing import Literal
@@ -11,10 +11,10 @@ _SETUP: frozenset[Section] = frozenset({"init", "compile"})
 
 
 class Limits:
-    """The section that a run is in, and since when it has not moved."""
+    """The present section of a run, and the time of its last progress."""
 
     def __init__(self, options: Health) -> None:
-        """Begins in ``init``."""
+        """Start in ``init``."""
         self._seconds: dict[Section, float] = {
             "init": options.init_limit_s,
             "compile": options.compile_limit_s,
@@ -24,21 +24,21 @@ class Limits:
         }
         self.section: Section = "init"
         self.setup = True
-        """Nothing has been trained yet that no checkpoint has."""
+        """Whether nothing has been trained yet that is not in a checkpoint."""
         self._moved = time.monotonic()
 
     def enter(self, section: Section) -> None:
-        """Be in ``section`` from now on."""
+        """Enter ``section``."""
         self.section = section
         self.setup &= section in _SETUP
         self.alive()
 
     def alive(self) -> None:
-        """Progress was made."""
+        """Note progress."""
         self._moved = time.monotonic()
 
     def overdue(self) -> str | None:
-        """What to say of a run that has not moved for too long."""
+        """Return the message for a section that exceeds its limit; None otherwise."""
         limit, since = self._seconds[self.section], time.monotonic() - self._moved
         if not limit or since <= limit:
             return None

@@ -1,8 +1,8 @@
-"""Signs of life of the processes of a run, apart from its collectives.
+"""Heartbeats of the processes of a run, independent of its collectives.
 
-A collective waits for ever for a process that is stuck, and says little about one that died. Here
-every process leaves a heartbeat and its last word in the key-value store of the process that
-coordinates them, and a thread of each looks for the last words of the others.
+A collective waits forever for a process that hangs, and says little about one that died. Here every
+process writes heartbeats and its last message to the key-value store of the coordinating process,
+and a thread of each process reads the last messages of the others.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ from typing import Any, Literal, Protocol
 Kind = Literal["preempted", "mistake", "failed", "hung", "dead"]
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
 _DONE = "done"
-_LAST_S = 0.3  # from saying that one is gone to being it
-_UNANSWERED_S = 2.0  # a request that waits longer is reason to look whether the coordinator lives
+_LAST_S = 0.3  # between the announcement that a process is gone and its end
+_UNANSWERED_S = 2.0  # after this wait for an answer, check whether the coordinator lives
 # Coordinators answer some thousand requests a second; this many processes may ask every second.
 _ASKING = 256
 
@@ -29,11 +29,11 @@ class Store(Protocol):
     """The part of JAX's distributed client that is used."""
 
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
-        """Stores a value."""
+        """Store a value."""
         ...
 
     def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
-        """All keys that begin so, with their values."""
+        """Return all keys that start with ``key``, with their values."""
         ...
 
 
@@ -42,9 +42,9 @@ class LastWord:
     """Why a process has ended.
 
     Attributes:
-        process: Its number.
-        kind: How.
-        message: What it said, or what was found.
+        process: Number of the process.
+        kind: How it ended.
+        message: Its error, or what another process observed.
         where: Its host and process id.
     """
 
@@ -55,7 +55,7 @@ class LastWord:
 
     def __str__(self) -> str:
         how = {
-            "preempted": "was told to stop",
+            "preempted": "was asked to stop",
             "mistake": "ended",
             "failed": "failed",
             "hung": "hangs",
@@ -66,7 +66,7 @@ class LastWord:
 
 
 class Peers:
-    """The other processes of a run, as far as they can be heard."""
+    """Watches the other processes of a run."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class Peers:
         timeout_s: float,
         coordinator: str | None = None,
     ) -> None:
-        """Begins to give signs of life and to listen.
+        """Start to send heartbeats and to listen.
 
         Args:
-            store: Shared by all.
-            process: Number of this one.
-            processes: How many there are.
-            timeout_s: A process without a sign of life for so long is dead. Process 0 decides that
-                by its own clock; the others find its own death themselves.
+            store: Key-value store that all processes share.
+            process: Number of this process.
+            processes: Number of processes.
+            timeout_s: A process without a heartbeat for this time is dead. Process 0 decides that
+                by its own clock; the others detect the death of process 0 themselves.
             coordinator: HOST:PORT at which process 0 answers; None: unknown.
         """
         self._store = store
@@ -91,7 +91,7 @@ class Peers:
         self._timeout_s = timeout_s
         self._coordinator = coordinator
         self._asked = float("inf")
-        """When the request that now waits for an answer was sent."""
+        """When the request was sent that now waits for an answer."""
         self._where = f"{platform.node()}, pid {os.getpid()}"
         self._every = min(max(1.0, processes / _ASKING), timeout_s / 6)
         self._seen: dict[int, tuple[str, float]] = {}
@@ -105,34 +105,34 @@ class Peers:
 
     @property
     def name(self) -> str:
-        """This process, for people."""
+        """This process, for messages."""
         return f"process {self._process} ({self._where})"
 
     @property
     def ended(self) -> LastWord | None:
-        """The first of the others that was found to have ended before its time."""
+        """The first other process that ended early; None if there is none."""
         if self._ended is None and time.monotonic() - self._asked > _UNANSWERED_S:
-            # A request to a coordinator that is gone may wait for ever instead of failing.
+            # A request to a coordinator that is gone may wait forever instead of failing.
             self._asked = time.monotonic()
             if self._coordinator is not None and _refuses(self._coordinator):
                 self._end(_lost("it does not answer"))
         return self._ended
 
     def wait(self, seconds: float) -> LastWord | None:
-        """`ended`, waited for."""
+        """Wait at most ``seconds`` for `ended`."""
         limit = time.monotonic() + seconds
         while self.ended is None and (left := limit - time.monotonic()) > 0:
             self._heard.wait(min(0.2, left))
         return self._ended
 
     def tell(self, kind: Kind, message: str) -> None:
-        """Leave a last word, by which the others end too."""
+        """Leave a last message; the other processes then end too."""
         self._word(LastWord(self._process, kind, message, self._where))
 
     def leave(self) -> None:
-        """Before this process ends early: process 0, which all talk to, lets the others go first.
+        """Prepare the early end of this process; process 0, the coordinator, leaves last.
 
-        At most so long that each has listened twice.
+        Process 0 waits at most until each process has read the store twice.
         """
         self._stopping.set()
         if self._coordinator_lost:
@@ -150,7 +150,7 @@ class Peers:
         time.sleep(_LAST_S)
 
     def close(self) -> None:
-        """The run is over: silence means nothing from now on."""
+        """End the heartbeats of a run that is over, so that silence is not taken for a death."""
         self._stopping.set()
         if self._coordinator_lost:
             return
@@ -182,7 +182,7 @@ class Peers:
         self._store.key_value_set(f"{_BEATS}{self._process}", value, allow_overwrite=True)
 
     def _look(self) -> None:
-        """Process 0: who has not given a sign of life for too long?"""
+        """Process 0: find processes whose heartbeat is overdue."""
         now = time.monotonic()
         for key, value in self._read(_BEATS):
             process = int(key.rpartition("/")[2])
@@ -192,7 +192,7 @@ class Peers:
                 self._seen[process] = value, now
             elif now - self._seen[process][1] > self._timeout_s:
                 where = value.rpartition(" ")[0]
-                message = f"no sign of life for {self._timeout_s:g} s"
+                message = f"no heartbeat for {self._timeout_s:g} s"
                 self._word(LastWord(process, "dead", message, where))
 
     def _hear(self) -> None:
@@ -211,7 +211,7 @@ class Peers:
 
     @property
     def _coordinator_lost(self) -> bool:
-        """Whether nobody answers requests any more."""
+        """Whether process 0 no longer answers requests."""
         return self._ended is not None and self._ended.process == 0 and self._ended.kind == "dead"
 
     def _read(self, prefix: str) -> list[tuple[str, str]]:
@@ -219,12 +219,12 @@ class Peers:
 
 
 def _lost(message: str) -> LastWord:
-    """The last word that process 0 could not leave."""
+    """Return the last message of a process 0 that is lost."""
     return LastWord(0, "dead", message, "coordinator")
 
 
 def _refuses(address: str) -> bool:
-    """Whether nothing listens at HOST:PORT; False where that is unknown, as on a slow network."""
+    """Return whether nothing listens at HOST:PORT; False if unknown, as on a slow network."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
@@ -236,10 +236,10 @@ def _refuses(address: str) -> bool:
 
 
 def peers_of(timeout_s: float) -> Peers | None:
-    """The other processes that this one has joined, through JAX; None if there are none.
+    """Return the other processes that JAX has joined; None if there are none.
 
     Args:
-        timeout_s: As of `Peers`.
+        timeout_s: See `Peers`.
     """
     joined = distributed_state()
     if joined.client is None or joined.num_processes == 1:
@@ -262,13 +262,13 @@ def distributed_state() -> Any:
 
 
 def _delay_abort() -> None:
-    """Let 6 s pass between a call of abort() and the end of this process.
+    """Delay the end of this process by 6 s after a call of abort().
 
-    JAX aborts a process whose coordinator is gone, from a thread of its own, and no callback of
-    Python can stop it. In these seconds the thread of `Peers` misses the coordinator too, and the
-    process ends with a message and an exit code like any other that lost a peer. The handler is
-    sleep() itself, which is safe in a signal handler and needs no interpreter; its argument is the
-    number of the signal. When it returns, abort() ends the process as ever.
+    JAX aborts a process whose coordinator is gone, from its own thread, and no Python callback can
+    stop it. During the delay the thread of `Peers` detects the loss too, and the process ends with
+    a message and an exit code, like any other that lost a peer. The handler is sleep() itself,
+    which is safe in a signal handler and needs no interpreter; its argument is the number of the
+    signal, 6. When it returns, abort() ends the process.
     """
     libc = ctypes.CDLL(None)
     libc.signal(int(signal.SIGABRT), ctypes.cast(libc.sleep, ctypes.c_void_p))

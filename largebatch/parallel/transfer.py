@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from largebatch import data
-from largebatch.fault_tolerance import Guard
+from largebatch.fault_tolerance import Watchdog
 from largebatch.parallel import from_local
 
 # Batches on the devices that no step has been given: one is being sent while another waits.
@@ -60,15 +60,15 @@ def on_devices(
     return data.ahead(sent(), AHEAD, patience)
 
 
-def patient(batches: Iterator[OnDevices | None], guard: Guard) -> Generator[OnDevices]:
-    """The batches alone. The guard is polled after each, and whenever one is waited for.
+def patient(batches: Iterator[OnDevices | None], watchdog: Watchdog) -> Generator[OnDevices]:
+    """The batches alone. The watchdog is polled after each, and whenever one is waited for.
 
     Raises:
       Interrupted: the run is to stop.
     """
     for batch in batches:
         if batch is not None:
-            guard.alive()  # to wait is no progress
-        guard.poll()
+            watchdog.alive()  # to wait is no progress
+        watchdog.poll()
         if batch is not None:
             yield batch

@@ -10,7 +10,7 @@ import numpy as np
 
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.errors import DataError
-from largebatch.fault_tolerance import IDLE, Guard, Interrupted
+from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
@@ -41,7 +41,7 @@ def is_far_above(validation_loss: float, training_loss: float) -> bool:
 
 
 def with_final_statistics(
-    stage: StageRun, state: TrainState, position: int, guard: Guard = IDLE
+    stage: StageRun, state: TrainState, position: int, watchdog: Watchdog = IDLE
 ) -> TrainState:
     """Return ``state`` with the BatchNorm statistics that its evaluation uses.
 
@@ -52,18 +52,18 @@ def with_final_statistics(
       stage: that trained it.
       state: trained up to sample ``position``; not donated.
       position: see ``state``.
-      guard: polled between microbatches.
+      watchdog: polled between microbatches.
 
     Raises:
       Interrupted: the run must stop.
     """
     if stage.plan.norm_statistics != "precise":
         return state
-    stats = precise_statistics(stage, state, position, guard)
+    stats = precise_statistics(stage, state, position, watchdog)
     return state._replace(stats=on_devices(stats, stage.programs.state.stats))
 
 
-def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
+def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> Result:
     """Evaluate ``state`` with its statistics (see `with_final_statistics`).
 
     Raises:
@@ -72,17 +72,17 @@ def evaluate(stage: StageRun, state: TrainState, guard: Guard = IDLE) -> Result:
     """
     start = time.perf_counter()
     pending = []
-    with contextlib.closing(stage.validation_batches(guard.patience)) as batches:
-        for batch in patient(batches, guard):
+    with contextlib.closing(stage.validation_batches(watchdog.patience)) as batches:
+        for batch in patient(batches, watchdog):
             pending.append(
                 evaluate_batch(
-                    stage.programs, state.params, state.stats, batch, bool(guard.requested)
+                    stage.programs, state.params, state.stats, batch, bool(watchdog.requested)
                 )
             )
             if len(pending) > 2:  # bounds the batches that wait on the device
                 pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
                 if stop is not None and stop > 0:  # the same number on all processes
-                    raise Interrupted(guard.requested or "another process was asked to stop")
+                    raise Interrupted(watchdog.requested or "another process was asked to stop")
     # Sums over the split in float64: counts stay exact however many images there are.
     counted = [sums for sums, _ in jax.device_get(pending)]
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
@@ -120,7 +120,7 @@ def evaluate_batch(
 
 
 def precise_statistics(
-    stage: StageRun, state: TrainState, position: int, guard: Guard = IDLE
+    stage: StageRun, state: TrainState, position: int, watchdog: Watchdog = IDLE
 ) -> PyTree:
     """Return statistics of the ``norm.precise_batches`` global batches that training consumed last.
 
@@ -136,9 +136,9 @@ def precise_statistics(
     start = max(0, position - wanted)
     total, count = None, 0
     with contextlib.closing(
-        stage.train_microbatches(start, start + wanted, guard.patience)
+        stage.train_microbatches(start, start + wanted, watchdog.patience)
     ) as microbatches:
-        for microbatch in patient(microbatches, guard):
+        for microbatch in patient(microbatches, watchdog):
             measured = jax.device_get(
                 stage.programs.measure_statistics(state.params, state.stats, microbatch.images)
             )

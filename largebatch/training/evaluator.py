@@ -2,7 +2,7 @@
 
 import time
 
-from largebatch.fault_tolerance import Guard
+from largebatch.fault_tolerance import Watchdog
 from largebatch.tracking import Target
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.journal import Journal
@@ -15,12 +15,12 @@ class Evaluator:
     """Evaluates states of a run and reports the results."""
 
     def __init__(
-        self, run: Run, journal: Journal, clock: Clock, target: Target, guard: Guard
+        self, run: Run, journal: Journal, clock: Clock, target: Target, watchdog: Watchdog
     ) -> None:
         self.result: Result | None = None
         """The newest result."""
         self._run, self._journal, self._clock = run, journal, clock
-        self._target, self._guard = target, guard
+        self._target, self._watchdog = target, watchdog
         self._seconds = 0.0
         self._has_warned = False
 
@@ -34,8 +34,8 @@ class Evaluator:
           Interrupted: the run must stop.
         """
         stage, position = self._run.stage_at(step), self._run.plan.position(step)
-        state = with_final_statistics(stage, stage.placed(state), position, self._guard)
-        self.result = evaluate(stage, state, self._guard)
+        state = with_final_statistics(stage, stage.placed(state), position, self._watchdog)
+        self.result = evaluate(stage, state, self._watchdog)
         return state
 
     def evaluate(self, step: int, state: TrainState) -> TrainState:

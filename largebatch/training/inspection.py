@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from largebatch.fault_tolerance import Guard
+from largebatch.fault_tolerance import Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training.journal import Journal
@@ -18,9 +18,11 @@ from largebatch.training.timing import Clock
 class Inspection:
     """Runs the checks of one run attempt; warns and logs what they find."""
 
-    def __init__(self, run: Run, journal: Journal, clock: Clock, first: int, guard: Guard) -> None:
+    def __init__(
+        self, run: Run, journal: Journal, clock: Clock, first: int, watchdog: Watchdog
+    ) -> None:
         """Start after ``first`` steps; each process must call this."""
-        self._guard = guard
+        self._watchdog = watchdog
         self._run, self._journal, self._clock = run, journal, clock
         self._names = host_names()
         self._since = (clock.now(), clock.wait_s, first)
@@ -77,7 +79,7 @@ class Inspection:
 
     def _reporting_progress(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
         for batch in batches:
-            self._guard.alive()
+            self._watchdog.alive()
             yield batch
 
     def _exchange(self, step: int) -> None:

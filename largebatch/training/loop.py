@@ -11,7 +11,7 @@ import jax
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.errors import HealthError
-from largebatch.fault_tolerance import IDLE, Guard, Interrupted
+from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices
@@ -38,7 +38,7 @@ class Loop:
         checkpoints: Checkpoints,
         progress: Progress,
         began: float,
-        guard: Guard = IDLE,
+        watchdog: Watchdog = IDLE,
         *,
         target: Target | None = None,
         profile: Path | None = None,
@@ -51,7 +51,7 @@ class Loop:
           checkpoints: of the run directory.
           progress: where training starts.
           began: the ``time.perf_counter()`` at which this attempt started.
-          guard: requests a stop.
+          watchdog: requests a stop.
           target: accuracy to reach.
           profile: output directory of the profiler for ``run.profile``; None: no tracing.
         """
@@ -63,7 +63,7 @@ class Loop:
         self.target = target or Target(0.0)
         self.step = progress.step
         """Steps known to be done."""
-        self._guard = guard
+        self._watchdog = watchdog
         self._profiler = Profiler(
             run.plan.profile_steps if profile else None,
             profile or Path(),
@@ -78,8 +78,8 @@ class Loop:
         self._stop_reason = ""
         """Why the processes stop after the present step, once they have agreed to."""
         self._journal = Journal(run, tracker, self.clock, progress.step)
-        self._evaluator = Evaluator(run, self._journal, self.clock, self.target, guard)
-        self._inspection = Inspection(run, self._journal, self.clock, progress.step, guard)
+        self._evaluator = Evaluator(run, self._journal, self.clock, self.target, watchdog)
+        self._inspection = Inspection(run, self._journal, self.clock, progress.step, watchdog)
         self._health = Health(
             run.plan,
             skips=progress.skips,
@@ -110,7 +110,7 @@ class Loop:
         if last > first:
             self._journal.event("train_stop", last)
         if self.result is None:
-            with self._guard.section("evaluation"):
+            with self._watchdog.section("evaluation"):
                 state = self._evaluator.compute(last, state)
         return state
 
@@ -118,15 +118,15 @@ class Loop:
         """Train the steps after ``first`` up to ``last``, all of one stage."""
         plan = self.run.plan
         batches = stage.train_microbatches(
-            plan.position(first), plan.position(last), self._guard.patience
+            plan.position(first), plan.position(last), self._watchdog.patience
         )
         with (
             contextlib.closing(batches),
             contextlib.closing(self._profiler),
-            self._guard.section("step"),
+            self._watchdog.section("step"),
         ):
             self.clock.start()
-            feed = self.clock.timed(batches, self._guard)
+            feed = self.clock.timed(batches, self._watchdog)
             for step in range(first + 1, last + 1):
                 state, metrics = self._dispatch(stage, step, state, feed, is_last=step == last)
                 # Waits for the previous step while this one computes.
@@ -212,7 +212,7 @@ class Loop:
         self._profiler.before(step, state)
         times = self._inspection.measured
         try:
-            state, metrics = run_step(stage.programs, state, feed, rates, self._guard, times)
+            state, metrics = run_step(stage.programs, state, feed, rates, self._watchdog, times)
         except Interrupted:  # the state is unchanged
             self.clock.pause()
             if self._examine_pending().action != "rollback":  # else the newest checkpoint stays
@@ -281,9 +281,9 @@ class Loop:
 
     def _judge(self, step: int, metrics: Metrics) -> Verdict:
         """Check loss and gradient norm of a step; all processes reach the same verdict."""
-        self._guard.alive()
+        self._watchdog.alive()
         if metrics.stop is not None and metrics.stop > 0:
-            self._stop_reason = self._guard.requested or "another process was asked to stop"
+            self._stop_reason = self._watchdog.requested or "another process was asked to stop"
         try:
             verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
         except HealthError as error:
@@ -320,7 +320,7 @@ class Loop:
         """
         stage, programs = self.run.stage_at(step), self.run.first_stage.programs
         self.clock.pause()
-        with self._guard.section("checkpoint"):
+        with self._watchdog.section("checkpoint"):
             found = self.checkpoints.newest(
                 self.run.plan, self.run.checkpoint_shapes, until=verdict.good_step
             )
@@ -345,7 +345,7 @@ class Loop:
 
     def _save(self, step: int, state: TrainState, progress: Progress) -> None:
         since = time.perf_counter()
-        with self._guard.section("checkpoint"):
+        with self._watchdog.section("checkpoint"):
             self.tracker.flush()  # the log is never behind a checkpoint
             stored = self.run.first_stage.programs.steps.to_checkpoint(state)
             # The checkpoint said that its evaluation was due; now it is done.
@@ -369,7 +369,7 @@ class Loop:
           Interrupted: the run must stop; the state is saved, and the evaluation is due.
         """
         try:
-            with self._guard.section("evaluation"):
+            with self._watchdog.section("evaluation"):
                 final = self._evaluator.evaluate(step, state)
         except Interrupted:
             numbers = {key: float(getattr(metrics, key)) for key in MEASURED}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from largebatch import parallel
-from largebatch.fault_tolerance import IDLE, Guard
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
@@ -199,7 +199,7 @@ def run_step(
     state: TrainState,
     feed: Iterator[OnDevices],
     rates: Rates,
-    guard: Guard = IDLE,
+    watchdog: Watchdog = IDLE,
     times: HostTimes | None = None,
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; return before the last of them is computed.
@@ -214,7 +214,7 @@ def run_step(
       state: before the step; its buffers are donated.
       feed: microbatches, at the first one of the step.
       rates: learning rate and the other rates of the step.
-      guard: polled between microbatches.
+      watchdog: polled between microbatches.
       times: receives the seconds that this process computes before it needs the network. The step
         then starts only when the previous one has ended.
 
@@ -236,8 +236,8 @@ def run_step(
         waited += time.perf_counter() - since
         # One microbatch at a time is computed, or queued images would fill the device.
         jax.block_until_ready(carry)
-        guard.alive()
-        guard.poll()
+        watchdog.alive()
+        watchdog.poll()
         if left and not deadline.leaves_out():
             carry = programs.accumulate(state.params, state.stats, carry, images, labels)
     if times is not None and steps.computes_alone:
@@ -245,7 +245,7 @@ def run_step(
     elif times is not None:
         times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
     rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
-    row = [guard.requested is not None, deadline.left_out]
+    row = [watchdog.requested is not None, deadline.left_out]
     flags = control_flags(steps, row) if steps.has_control_flags else None
     return programs.finish(state, carry, images, labels, rates, flags)
 

@@ -14,7 +14,7 @@ from largebatch import data, parallel
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.errors import CheckpointError
-from largebatch.fault_tolerance import IDLE, Guard
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import on_devices
@@ -87,13 +87,15 @@ def _made_up(
     return images, np.zeros(stop - start, np.int32), crops
 
 
-def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | None" = None) -> None:
+def dry_run(
+    run: Run, workdir: Path, watchdog: Watchdog = IDLE, weights: "Weights | None" = None
+) -> None:
     """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
 
     Args:
       run: ready to start.
       workdir: of the run; what is written there is removed.
-      guard: bounds the time of each part.
+      watchdog: bounds the time of each part.
       weights: those of ``model.init_from``, if they have been read already.
 
     Raises:
@@ -103,33 +105,33 @@ def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | No
     with directory.leaving_nothing_empty(place):
         try:
             if jax.process_index() == 0:
-                guard.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
+                watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
             processes.first_process_does(lambda: directory.prepare(place, anew=False))
-            _rehearse(run, place, guard, weights)
+            _rehearse(run, place, watchdog, weights)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") -> None:
+def _rehearse(run: Run, place: Path, watchdog: Watchdog, weights: "Weights | None") -> None:
     plan, console = run.plan, run.console
     run.warn_of_unreadable()
     with (
-        guard.section("compile"),
+        watchdog.section("compile"),
         console.compiling("initialisation, train step and evaluation"),
     ):
         run.prepare()
         state = initial_state(run, weights)
     eta, evaluations = run.compile_s, 0
     for stage in run.stages:
-        with guard.section("step"):
-            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), guard)
+        with watchdog.section("step"):
+            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), watchdog)
         steps = range(stage.plan.first_step + 1, stage.plan.last_step + 1)
         count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
         eta += len(steps) * step_s + count * evaluation_s
         evaluations += count
 
-    with guard.section("checkpoint"):
+    with watchdog.section("checkpoint"):
         saved_s = _save_and_restore(run, state, place)
     console.closing(
         [
@@ -143,7 +145,7 @@ def _rehearse(run: Run, place: Path, guard: Guard, weights: "Weights | None") ->
 
 
 def _rehearse_stage(
-    run: Run, stage: StageRun, state: TrainState, guard: Guard
+    run: Run, stage: StageRun, state: TrainState, watchdog: Watchdog
 ) -> tuple[TrainState, float, float]:
     """Run the first steps of a stage and evaluate one batch.
 
@@ -157,7 +159,7 @@ def _rehearse_stage(
     with contextlib.closing(stage.train_microbatches(begin, stop)) as feed:
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start = time.perf_counter()
-            state, metrics = run_step(programs, state, feed, run.plan.rates(step), guard)
+            state, metrics = run_step(programs, state, feed, run.plan.rates(step), watchdog)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(
@@ -168,7 +170,7 @@ def _rehearse_stage(
             images = next(feed).images
             jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
 
-    guard.alive()
+    watchdog.alive()
     start = time.perf_counter()
     with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)

@@ -20,7 +20,7 @@ from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.errors import ConfigError
-from largebatch.fault_tolerance import IDLE, Guard, Interrupted
+from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
@@ -46,7 +46,7 @@ def run(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
-    guard: Guard = IDLE,
+    watchdog: Watchdog = IDLE,
 ) -> tracking.Summary | None:
     """Train, evaluate or rehearse a run.
 
@@ -55,7 +55,7 @@ def run(
       request: what to do, and where.
       hosts: how the processes found each other, for the printed table.
       devices: None for all devices of all processes.
-      guard: requests a stop, and ends the process where it cannot stop by itself.
+      watchdog: requests a stop, and ends the process where it cannot stop by itself.
 
     Returns:
       The summary; None for a dry run.
@@ -72,12 +72,12 @@ def run(
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
         full_disk_explained(request.workdir),
-        run_directory.held(request.workdir, guard, console.note, began)
+        run_directory.held(request.workdir, watchdog, console.note, began)
         if needs_lock
         else contextlib.nullcontext(),
         contextlib.ExitStack() as closing,
     ):
-        with guard.section("compile"):  # a dataset may take long to open
+        with watchdog.section("compile"):  # a dataset may take long to open
             opened = open_run(config, console, devices)
         checkpoints, stored = None, None
         if not (request.dry_run or request.resume == "never"):
@@ -87,7 +87,7 @@ def run(
             stored = _newest(opened, request, checkpoints)
             if not request.eval_only and (done := _complete(opened, request, stored)) is not None:
                 return done
-        with guard.section("compile"):  # the search for a microbatch compiles
+        with watchdog.section("compile"):  # the search for a microbatch compiles
             this_run = opened.build(evaluated_step=stored.step if request.eval_only else None)
         rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
@@ -99,13 +99,13 @@ def run(
             )
         with out_of_memory_explained(this_run):
             if request.dry_run:
-                dry_run(this_run, request.workdir, guard, weights)
+                dry_run(this_run, request.workdir, watchdog, weights)
                 return None
             if checkpoints is None:
                 checkpoints = _open_checkpoints(config, request, console)
                 closing.enter_context(contextlib.closing(checkpoints))
-            guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
-            session = _Session(this_run, request, checkpoints, stored, began, guard, weights)
+            watchdog.finally_do("checkpoint", lambda *_: checkpoints.linger())
+            session = _Session(this_run, request, checkpoints, stored, began, watchdog, weights)
             return session.evaluate() if request.eval_only else session.train()
 
 
@@ -205,7 +205,7 @@ class _Session:
         checkpoints: Checkpoints,
         stored: Stored | None,
         began: float,
-        guard: Guard,
+        watchdog: Watchdog,
         weights: "Weights | None",
     ) -> None:
         self.run = run
@@ -213,7 +213,7 @@ class _Session:
         self.checkpoints = checkpoints
         self.stored = stored
         self.began = began
-        self.guard = guard
+        self.watchdog = watchdog
         self.weights = weights
         self.console = run.console
         step = None if stored is None else stored.step
@@ -233,7 +233,7 @@ class _Session:
             processes.first_process_does(lambda: check_rules(plan))
         progress = self._stored_progress()
         with (
-            self.guard.section("compile"),
+            self.watchdog.section("compile"),
             self.console.compiling("initialisation, train step and evaluation"),
         ):
             run.prepare()
@@ -250,17 +250,17 @@ class _Session:
                 self.checkpoints,
                 progress,
                 self.began,
-                self.guard,
+                self.watchdog,
                 target=written.target,
                 profile=request.workdir / "profile" if jax.process_index() == 0 else None,
             )
             if jax.process_index() == 0:
-                self.guard.finally_do(
+                self.watchdog.finally_do(
                     "summary", lambda status, _: loop.summary(status).write(request.workdir)
                 )
-            self.guard.keep_stacks(request.workdir)
+            self.watchdog.keep_stacks(request.workdir)
             try:
-                with self.guard.section("step"):
+                with self.watchdog.section("step"):
                     loop.train(state)
                 self._wait_for_checkpoint(loop)
                 status = "complete" if loop.step == plan.steps else "stopped"
@@ -297,7 +297,7 @@ class _Session:
     def _wait_for_checkpoint(self, loop: Loop) -> None:
         """Wait on every process until process 0 has written the newest checkpoint."""
         since = time.perf_counter()
-        with self.guard.section("checkpoint"):
+        with self.watchdog.section("checkpoint"):
             processes.first_process_does(self.checkpoints.wait)
         loop.clock.checkpoint_s += time.perf_counter() - since
 
@@ -305,14 +305,14 @@ class _Session:
         """Evaluate the newest checkpoint and write ``evaluation.json``."""
         progress = self._stored_progress()
         self.run.warn_of_unreadable()
-        with self.guard.section("compile"), self.console.compiling("evaluation"):
+        with self.watchdog.section("compile"), self.console.compiling("evaluation"):
             stage = self.run.stage_at(progress.step)
             for view in stage.validation_views:
                 stage.programs.evaluate(view.shape)
             state = stage.placed(self._state())
-        with self.guard.section("evaluation"):
-            state = with_final_statistics(stage, state, progress.samples, self.guard)
-            result = evaluate(stage, state, self.guard)
+        with self.watchdog.section("evaluation"):
+            state = with_final_statistics(stage, state, progress.samples, self.watchdog)
+            result = evaluate(stage, state, self.watchdog)
         summary = tracking.Summary(
             status="evaluated",
             top1=result.top1,

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from largebatch.errors import one_line
-from largebatch.fault_tolerance import IDLE, Guard
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.parallel.transfer import OnDevices, patient
 
 PyTree = Any
@@ -50,9 +50,11 @@ class Clock:
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self.train_s + running
 
-    def timed(self, feed: Iterator[OnDevices | None], guard: Guard = IDLE) -> Iterator[OnDevices]:
-        """Yield the microbatches and count the wait for each; poll the guard while waiting."""
-        microbatches = patient(feed, guard)
+    def timed(
+        self, feed: Iterator[OnDevices | None], watchdog: Watchdog = IDLE
+    ) -> Iterator[OnDevices]:
+        """Yield the microbatches and count the wait for each; poll the watchdog while waiting."""
+        microbatches = patient(feed, watchdog)
         while True:
             start = time.perf_counter()
             microbatch = next(microbatches, None)

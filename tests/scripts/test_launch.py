@@ -170,7 +170,7 @@ def test_slurm_asks_for_what_the_code_expects():
     assert "requeue" in asked
     name, _, seconds = asked["signal"].partition("@")
     assert name == "B:USR1"
-    # The signal of SLURM comes before the guard's own stop, and both before the end.
+    # The signal of SLURM comes before the watchdog's own stop, and both before the end.
     assert int(seconds) > Config().health.before_limit_s
 
 

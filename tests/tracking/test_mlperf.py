@@ -16,7 +16,7 @@ from mlperf_logging import rcp_checker
 from largebatch.config import Facts, default_config, freeze, load, resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
-from largebatch.fault_tolerance import Guard, exit_code
+from largebatch.fault_tolerance import Watchdog, exit_code
 from largebatch.tracking import MlperfTracker, compliance
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import RULESET
@@ -273,11 +273,11 @@ def test_a_clocked_run_is_not_resumed(digits):
 
 
 def test_a_clocked_run_that_is_stopped_says_how_to_start_again(digits, tmp_path, capsys):
-    guard = Guard()
-    guard._reason = "SIGTERM"
+    watchdog = Watchdog()
+    watchdog._reason = "SIGTERM"
     request = session.Request(recipe=tmp_path, workdir=tmp_path / "run")
     code = exit_code(
-        lambda: session.run(DIGITS, request, devices=jax.devices()[:1], guard=guard) and None
+        lambda: session.run(DIGITS, request, devices=jax.devices()[:1], watchdog=watchdog) and None
     )
     assert code == 75
     assert "--resume=never" in capsys.readouterr().err.splitlines()[-1]

@@ -10,7 +10,7 @@ import time
 import jax
 import pytest
 
-from largebatch.fault_tolerance import Guard, Interrupted
+from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
 from largebatch.training.session import Request
@@ -34,11 +34,11 @@ def _compilation_cache(tmp_path_factory):
     jax.config.update("jax_compilation_cache_dir", None)
 
 
-def train(workdir, guard=None):
+def train(workdir, watchdog=None):
     request = Request(recipe=workdir, workdir=workdir)
-    watching = Guard().watching() if guard is None else contextlib.nullcontext(guard)
+    watching = Watchdog().watching() if watchdog is None else contextlib.nullcontext(watchdog)
     with watching as watched:
-        return session.run(CONFIG, request, devices=jax.devices()[:2], guard=watched)
+        return session.run(CONFIG, request, devices=jax.devices()[:2], watchdog=watched)
 
 
 def interrupted(workdir):
@@ -61,7 +61,7 @@ def digests(workdir):
 
 
 def tell_to_stop():
-    """A signal, as a cluster sends it; returns when the guard's thread has seen it."""
+    """A signal, as a cluster sends it; returns when the watchdog's thread has seen it."""
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.6)
 

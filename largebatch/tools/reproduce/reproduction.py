@@ -17,7 +17,7 @@ from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
 from largebatch.errors import ConfigError, UserError, did_you_mean
-from largebatch.fault_tolerance import IDLE, Guard
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compiler, processes
 from largebatch.planning.prediction import Prediction, known_clusters
@@ -64,7 +64,7 @@ def reproduce(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
-    guard: Guard = IDLE,
+    watchdog: Watchdog = IDLE,
 ) -> Path:
     """Run all seeds and write the record.
 
@@ -74,7 +74,7 @@ def reproduce(
         published: the row that is repeated; None for a recipe of our own.
         hosts: how the processes found each other, for people.
         devices: None for all devices of all processes.
-        guard: of each run; a run that is stopped ends the reproduction.
+        watchdog: of each run; a run that is stopped ends the reproduction.
 
     Returns:
         The record's folder.
@@ -114,7 +114,9 @@ def reproduce(
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     with _compiling_once():
-        results = [_run(request, overrides, seed, folder, hosts, devices, guard) for seed in seeds]
+        results = [
+            _run(request, overrides, seed, folder, hosts, devices, watchdog) for seed in seeds
+        ]
     if jax.process_index() == 0:
         about = {
             "recipe": label(request.recipe),
@@ -215,14 +217,14 @@ def _run(
     folder: Path,
     hosts: str,
     devices: Sequence[jax.Device],
-    guard: Guard,
+    watchdog: Watchdog,
 ) -> SeedResult | None:
     """One seed, in a working directory of its own; None on processes other than 0."""
     workdir = request.runs_in / folder.name / f"seed_{seed}"
     chosen = (*overrides, ("run.seed", str(seed)))
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
     config = load(request.recipe, chosen)
-    summary = session.run(config, asked, hosts=hosts, devices=devices, guard=guard)
+    summary = session.run(config, asked, hosts=hosts, devices=devices, watchdog=watchdog)
     target = config.run.target
     return processes.first_process_does(
         lambda: _kept(workdir, folder, seed, summary, has_target=bool(target))

@@ -1,4 +1,4 @@
-"""The guard of a run: a thread that sees what the main thread cannot while it waits or compiles."""
+"""The watchdog of a run: a thread that acts while the main thread waits or compiles."""
 
 import contextlib
 import faulthandler
@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from largebatch.config.sections import Health
 from largebatch.errors import UserError, one_line
 from largebatch.fault_tolerance import exit_codes as codes
+from largebatch.fault_tolerance.exit_codes import Interrupted, PeerError, end_now, say
 from largebatch.fault_tolerance.limits import Limits, Section
 
 if TYPE_CHECKING:
@@ -32,31 +32,16 @@ _KINDS: Mapping[int, "Kind"] = {
     codes.HUNG: "hung",
 }
 _FOLLOWING: Mapping["Kind", int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
-_SHOW_CURSOR = "\x1b[?25h"
-RESUMES = "the same command resumes"
 
 
-class Interrupted(Exception):
-    """The run has been told to stop; raised where nothing is lost by it."""
+class Watchdog:
+    """Handles signals, time limits, hangs and the loss of other processes.
 
-    def __init__(self, reason: str, then: str = RESUMES) -> None:
-        """Raised for ``reason``; ``then`` says what to do next."""
-        super().__init__(reason)
-        self.then = then
+    A signal sets ``requested``. The run checks it where it can stop, saves and ends. The thread of
+    the watchdog ends the process if the run cannot check, because it compiles or waits, or if it
+    takes too long. A second signal ends the process at once.
 
-
-class PeerError(UserError):
-    """Another process of the run has ended."""
-
-
-class Guard:
-    """Signals, time limits, hangs and the death of other processes.
-
-    A signal only asks: ``requested`` says so, the run looks at it where it can stop, saves and
-    ends. Where it cannot look, since it compiles or waits, and where it takes too long, the guard's
-    thread ends the process. A second signal ends it at once.
-
-    Without ``watching`` a guard is idle: nothing is watched and nothing is ever requested.
+    Outside of ``watching`` a watchdog is idle: it watches nothing and requests nothing.
     """
 
     def __init__(self, options: Health | None = None) -> None:
@@ -69,38 +54,37 @@ class Guard:
         self._signalled = self._until = float("inf")
         self._ending = threading.Lock()
         self._handled = False
-        """The main thread has met an error and will say what there is to say."""
+        """The main thread has caught an error and will report it."""
         self._watches = False
 
     @property
     def requested(self) -> str | None:
-        """Why the run is to stop, or None."""
+        """Why the run must stop; None if it need not."""
         return self._reason
 
     def poll(self) -> None:
-        """Stop here if the run is to stop.
+        """Stop here if a stop is requested and this is the only process.
 
-        For one process: several must agree on where, which they do by what they tell each other
-        with every step.
+        Several processes agree on the step at which they stop by the control flags of each step.
 
         Raises:
-          Interrupted: it is.
+          Interrupted: a stop is requested.
         """
         if self._reason and self._peers is None:
             raise Interrupted(self._reason)
 
     def alive(self) -> None:
-        """Progress was made in the present section."""
+        """Note that the present section has made progress."""
         self._limits.alive()
 
     @property
     def patience(self) -> float | None:
-        """Seconds that a wait for data may last before `poll` is called."""
+        """Seconds that a wait for data may last between calls of `poll`; None: any time."""
         return _TICK_S if self._watches else None
 
     @contextlib.contextmanager
     def section(self, name: Section) -> Iterator[None]:
-        """The body is this part of the run, with its own limit."""
+        """Apply the time limit of a part of the run to the body of ``with``."""
         before = self._limits.section
         self._limits.enter(name)
         try:
@@ -109,31 +93,31 @@ class Guard:
             self._limits.enter(before)
 
     def join(self, peers: "Peers | None") -> None:
-        """Listen to the other processes from now on."""
+        """Watch the other processes from now on."""
         self._peers = peers
 
     def finally_do(self, name: str, action: Callable[["Status", str], None]) -> None:
-        """What is to be done if the process ends without the main thread; the newest name first.
+        """Register an action for the case that this thread ends the process; the newest runs first.
 
         Args:
-          name: another action of this name is forgotten.
+          name: replaces an earlier action of this name.
           action: called with the status of the summary and the reason.
         """
         if self._watches:
             self._finals[name] = action
 
     def keep_stacks(self, folder: Path) -> None:
-        """Where the stacks of a run that hangs are written, beside standard error."""
+        """Write the stacks of a run that hangs to this folder too, not only to standard error."""
         self._stacks = folder
 
     def end(self, reason: str) -> None:
-        """End the run at once, from whatever thread: to go on would do harm."""
-        self._finals.pop("summary", None)  # the directory may be another run's by now
+        """End the run at once, from any thread, because continuing would do harm."""
+        self._finals.pop("summary", None)  # the directory may belong to another run now
         self._end(codes.MISTAKE, reason)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Self]:
-        """Take over the signals, and watch; from the main thread."""
+        """Handle signals and watch, while the body of ``with`` runs in the main thread."""
         reading, writing = socket.socketpair()
         writing.setblocking(False)
         # Python's handlers run when the main thread is back from C; the byte is written at once.
@@ -141,12 +125,12 @@ class Guard:
         handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
         stopping = threading.Event()
         thread = threading.Thread(
-            target=self._watch, args=(reading, stopping), name="largebatch-guard", daemon=True
+            target=self._watch, args=(reading, stopping), name="largebatch-watchdog", daemon=True
         )
         thread.start()
         self._watches = True
         try:
-            with self._peers_told():
+            with self._reporting_to_peers():
                 yield self
         finally:
             self._watches = False
@@ -159,8 +143,8 @@ class Guard:
             writing.close()
 
     @contextlib.contextmanager
-    def _peers_told(self) -> Iterator[None]:
-        """Tell the others how this process ends; a failure that was theirs is said to be so."""
+    def _reporting_to_peers(self) -> Iterator[None]:
+        """Report how this process ends to the others; name the process that failed first."""
         try:
             yield
         except BaseException as error:
@@ -170,9 +154,9 @@ class Guard:
             if isinstance(error, Interrupted):
                 self._leave_peers()
                 raise
-            # A collective fails as soon as the process at its other end is gone; who that was is
-            # known after it has been missed for a while.
-            # Runtime errors, but a ValueError from a collective of the host: told by its status.
+            # A collective fails as soon as another process is gone; which one is known after its
+            # timeout. These are runtime errors; a collective of the host raises a ValueError whose
+            # message starts with the status.
             import jax  # nothing else here needs it
 
             theirs = isinstance(error, jax.errors.JaxRuntimeError) or (
@@ -186,7 +170,7 @@ class Guard:
             self._leave_peers()
             if word is None:
                 raise
-            raise PeerError(f"{word}; {RESUMES}") from error
+            raise PeerError(f"{word}; {codes.RESUMES}") from error
         finally:
             if self._peers is not None:
                 with contextlib.suppress(Exception):  # process 0 may be gone already
@@ -204,7 +188,7 @@ class Guard:
                 if number not in _SIGNALS:
                     continue
                 if time.monotonic() - self._signalled > _ONE_SIGNAL_S:
-                    _at_once(128 + number)
+                    end_now(128 + number)
                 if self._signalled == float("inf"):
                     self._request(signal.Signals(number))
             if self._reason is None and job_end - time.time() < self._options.before_limit_s:
@@ -225,56 +209,56 @@ class Guard:
         self._until = min(self._until, time.monotonic() + seconds)
         self._reason = reason
         if not self._limits.setup:
-            _say(f"{reason}: the run saves and stops; a second signal stops it at once")
+            say(f"{reason}: the run saves and stops; a second signal stops it at once")
 
     def _judge(self) -> None:
-        """End the process if nobody else will."""
+        """End the process if the main thread cannot."""
         word = self._peers and self._peers.ended
         if word and not self._handled:
             if word.kind == "hung":
                 self._dump()
             code = _FOLLOWING.get(word.kind, codes.PEER)
-            self._end(code, str(word), told=True)
+            self._end(code, str(word), peers_know=True)
         if self._reason and self._limits.setup:
             self._end(codes.PREEMPTED, f"{self._reason}, with nothing to save yet")
         if time.monotonic() > self._until:
             self._end(
                 codes.PREEMPTED,
-                f"{self._reason}, and the run could not save in time; the newest checkpoint stays",
+                f"{self._reason}; the run could not save in time, the newest checkpoint remains",
             )
         overdue = self._limits.overdue()
         if overdue:
             self._dump()
             self._end(codes.HUNG, f"{self._peers.name}: {overdue}" if self._peers else overdue)
 
-    def _end(self, code: int, reason: str, *, told: bool = False) -> NoReturn:
-        """End the process from this thread; the main thread may be anywhere."""
-        self._ending.acquire()  # never released: one end is enough
-        _say(f"error: {reason}" if code == codes.MISTAKE else f"{reason}; {RESUMES}")
+    def _end(self, code: int, reason: str, *, peers_know: bool = False) -> NoReturn:
+        """End the process from this thread, whatever the main thread does."""
+        self._ending.acquire()  # never released: the process ends once
+        say(f"error: {reason}" if code == codes.MISTAKE else f"{reason}; {codes.RESUMES}")
         status: Status = "preempted" if code == codes.PREEMPTED else "failed"
         for action in reversed(self._finals.values()):
-            with contextlib.suppress(Exception):  # the end must come
+            with contextlib.suppress(Exception):  # the process must end
                 action(status, reason)
         if self._peers is not None:
             with contextlib.suppress(Exception):
-                if not told:
+                if not peers_know:
                     self._peers.tell(_KINDS[code], reason)
                 self._peers.leave()
-        _at_once(code)
+        end_now(code)
 
     def _dump(self) -> None:
-        """Stacks of every thread, to standard error and to a file."""
+        """Write the stacks of all threads to standard error and to a file."""
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         if self._stacks is not None:
             with contextlib.suppress(OSError):
                 path = self._stacks / f"stacks_{os.getpid()}.txt"
                 with path.open("w") as stream:
                     faulthandler.dump_traceback(stream, all_threads=True)
-                _say(f"stacks of all threads: {path}")
+                say(f"stacks of all threads: {path}")
 
 
 def _received(signals: socket.socket) -> bytes:
-    """Numbers of the signals since the last call, waited for a moment."""
+    """Return the numbers of the signals since the last call; wait a moment for one."""
     try:
         return signals.recv(64)
     except TimeoutError:
@@ -282,58 +266,11 @@ def _received(signals: socket.socket) -> bytes:
 
 
 def _job_end(environ: Mapping[str, str]) -> float:
-    """When SLURM will end this job, in seconds since 1970; never without SLURM."""
+    """Return the time at which SLURM ends this job, in seconds since 1970; infinity without it."""
     text = environ.get("SLURM_JOB_END_TIME", "")
     end = float(text) if text.isdigit() else float("inf")
-    return end if end > time.time() else float("inf")  # extended since, or another job's
+    return end if end > time.time() else float("inf")  # a past end is that of another job
 
 
-def _at_once(code: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            if stream.isatty():
-                stream.write(_SHOW_CURSOR)  # a live display may have hidden it
-            stream.flush()
-    os._exit(code)
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(Exception):
-        print(text, file=sys.stderr, flush=True)
-
-
-def exit_code(run: Callable[[], int | None]) -> int:
-    """Run; how it failed, if it did, is said on standard error.
-
-    Args:
-      run: what the process does; it may return an exit code of its own.
-
-    Returns:
-      The code that the process is to end with.
-    """
-    try:
-        return run() or 0
-    except Interrupted as reason:
-        _say(f"stopped ({reason}); {reason.then}")
-        return codes.PREEMPTED
-    except KeyboardInterrupt:  # of a command without a guard
-        _say("interrupted")
-        return codes.INTERRUPTED
-    except UserError as error:
-        _say(f"error: {error}")
-        return codes.PEER if isinstance(error, PeerError) else codes.MISTAKE
-    except Exception:  # one of several must not wait for the others while it ends
-        traceback.print_exc()
-        return codes.FAILED
-
-
-def leave(code: int) -> NoReturn:
-    """End this process; one of several that fails does not wait for the others, who never come."""
-    jax = sys.modules.get("jax")  # absent where the command line was already refused
-    if code and jax is not None and jax.distributed.is_initialized():
-        _at_once(code)
-    sys.exit(code)
-
-
-IDLE = Guard()
-"""Watches nothing."""
+IDLE = Watchdog()
+"""A watchdog that watches nothing."""

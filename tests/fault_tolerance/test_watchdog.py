@@ -1,4 +1,4 @@
-"""The guard in processes of its own: it ends them."""
+"""The watchdog in processes of its own: it ends them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from largebatch.config.sections import Health
-from largebatch.fault_tolerance import Guard, Interrupted
+from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.fault_tolerance.limits import Limits
 from largebatch.parallel.transfer import patient
 
@@ -22,7 +22,7 @@ CHILD = """
 import ctypes, json, os, sys, time
 from pathlib import Path
 from largebatch.config.sections import Health
-from largebatch.fault_tolerance import Guard, Interrupted
+from largebatch.fault_tolerance import Watchdog, Interrupted
 
 def blocked_in_c():  # as in a compiler: Python's own handlers cannot run
     while True:  # a signal cuts it short
@@ -31,17 +31,17 @@ def blocked_in_c():  # as in a compiler: Python's own handlers cannot run
 def write(status, reason):
     Path("end.json").write_text(json.dumps([status, reason]))
 
-with Guard(Health(**json.loads(sys.argv[1]))).watching() as guard:
-    guard.finally_do("first", lambda *_: Path("last").touch())
-    guard.finally_do("summary", write)
-    guard.keep_stacks(Path("."))
+with Watchdog(Health(**json.loads(sys.argv[1]))).watching() as watchdog:
+    watchdog.finally_do("first", lambda *_: Path("last").touch())
+    watchdog.finally_do("summary", write)
+    watchdog.keep_stacks(Path("."))
     def ready():
         print("ready", flush=True)
 """
 
 
 def start(body, where, environment=(), **options):
-    """Run lines within the guard's body until they print that they are ready."""
+    """Run lines within the watchdog's body until they print that they are ready."""
     script = CHILD + textwrap.indent(textwrap.dedent(body), "    ")
     process = subprocess.Popen(
         [sys.executable, "-c", script, json.dumps(options)],
@@ -62,7 +62,7 @@ def ended(process, within=20):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_while_compiling_ends_at_once(tmp_path, number):
-    process = start("with guard.section('compile'): ready(); blocked_in_c()", tmp_path)
+    process = start("with watchdog.section('compile'): ready(); blocked_in_c()", tmp_path)
     process.send_signal(number)
     code, errors = ended(process)
     assert code == 75
@@ -73,7 +73,7 @@ def test_a_signal_while_compiling_ends_at_once(tmp_path, number):
 
 
 def test_a_signal_in_a_step_only_asks_and_a_second_ends_at_once(tmp_path):
-    process = start("with guard.section('step'): ready(); blocked_in_c()", tmp_path)
+    process = start("with watchdog.section('step'): ready(); blocked_in_c()", tmp_path)
     process.send_signal(signal.SIGTERM)
     time.sleep(1.5)
     assert process.poll() is None
@@ -85,7 +85,7 @@ def test_a_signal_in_a_step_only_asks_and_a_second_ends_at_once(tmp_path):
 
 
 def test_who_does_not_save_within_the_grace_is_ended(tmp_path):
-    body = "with guard.section('step'): ready(); blocked_in_c()"
+    body = "with watchdog.section('step'): ready(); blocked_in_c()"
     process = start(body, tmp_path, grace_s=0.5)
     process.send_signal(signal.SIGTERM)
     code, errors = ended(process)
@@ -100,11 +100,11 @@ def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
     def waits_for_ever():
         threading.Event().wait()
     threading.Thread(target=waits_for_ever, daemon=True).start()
-    with guard.section('evaluation'):
+    with watchdog.section('evaluation'):
         ready()
         for _ in range(4):
             time.sleep(0.4)
-            guard.alive()  # 1.6 s in all, more than the limit
+            watchdog.alive()  # 1.6 s in all, more than the limit
         blocked_in_c()
     """
     code, errors = ended(start(body, tmp_path, evaluation_limit_s=1.0))
@@ -121,11 +121,11 @@ def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
 def test_the_end_of_a_slurm_job_is_a_signal(tmp_path):
     end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 100)}
     body = """
-    with guard.section('step'):
+    with watchdog.section('step'):
         ready()
         while True:
             time.sleep(0.1)
-            guard.poll()
+            watchdog.poll()
     """
     process = start(body, tmp_path, end, before_limit_s=95.0)
     code, errors = ended(process)
@@ -134,19 +134,19 @@ def test_the_end_of_a_slurm_job_is_a_signal(tmp_path):
 
 
 def test_only_one_process_may_stop_where_it_is():
-    guard = Guard()
-    guard.poll()
-    with guard.watching(), guard.section("step"):  # in setup it would end this very process
+    watchdog = Watchdog()
+    watchdog.poll()
+    with watchdog.watching(), watchdog.section("step"):  # in setup it would end this very process
         signal.raise_signal(signal.SIGTERM)
         limit = time.monotonic() + 10
-        while not guard.requested and time.monotonic() < limit:
+        while not watchdog.requested and time.monotonic() < limit:
             time.sleep(0.05)
-        assert guard.requested == "SIGTERM"
+        assert watchdog.requested == "SIGTERM"
         with pytest.raises(Interrupted, match="SIGTERM"):
-            guard.poll()
-        guard.join(object())
-        guard.poll()  # several stop together
-        guard.join(None)
+            watchdog.poll()
+        watchdog.join(object())
+        watchdog.poll()  # several stop together
+        watchdog.join(None)
 
 
 def test_limits_count_from_the_last_progress(monkeypatch):
@@ -172,7 +172,7 @@ def test_limits_count_from_the_last_progress(monkeypatch):
 
 
 def test_to_wait_for_data_is_no_progress():
-    class Counting(Guard):
+    class Counting(Watchdog):
         lived = polled = 0
 
         def alive(self):
@@ -181,6 +181,6 @@ def test_to_wait_for_data_is_no_progress():
         def poll(self):
             self.polled += 1
 
-    guard = Counting()
-    assert list(patient(iter([None, None, "a", None, "b"]), guard)) == ["a", "b"]
-    assert (guard.lived, guard.polled) == (2, 5)
+    watchdog = Counting()
+    assert list(patient(iter([None, None, "a", None, "b"]), watchdog)) == ["a", "b"]
+    assert (watchdog.lived, watchdog.polled) == (2, 5)
