@@ -132,12 +132,7 @@ def _start(flags: argparse.Namespace) -> None:
 def _profile(flags: argparse.Namespace) -> list[Result]:
     found, times = backward.profile(backward.plan_of(flags, 1), flags.profile_cuts, flags.repeats)
     found.save(flags.profile_out)
-    stages: dict[str, float] = {}
-    for path, seconds in found.seconds.items():
-        stage = "/".join(path.split("/")[: 2 if path.startswith("stages/") else 1])
-        stages[stage] = stages.get(stage, 0) + 1e3 * seconds
-    each = ", ".join(f"{stage} {ms:.3g}" for stage, ms in stages.items())
-    note = f"{found.images} images, {found.dtype}, {found.hardware}; backward in ms: {each}"
+    note = f"{found.images} images, {found.dtype}, {found.hardware}"
     forward, both = (tuple(1e3 * s for s in times[i]) for i in (0, -1))
     return [
         Result("forward pass", "ms", forward),

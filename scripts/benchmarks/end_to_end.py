@@ -13,14 +13,11 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from benchmarks import step, step_work
 from benchmarks.competitor import Figures, compete
 from benchmarks.measure import RATE, Result, require_positive
-from benchmarks.step_work import IN_USE_GIB, PROGRAM_GIB, JaxStep, StepWork, cost
+from benchmarks.step_work import IN_USE_GIB, PROGRAM_GIB, StepWork, cost
 from largebatch.errors import ConfigError
-from largebatch.training.programs import run_step
 from largebatch.training.timing import Clock
 
 OVERRIDES = True
@@ -63,10 +60,7 @@ def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     clock = Clock()
     steps = min(_STEPS, 2**31 // batch - 1)
     feed = clock.timed(run.first_stage.train_microbatches(0, steps * batch))
-    one_step = JaxStep(
-        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
-        programs.init(np.int32(0)),
-    )
+    one_step = step_work.our_step(run, feed)
 
     def repeat() -> Figures:
         waited, start = clock.wait_s, time.perf_counter()

@@ -120,17 +120,14 @@ def run(flags: argparse.Namespace) -> list[Result]:
 
 
 def run_part(part: Part, record: Path, trace: Path, output: TextIO, limit_s: float) -> str:
-    """Run one part in a process of its own.
+    """Run one part in a process of its own; returns why it failed, empty if it did not.
 
     Args:
-        part: What to run.
+        part: Its command.
         record: File for its record.
         trace: Folder for its profiles.
-        output: Takes what it prints.
-        limit_s: After which it is ended.
-
-    Returns:
-        Why it failed; empty if it did not.
+        output: File for its output.
+        limit_s: Seconds after which it is ended.
     """
     record.unlink(missing_ok=True)
     command = [sys.executable, str(COMMAND), *shlex.split(part.words), "--json", str(record)]

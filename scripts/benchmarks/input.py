@@ -11,7 +11,7 @@ stopped while another one is measured. With --config it also reports what a reci
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from benchmarks.measure import PER_CPU, PER_HOST, RATE, Result, chosen, require_
 from benchmarks.peers import pipelines
 from largebatch.config import Config, durations, load
 from largebatch.data.open import open_source
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import ConfigError
 from largebatch.tools.doctor.need import (
     Need,
     advice,
@@ -31,7 +31,6 @@ from largebatch.tools.doctor.need import (
     hosts_needed,
     need_in_time,
     need_of_devices,
-    rate_with,
 )
 
 PEERS = {
@@ -98,10 +97,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
         results += throughput(work, race)
     if need:
         most = max(races)
-        rate, per_cpu = (median(races[most].column(unit)) for unit in (RATE, PER_CPU))
-        one_core = replace(base, cores=core_sets("1")[0])
-        instead = alternatives(one_core, flags.repeats, rate, 1e6 / per_cpu)
-        results += diagnosis(need, rate, most, instead)
+        results += diagnosis(need, median(races[most].column(RATE)), most)
     return results
 
 
@@ -180,49 +176,24 @@ def breakdown(place: str, per_image: Sequence[float], stages: Sequence[Figures])
     return [*results, Result(name, unit, tuple(beyond), goal=_OVERHEAD, note=note)]
 
 
-def alternatives(work: Workload, repeats: int, rate: float, total_us: float) -> dict[str, float]:
-    """Images/s that this host would give from other stores; none where there are no photographs.
-
-    Args:
-        work: On one core.
-        repeats: After one to warm up.
-        rate: Images/s as measured.
-        total_us: Processor time of an image as measured, µs.
-    """
-    try:
-        race = compete({"ours": (input_work.alternatives, work)}, repeats)
-    except Absent:
-        return {}
-    names = ("as stored", "re-encoded", "decoded")
-    as_stored, small, decoded = (median(race.column(name)) for name in names)
-    stored = rate_with(rate, total_us, total_us, decoded)
-    return {
-        "re-encoded to 256 px, quality 90": rate_with(rate, total_us, as_stored, small),
-        "decoded store of 256 px, crops on the device": stored,
-    }
-
-
-def diagnosis(need: Need, given: float, cores: int, instead: Mapping[str, float]) -> list[Result]:
-    """The figures, each against the need, and what to change.
+def diagnosis(need: Need, given: float, cores: int) -> list[Result]:
+    """The rate against the need, and what to change.
 
     Args:
         need: Of each host.
         given: Images/s that this host gives on all its cores.
         cores: Their number.
-        instead: Images/s that this host would give, by the name of the change.
     """
-    goal = need.images_per_s
-    note = f"{need.because}; {advice(need, given, cores, instead)}"
+    note = f"{need.because}; {advice(need, given, cores)}"
+    name, least = "doctor: this host, this data set", cores_needed(need, given, cores)
     results = [
-        Result("this host, this data set", PER_HOST, (given,), goal=goal, note=note),
-        *(Result(name, PER_HOST, (rate,), goal=goal) for name, rate in instead.items()),
+        Result(name, PER_HOST, (given,), goal=need.images_per_s, note=note),
+        Result("doctor: cores per host that would do", "cores", (least,), goal=cores),
     ]
-    least = cores_needed(need, given, cores)
-    results.append(Result("cores per host that would do", "cores", (least,), goal=cores))
     if need.divisible:
         least = hosts_needed(need, given)
-        results.append(Result("hosts that would do", "hosts", (least,), goal=need.hosts))
-    return [replace(result, name=f"doctor: {result.name}") for result in results]
+        results.append(Result("doctor: hosts that would do", "hosts", (least,), goal=need.hosts))
+    return results
 
 
 def need_of(flags: argparse.Namespace) -> Need:
@@ -230,7 +201,7 @@ def need_of(flags: argparse.Namespace) -> Need:
 
     Raises:
         ConfigError: Neither a time nor a device's rate is given, or both, or one is not positive.
-        DataError: The number of examples is not given and the recipe's source cannot be opened.
+        DataError: --examples is not given and the recipe's source cannot be opened.
     """
     device = (flags.device_images_per_s, flags.devices_per_host)
     for name in ("target_s", "device_images_per_s", "devices_per_host", "examples"):
@@ -244,7 +215,7 @@ def need_of(flags: argparse.Namespace) -> Need:
     if flags.target_s is None:
         return need_of_devices(*device, flags.hosts)
     config = load(flags.config)
-    samples = training_samples(config, flags.examples or training_examples(config))
+    samples = training_samples(config, flags.examples or len(open_source(config, "train")))
     return need_in_time(samples, flags.target_s, flags.hosts)
 
 
@@ -256,11 +227,3 @@ def training_samples(config: Config, examples: int) -> int:
         config.schedule.length, "schedule.length", per_step=batch, per_epoch=epoch
     )
     return math.ceil(length / batch) * batch
-
-
-def training_examples(config: Config) -> int:
-    """Examples of the recipe's training split."""
-    try:
-        return len(open_source(config, "train"))
-    except DataError as error:
-        raise DataError(f"{error}; or give --examples") from error

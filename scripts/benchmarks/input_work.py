@@ -1,13 +1,10 @@
 """Input pipelines as competitors: the work that all are given, their clock, and our own."""
 
-import atexit
 import collections
 import os
 import resource
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +12,8 @@ import numpy as np
 
 from benchmarks.competitor import Absent, Figures, Work
 from benchmarks.measure import PER_CPU, RATE
-from benchmarks.photo_set import QUALITY, SIDE, reencoded
 from largebatch.data import (
     Augment,
-    Microbatch,
     Order,
     Source,
     SourceOptions,
@@ -26,8 +21,7 @@ from largebatch.data import (
     train_microbatches,
 )
 from largebatch.data.boxes import random_boxes
-from largebatch.data.decoded_store import write_index, write_shard
-from largebatch.data.images import Picture, decode, resize
+from largebatch.data.images import Picture
 from largebatch.data.openers import open_records
 from largebatch.data.reading import Reading
 from largebatch.data.records import Records
@@ -35,8 +29,6 @@ from largebatch.data.sources import StoredSource
 
 _FLIP = Augment(flip=True)
 _FOR_EVER = 1 << 20  # batches, far more than are ever read
-_SAMPLE = 128
-_FED = 10  # batches
 
 
 @dataclass(frozen=True)
@@ -150,29 +142,26 @@ def _other_cpu_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def microbatches(source: Source, work: Workload, *, count: int = _FOR_EVER) -> Iterator[Microbatch]:
-    """Shuffled, cropped and flipped microbatches of `work.batch`, as training reads them."""
+def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
+    """Our own pipeline, as training reads: shuffled, cropped and flipped."""
+    source = work.source()
     reading = Reading(
         threads=-(-work.threads // max(1, work.processes)),
         processes=work.processes,
         memory_bytes=work.memory_mib << 20,
     )
-    return train_microbatches(
+    batches = train_microbatches(
         source,
         Order(seed=work.seed, examples=len(source)),
         _FLIP,
         start=0,
-        stop=count * work.batch,
+        stop=_FOR_EVER * work.batch,
         microbatch=work.batch,
         rows=(0, work.batch),
         reading=reading,
         crops="device" if isinstance(source, StoredSource) else "host",
     )
-
-
-def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
-    """Our own input pipeline."""
-    return timed((len(batch.ids) for batch in microbatches(work.source(), work)), work), ""
+    return timed((len(batch.ids) for batch in batches), work), ""
 
 
 def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
@@ -196,11 +185,12 @@ def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
         yield "read"
         opened = [Picture(content) for content in contents]
         yield "header"
-        boxes = _boxes(opened, work, epochs, ids)
+        sizes = np.array([(image.height, image.width) for image in opened], np.int64)
+        boxes = random_boxes(sizes, seed=work.seed, epochs=epochs, ids=ids).tolist()
         yield "boxes"
         out = np.empty((batch, *shape, 3), np.uint8)
         for row, (image, box) in enumerate(zip(opened, boxes, strict=True)):
-            image.view(box, shape, work.options.resampling, out=out[row])
+            image.view(tuple(box), shape, work.options.resampling, out=out[row])
         yield "decode"
         _FLIP(out, seed=work.seed, epochs=epochs, ids=ids)
         yield "flip"
@@ -218,68 +208,3 @@ def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
         return dict(spent)
 
     return repeat, ""
-
-
-def _boxes(
-    opened: Sequence[Picture], work: Workload, epochs: np.ndarray, ids: np.ndarray
-) -> list[tuple[int, int, int, int]]:
-    sizes = np.array([(image.height, image.width) for image in opened], np.int64)
-    found = random_boxes(sizes, seed=work.seed, epochs=epochs, ids=ids)
-    return [tuple(box) for box in found.tolist()]
-
-
-def alternatives(work: Workload) -> tuple[Callable[[], Figures], str]:
-    """A sample of the set as it is, re-encoded, and as a decoded store; µs of processor time each.
-
-    The decoded store is fed as in training: its reading is so cheap that the rest of the path is
-    what counts.
-    """
-    source = work.source()
-    sample = min(_SAMPLE, len(source))
-    order = Order(seed=work.seed, examples=len(source))
-    ids = order.ids(np.arange(sample, dtype=np.int64))
-    contents, _ = work.records().read(ids)
-    small = [reencoded(content, SIDE, QUALITY) for content in contents]
-    shape = source.image_shape[:2]
-    folder = tempfile.mkdtemp(prefix="largebatch-benchmark-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_store(Path(folder), contents)
-    stored = open_source(f"decoded:{folder}", "train", work.options)
-
-    def views(encoded: Sequence[bytes]) -> None:
-        opened = [Picture(content) for content in encoded]
-        boxes = _boxes(opened, work, np.zeros(sample, np.int64), ids)
-        for image, box in zip(opened, boxes, strict=True):
-            image.view(box, shape, work.options.resampling)
-
-    def us(images: int, function: Callable[[], object]) -> float:
-        start = time.process_time()
-        function()
-        return 1e6 * (time.process_time() - start) / images
-
-    def repeat() -> Figures:
-        return {
-            "as stored": us(sample, lambda: views(contents)),
-            "re-encoded": us(sample, lambda: views(small)),
-            "decoded": us(
-                _FED * work.batch,
-                lambda: collections.deque(microbatches(stored, work, count=_FED), 0),
-            ),
-        }
-
-    return repeat, ""
-
-
-def write_store(directory: Path, contents: Sequence[bytes]) -> None:
-    """Write a decoded store of images, each squeezed into SIDE × SIDE; all of one class."""
-    images = [decode(content) for content in contents]
-    shard = write_shard(
-        directory,
-        "train",
-        0,
-        1,
-        [resize(pixels, (SIDE, SIDE), "antialias") for pixels in images],
-        [0] * len(images),
-        [pixels.shape[:2] for pixels in images],
-    )
-    write_index(directory, size=SIDE, classes=("all",), shards={"train": [shard]})

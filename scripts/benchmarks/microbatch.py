@@ -10,16 +10,14 @@ import math
 from collections.abc import Callable
 
 import jax
-import numpy as np
 
 from benchmarks import step, step_work
 from benchmarks.competitor import Competitor, Figures, Race
 from benchmarks.measure import GIB, Result
-from benchmarks.step_work import IN_USE_GIB, JaxStep, StepWork, cost
+from benchmarks.step_work import IN_USE_GIB, StepWork, cost
 from largebatch.config import Config, microbatch_candidates
 from largebatch.parallel.transfer import WAITING
 from largebatch.training.memory import device_bytes, is_exhausted
-from largebatch.training.programs import run_step
 from largebatch.training.setup import Run
 
 OVERRIDES = True
@@ -62,10 +60,7 @@ def auto(work: StepWork) -> tuple[Callable[[], Figures], str]:
 
     def repeat() -> Figures:
         feed = stage.train_microbatches(0, stage.plan.samples_per_step)
-        one_step = JaxStep(
-            lambda state: run_step(programs, state, feed, run.plan.rates(1)),
-            programs.init(np.int32(0)),
-        )
+        one_step = step_work.our_step(run, feed)
         one_step()
         one_step.wait()
         costs = cost(programs.compile_s, needed)

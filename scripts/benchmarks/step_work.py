@@ -178,14 +178,8 @@ def cost(compile_s: float, needed: int) -> Figures:
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """Our own train step, as training runs it: its compiled programs, real state, donated."""
     run = build_run(config(work))
-    programs = run.first_stage.programs
-    program = programs.finish
-    compile_s = programs.compile_s
-    feed = itertools.cycle(placed_batches(run, work))
-    step = JaxStep(
-        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
-        programs.init(np.int32(0)),
-    )
+    program, compile_s = run.first_stage.programs.finish, run.first_stage.programs.compile_s
+    step = our_step(run, itertools.cycle(placed_batches(run, work)))
     repeat = step.competitor(work, program, compile_s, "ours")
     return lambda: with_flops(repeat(), work), about(work)
 
@@ -211,6 +205,15 @@ def placed_batches(run: Run, work: StepWork) -> Iterator[OnDevices]:
     """`batches` on the device."""
     for batch in batches(work):
         yield OnDevices(*(from_local(run.first_stage.mesh, array) for array in batch))
+
+
+def our_step(run: Run, feed: Iterator[OnDevices]) -> JaxStep:
+    """The run's step on the batches of a feed."""
+    programs = run.first_stage.programs
+    return JaxStep(
+        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
+        programs.init(np.int32(0)),
+    )
 
 
 def build_run(made: Config) -> Run:

@@ -1,7 +1,6 @@
 """Other input pipelines on the same records."""
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,7 @@ from benchmarks.competitor import Absent, Figures
 from benchmarks.input_work import Workload, timed
 from benchmarks.peers.flax_step import example
 from largebatch.data.records import Records
-from largebatch.errors import DataError
+from largebatch.errors import DataError, one_line
 
 _SHUFFLED = 2_000  # encoded examples
 
@@ -130,16 +129,18 @@ def tfds_directory(work: Workload) -> Path:
 
     Raises:
         Absent: The source is no TFDS set.
-        DataError: There is none under `data_dir`.
+        DataError: There is no such set under `data_dir`.
     """
+    import tensorflow_datasets as tfds
+
     scheme, _, name = work.data.partition(":")
     if scheme != "tfds":
         raise Absent(f"reads TFDS sets only, not {work.data!r}")
-    data_dir = Path(work.data_dir or "~/tensorflow_datasets").expanduser()
-    found = list(data_dir.joinpath(*re.split("[:/]", name)).glob("*.*.*/dataset_info.json"))
-    if not found:
-        raise DataError(f"--data {work.data}: no prepared version under {data_dir}; see --data_dir")
-    return max(found, key=lambda path: [int(n) for n in path.parent.name.split(".")]).parent
+    try:
+        builder = tfds.builder(name.replace(":", "/"), data_dir=work.data_dir or None)
+    except tfds.core.DatasetNotFoundError as error:
+        raise DataError(f"--data {work.data}: {one_line(error)}; see --data_dir") from error
+    return Path(builder.data_path)
 
 
 def tfrecords(work: Workload) -> list[Path]:
