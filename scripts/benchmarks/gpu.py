@@ -64,17 +64,17 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         "microbatch": Part("microbatch --dtype bfloat16", 300),
     },
     "tiny": {
-        "correctness": Part(f"correctness --batch 4 --dtype float32 {_SMALL}", 120),
-        "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_SMALL}", 180, traces=True),
+        "correctness": Part(f"correctness --batch 4 --dtype float32 {_SMALL}", 300),
+        "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_SMALL}", 300, traces=True),
         "step_256": Part(
             f"step --batch 4 --second_batch 0 --peer flax,torch_eager {_SHORT} {_SMALL}",
-            180,
+            300,
             traces=True,
         ),
-        "optimizer": Part(f"optimizer --network resnet18 --width 8 {_SHORT}", 120),
-        "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_SMALL}", 120),
+        "optimizer": Part(f"optimizer --network resnet18 --width 8 --sets 1 {_SHORT}", 300),
+        "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_SMALL}", 300),
         "microbatch": Part(
-            f"microbatch --total 4 --images 2 {_SMALL} --config.batch.memory_gib=0.5", 120
+            f"microbatch --total 4 --images 2 {_SMALL} --config.batch.memory_gib=0.5", 300
         ),
     },
 }
