@@ -3,7 +3,7 @@
     python scripts/benchmark.py input --data tfds:imagenet2012 --json records/input.json
 
 Each subcommand is a module of scripts/benchmarks with `add_arguments` and `run`; one with OVERRIDES
-takes --config.section.key=value too. Figures are medians of interleaved repeats; a ratio above 1
+also takes --config.section.key=value. Figures are medians of interleaved repeats; a ratio above 1
 means that ours is better. Peers that are not installed are reported as absent.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.table import show
 
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError
@@ -34,7 +33,7 @@ SUBCOMMANDS = (
 
 
 def parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
-    """The command line of some subcommands, whose modules are imported."""
+    """The command line of some subcommands; their modules are imported."""
     top = Parser(__doc__)
     choices = top.add_subparsers(required=True, metavar="WHAT")
     for name in names:
@@ -52,26 +51,26 @@ def parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code."""
+    """Run; returns the process's exit code."""
     return exit_code(lambda: run(arguments))
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Measure, show, and keep the record.
+    """Measure, show, and write the record.
 
     Raises:
-      UserError: anything that the user can fix.
+      UserError: a mistake on the command line or in the data.
     """
-    # So that the competitors, which may stand still, are ended too.
+    # So that competitors, which may be stopped, are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # What the others need may not be installed here.
+    # The libraries of the other subcommands may not be installed here.
     named = [word for word in arguments[:1] if word in SUBCOMMANDS]
     flags, flags.overrides = parser(named or SUBCOMMANDS).parse_run(arguments)
     if flags.overrides and not flags.overridable:
         raise ConfigError(f"benchmark {flags.name} takes no --config.section.key=value")
     results = flags.run(flags)
     if results:
-        show(flags.name, results)
+        measure.show(flags.name, results)
     if flags.json and results:
         command = shlex.join(["python", "scripts/benchmark.py", *arguments])
         measure.write(flags.json, measure.record(results, command))

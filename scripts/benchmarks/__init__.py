@@ -1,1 +1,1 @@
-"""What `scripts/benchmark.py` measures: one module for each subcommand, and what they share."""
+"""What `scripts/benchmark.py` measures: a module for each subcommand, and what they share."""

@@ -6,36 +6,48 @@
 
 On all devices of all processes, as a cluster manager or --processes has started them;
 --devices_per_process makes that many on a CPU, for each process. A sweep of sizes gives the latency
-and rate that the network model of the planner needs. Gradients of a real backward pass tell what a
-number format on the wire does to them. With --profile_out only the backward pass of one device is
+and rate that the network model of the planner needs. Gradients of a real backward pass show the
+error of a number format on the wire. With --profile_out only the backward pass of one device is
 measured, for comm.backward_profile.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import jax
+import jax.numpy as jnp
 import launch_local
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from benchmarks import backward, reductions, wire
-from benchmarks.measure import Result, interleave
-from largebatch import parallel
+from benchmarks import backward
+from benchmarks.measure import Result, chosen, interleave, require_positive
+from largebatch import optim, parallel
 from largebatch.config import Plan
 from largebatch.config.communication import WIRE_FORMATS
-from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
-from largebatch.parallel.backward_times import BackwardProfile, shapes_of
+from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
-from largebatch.parallel.clusters import Cluster, cluster_of
+from largebatch.parallel.clusters import cluster_of
 from largebatch.parallel.collective_costs import fit_link, ring_s
+from largebatch.parallel.mesh import AXES
 from largebatch.parallel.network import all_reduce_s
+from largebatch.parallel.timing import (
+    Gradients,
+    Reduce,
+    compiled,
+    flat_sum,
+    random_gradients,
+    timed,
+)
 from largebatch.training.microbatch import model_of
 
 OVERRIDES = True
@@ -47,7 +59,7 @@ _FLOAT32 = 4
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
-    add("--processes", type=int, default=1, help="start so many on this machine's CPU (1)")
+    add("--processes", type=int, default=1, help="processes to start on this machine's CPU (1)")
     add(
         *("--devices_per_process", "--devices"),
         type=int,
@@ -60,194 +72,215 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sizes_kib", default="4,16,64,256,1024,4096,16384,65536", help="of the sweep")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
     add("--calls", type=int, default=3, help="all-reduces of a repeat, of the gradients (3)")
-    backward.add_arguments(parser)
+    add("--config", help="recipe whose network is used (ResNet-50 in float32)")
+    add("--image_size", type=int, default=224, help="pixels a side (224)")
+    add("--images", type=int, default=40, help="images that a device computes at a time (40)")
     add("--profile_out", type=Path, help="measure the backward pass into this file, and end")
     add("--profile_cuts", choices=("block", "stage"), default="block", help="its detail (block)")
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
-    """Measures; with several processes the first one alone has results.
+    """Measure; with several processes only the first one returns results.
 
     Raises:
-        ConfigError: Options that cannot be.
+        ConfigError: Impossible options.
         UserError: One device alone, or a process that failed.
     """
-    _check(flags)
+    require_positive(flags, "processes", "repeats", "calls")
+    wires, sizes = chosen("--wire", flags.wire, WIRES), _sizes(flags)
+    flags.overrides = (*flags.overrides, ("comm.bucket_mib", flags.bucket_mib))
     if flags.processes > 1 and processes.PROCESSES not in os.environ:
         _start(flags)
         return []
     if flags.devices_per_process:
-        # Too late where devices are in use already: then the first so many of them are taken.
+        # Too late where devices are in use already: then the first of them are taken.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", flags.devices_per_process)
     processes.initialise()
     if flags.profile_out:
-        return _profiled(flags)
+        return _profile(flags)
     devices = jax.devices()
     if flags.devices_per_process and jax.process_count() == 1:
         devices = devices[: flags.devices_per_process]
     if len(devices) == 1:
         raise UserError(
-            "one device reduces with nobody; give --devices_per_process 4 on a CPU, or start "
-            "several processes"
+            "an all-reduce needs several devices, got 1; use --devices_per_process 4 on a CPU, or "
+            "start several processes"
         )
-    plan = backward.plan_of(flags, len(devices))
-    mesh = parallel.make_mesh(devices, 1)
-    results = _gradients(flags, plan, mesh) + _sweep(flags, mesh) + _precision(flags, plan, mesh)
+    plan, mesh = backward.plan_of(flags, len(devices)), parallel.make_mesh(devices, 1)
+    where = f"{mesh.size} devices of {jax.process_count()} process(es)"
+    buckets = {wire: buckets_of(plan, mesh, wire) for wire in wires}
+    results = [
+        *_gradients(flags, plan, mesh, buckets, where),
+        *_sweep(flags, sizes, mesh, where),
+        *_precision(plan, mesh, buckets, where),
+    ]
     return results if jax.process_index() == 0 else []
 
 
-def _check(flags: argparse.Namespace) -> None:
-    for name in ("processes", "repeats", "calls"):
-        if getattr(flags, name) < 1:
-            raise ConfigError(f"--{name} {getattr(flags, name)} must be above 0")
-    unknown = [name for name in _wires(flags) if name not in WIRES]
-    if unknown:
-        raise ConfigError(f"--wire {unknown[0]!r} is none of {', '.join(WIRES)}")
-    _bucket_mib(flags)
-    try:
-        sizes = _sizes(flags)
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) <= 0:
-        raise ConfigError(f"--sizes_kib {flags.sizes_kib!r} must be whole numbers above 0")
-
-
 def _start(flags: argparse.Namespace) -> None:
-    """The same command as several processes; what they print and write is theirs."""
+    """Run the same command as several processes, which print and write by themselves."""
     started = launch_local.launch(sys.argv, flags.processes, flags.devices_per_process or 1)
     try:
-        code = launch_local.wait(started)
+        launch_local.wait(started)
     finally:
         launch_local.stop(started)
-    if code:
-        raise UserError(f"a process ended with {code}; its message stands above")
+    if code := launch_local.verdict([process.returncode for process in started]):
+        raise UserError(f"a process ended with exit code {code}; its message is above")
 
 
-def _profiled(flags: argparse.Namespace) -> list[Result]:
+def _profile(flags: argparse.Namespace) -> list[Result]:
     found, times = backward.profile(backward.plan_of(flags, 1), flags.profile_cuts, flags.repeats)
     found.save(flags.profile_out)
-    ends = [tuple(1e3 * s for s in repeats) for repeats in times]
+    note = f"{found.images} images, {found.dtype}, {found.hardware}"
+    forward, both = (tuple(1e3 * s for s in times[i]) for i in (0, -1))
     return [
-        Result("forward pass", "ms", ends[0], better="less"),
-        Result("forward and backward pass", "ms", ends[-1], better="less", note=_profile(found)),
+        Result("forward pass", "ms", forward),
+        Result("forward and backward pass", "ms", both, note=note),
     ]
 
 
-def _profile(found: BackwardProfile) -> str:
-    stages: dict[str, float] = {}
-    for path, seconds in found.seconds.items():
-        stage = "/".join(path.split("/")[: 2 if path.startswith("stages/") else 1])
-        stages[stage] = stages.get(stage, 0) + 1e3 * seconds
-    each = ", ".join(f"{stage} {ms:.3g}" for stage, ms in stages.items())
-    return f"{found.images} images, {found.dtype}, {found.hardware}; backward in ms: {each}"
-
-
-def _gradients(flags: argparse.Namespace, plan: Plan, mesh: Mesh) -> list[Result]:
-    """The whole set of gradients, ours and the peers' in turn."""
-    shapes = dict(shapes_of(model_of(plan)))
-    gradients = reductions.random_gradients(mesh, shapes)
+def _gradients(
+    flags: argparse.Namespace,
+    plan: Plan,
+    mesh: Mesh,
+    buckets: Mapping[str, Sequence[Bucket]],
+    where: str,
+) -> list[Result]:
+    """All gradients of the network: ours and the peers interleaved."""
+    gradients = random_gradients(mesh, dict(shapes_of(model_of(plan))))
+    platform = compiler.platform_of(mesh.devices.flat[0])
+    options = compiler.program_options(platform, "bucket", (), print)
     results = []
-    for name in _wires(flags):
-        buckets = _buckets(flags, plan, mesh, name)
+    for wire, ours in buckets.items():
         competitors = {
-            "ours": reductions.ours(mesh, buckets, name, _options(mesh)),
-            "pmean per leaf": reductions.per_leaf(mesh, name),
-            "one psum of all": reductions.whole_tree(mesh, name),
+            "ours": in_buckets(mesh, ours, wire, options),
+            "pmean per leaf": per_leaf(mesh, wire),
+            "one psum of all": whole_tree(mesh, wire),
         }
         repeats = {
-            label: reductions.timed(reduce, gradients, flags.calls)
-            for label, reduce in competitors.items()
+            name: timed(reduce, gradients, flags.calls) for name, reduce in competitors.items()
         }
-        times = {
-            label: tuple(1e3 * s for s in found)
-            for label, found in interleave(repeats, flags.repeats).items()
-        }
-        mib = sum(bucket.size for bucket in buckets) * jax.numpy.dtype(name).itemsize / 2**20
-        note = f"{plan.config.model.name}, {len(buckets)} bucket(s), {mib:.1f} MiB; {_where(mesh)}"
-        results += [
-            Result(
-                f"gradients, {name}, beside {peer}",
-                "ms",
-                times["ours"],
-                times[peer],
-                peer,
-                better="less",
-                note=note,
-            )
-            for peer in ("pmean per leaf", "one psum of all")
-        ]
+        found = interleave(repeats, flags.repeats)
+        ms = {name: tuple(1e3 * s for s in seconds) for name, seconds in found.items()}
+        mib = sum(bucket.size for bucket in ours) * jnp.dtype(wire).itemsize / 2**20
+        note = f"{plan.config.model.name}, {len(ours)} bucket(s), {mib:.1f} MiB; {where}"
+        for peer in list(competitors)[1:]:
+            name = f"gradients, {wire}, beside {peer}"
+            results.append(Result(name, "ms", ms["ours"], ms[peer], peer, note=note))
     return results
 
 
-def _sweep(flags: argparse.Namespace, mesh: Mesh) -> list[Result]:
-    """One flat array of each size; the link that fits, and what it and the table say of each."""
-    sizes = _sizes(flags)
+def _sweep(flags: argparse.Namespace, sizes: Sequence[int], mesh: Mesh, where: str) -> list[Result]:
+    """One flat array of each size; the link that fits them, and the planner's own figure."""
     repeats = {}
     for nbytes in sizes:
-        array = reductions.random_gradients(mesh, {"x": (nbytes // _FLOAT32,)})
+        array = random_gradients(mesh, {"x": (nbytes // _FLOAT32,)})
         calls = min(50, max(flags.calls, 2**20 // nbytes))
-        repeats[nbytes] = reductions.timed(reductions.flat_sum(mesh), array, calls)
+        repeats[nbytes] = timed(flat_sum(mesh), array, calls)
     found = interleave(repeats, flags.repeats)
-    points = [(nbytes, median(times)) for nbytes, times in found.items()]
-    link = fit_link(mesh.size, points)
+    link = fit_link(mesh.size, [(nbytes, median(times)) for nbytes, times in found.items()])
     cluster = cluster_of(list(mesh.devices.flat))
-    results = [
-        Result(
-            f"psum of {nbytes // _KIB:,} KiB",
-            "ms",
-            tuple(1e3 * s for s in times),
-            better="less",
-            note=f"fitted {1e3 * ring_s(mesh.size, nbytes, link):.4g} ms{_table(cluster, nbytes)}",
-        )
-        for nbytes, times in found.items()
-    ]
-    about = f"one ring of {_where(mesh)}; a call's own cost is part of the latency"
+    results = []
+    for nbytes, times in found.items():
+        note = f"fitted {1e3 * ring_s(mesh.size, nbytes, link):.4g} ms"
+        if cluster is not None:
+            table = f"the table for {cluster.hardware.name}"
+            note += f", {1e3 * all_reduce_s(cluster, nbytes):.4g} ms by {table}"
+        name = f"psum of {nbytes // _KIB:,} KiB"
+        results.append(Result(name, "ms", tuple(1e3 * s for s in times), note=note))
+    note = f"one ring of {where}; a call's own cost is part of the latency"
     rate = (link.bandwidth / 1e9,) if link.bandwidth < float("inf") else ()
     absent = "" if rate else "times do not grow with the bytes"
     return [
         *results,
-        Result("fitted rate of a device", "GB/s", rate, absent=absent, note=about),
-        Result("fitted latency of a hop", "µs", (1e6 * link.latency,), better="less", note=about),
+        Result("fitted rate of a device", "GB/s", rate, absent=absent, note=note),
+        Result("fitted latency of a hop", "µs", (1e6 * link.latency,), note=note),
     ]
 
 
-def _table(cluster: Cluster | None, nbytes: int) -> str:
-    """What the planner's own figures say."""
-    if cluster is None:
-        return ""
-    return (
-        f", {1e3 * all_reduce_s(cluster, nbytes):.4g} ms by the table for {cluster.hardware.name}"
-    )
-
-
-def _precision(flags: argparse.Namespace, plan: Plan, mesh: Mesh) -> list[Result]:
-    gradients = wire.device_gradients(plan, mesh)
-    note = (
-        f"‖a−b‖/‖b‖, b the float64 sum; {plan.first_stage.samples_per_step} images, {_where(mesh)}"
-    )
+def _precision(
+    plan: Plan, mesh: Mesh, buckets: Mapping[str, Sequence[Bucket]], where: str
+) -> list[Result]:
+    gradients = backward.device_gradients(plan, mesh)
+    images = plan.first_stage.samples_per_step
+    note = f"‖a−b‖/‖b‖, b the float64 sum; {images} images, {where}"
     results = []
-    for name in _wires(flags):
-        buckets = _buckets(flags, plan, mesh, name)
-        found = wire.errors(gradients, mesh, buckets, [name])[name]
-        results += [
-            Result(
-                f"error of the sum, {name}, {kind}",
-                "relative",
-                (error,),
-                better="less",
-                note=note if (name, kind) == (_wires(flags)[0], "all") else "",
-            )
-            for kind, error in sorted(found.items())
-        ]
+    for wire, ours in buckets.items():
+        for kind, error in sorted(errors(gradients, mesh, ours, wire).items()):
+            name = f"error of the sum, {wire}, {kind}"
+            results.append(Result(name, "relative", (error,), note=note))
+            note = ""  # once is enough
     return results
 
 
-def _buckets(flags: argparse.Namespace, plan: Plan, mesh: Mesh, name: str) -> tuple[Bucket, ...]:
-    """As a run with these options would have them."""
+def in_buckets(
+    mesh: Mesh, buckets: Sequence[Bucket], wire: str, options: Mapping[str, str] | None = None
+) -> Reduce:
+    """Our sums over all devices, by the function that hooks a step's backward pass.
+
+    The loss is linear in the parameters, so its gradient is what is given.
+    """
+
+    def reduce(gradients: Gradients) -> dict[str, jax.Array]:
+        own = {path: gradient[0] for path, gradient in gradients.items()}
+
+        def linear(params: Mapping[str, jax.Array]) -> jax.Array:
+            hooked = parallel.reduce_gradients_in_backward(params, buckets, None, wire)
+            return sum(jnp.vdot(hooked[path], own[path]) for path in own)
+
+        return jax.grad(linear)({path: jnp.zeros_like(own[path]) for path in own})
+
+    return compiled(mesh, reduce, options)
+
+
+def per_leaf(mesh: Mesh, wire: str) -> Reduce:
+    """The means, by `pmean` of the tree of gradients, as the Flax ImageNet example has it."""
+
+    def reduce(gradients: Gradients) -> dict[str, jax.Array]:
+        own = {path: gradient[0].astype(wire) for path, gradient in gradients.items()}
+        means = jax.lax.pmean(own, AXES)
+        return {path: mean.astype(gradients[path].dtype) for path, mean in means.items()}
+
+    return compiled(mesh, reduce)
+
+
+def whole_tree(mesh: Mesh, wire: str) -> Reduce:
+    """The sums, by one `psum` of all gradients joined."""
+
+    def reduce(gradients: Gradients) -> dict[str, jax.Array]:
+        flat, unravel = jax.flatten_util.ravel_pytree({p: g[0] for p, g in gradients.items()})
+        return unravel(jax.lax.psum(flat.astype(wire), AXES).astype(flat.dtype))
+
+    return compiled(mesh, reduce)
+
+
+def errors(
+    gradients: Gradients, mesh: Mesh, buckets: Sequence[Bucket], wire: str
+) -> dict[str, float]:
+    """‖a − b‖/‖b‖ by kind of parameter, `all` for all of them together.
+
+    a is the result of our all-reduce, b the float64 sum of the gradients of all devices.
+    """
+    # In float64, of all devices of all processes.
+    every = multihost_utils.process_allgather(dict(gradients), tiled=True)
+    exact = {path: np.asarray(array, np.float64).sum(0) for path, array in every.items()}
+    kinds = optim.kinds(exact)
+    reduced = in_buckets(mesh, buckets, wire)(gradients)
+    squares: dict[str, np.ndarray] = {}
+    for path, b in exact.items():
+        a = np.asarray(reduced[path].addressable_data(0), np.float64)
+        both = np.array([np.sum((a - b) ** 2), np.sum(b**2)])
+        for kind in (kinds[path], "all"):
+            squares[kind] = squares.get(kind, 0) + both
+    return {kind: float(np.sqrt(d / s)) for kind, (d, s) in squares.items()}
+
+
+def buckets_of(plan: Plan, mesh: Mesh, wire: str) -> tuple[Bucket, ...]:
+    """The buckets of a run with these options."""
     return gradient_buckets(
         shapes_of(model_of(plan)),
-        Comm(bucket_mib=_bucket_mib(flags), wire=name),
+        dataclasses.replace(plan.config.comm, wire=wire),
         list(mesh.devices.flat),
         images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
@@ -255,32 +288,9 @@ def _buckets(flags: argparse.Namespace, plan: Plan, mesh: Mesh, name: str) -> tu
     )
 
 
-def _bucket_mib(flags: argparse.Namespace) -> float | str:
-    if flags.bucket_mib == "auto":
-        return "auto"
-    try:
-        least = float(flags.bucket_mib)
-    except ValueError:
-        least = 0.0
-    if not 0 < least < float("inf"):
-        raise ConfigError(f"--bucket_mib {flags.bucket_mib!r} is neither auto nor above 0")
-    return least
-
-
-def _options(mesh: Mesh) -> dict[str, str]:
-    platform = compiler.platform_of(mesh.devices.flat[0])
-    return compiler.program_options(
-        platform, "bucket", (), lambda line: print(line, file=sys.stderr)
-    )
-
-
-def _where(mesh: Mesh) -> str:
-    return f"{mesh.size} devices of {jax.process_count()} process(es)"
-
-
-def _wires(flags: argparse.Namespace) -> list[str]:
-    return [name for name in flags.wire.split(",") if name]
-
-
-def _sizes(flags: argparse.Namespace) -> Sequence[int]:
-    return [int(text) * _KIB for text in flags.sizes_kib.split(",") if text]
+def _sizes(flags: argparse.Namespace) -> list[int]:
+    """In bytes."""
+    words = [word for word in flags.sizes_kib.split(",") if word]
+    if not words or not all(word.isdecimal() and int(word) for word in words):
+        raise ConfigError(f"--sizes_kib: expected integers above 0, got {flags.sizes_kib!r}")
+    return [int(word) * _KIB for word in words]

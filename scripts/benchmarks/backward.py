@@ -11,16 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from benchmarks.measure import environment, interleave
+from benchmarks.measure import environment, interleave, require_positive
+from benchmarks.step_work import StepWork, batches
+from largebatch import parallel
 from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
-from largebatch.data import SourceOptions, open_source
-from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums
+from largebatch.parallel import REPLICATED, SPLIT
 from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
 from largebatch.parallel.hardware import HARDWARE, hardware_of
+from largebatch.parallel.timing import Gradients
 from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
@@ -28,70 +31,67 @@ _CLASSES = 1000
 PyTree = Any
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that say which backward pass."""
-    add = parser.add_argument
-    add("--config", help="recipe whose network is used (ResNet-50 in float32)")
-    add("--image_size", type=int, default=224, help="pixels a side (224)")
-    add("--images", type=int, default=40, help="images that a device computes at a time (40)")
-
-
 def plan_of(flags: argparse.Namespace, devices: int) -> Plan:
     """The recipe's network with one worker of --images images on each device.
 
     Raises:
-        ConfigError: An option that does not exist, or a value that cannot be.
+        ConfigError: An option that does not exist, or an impossible value.
     """
     config = load(flags.config) if flags.config else Config()
     for key, text in flags.overrides:
         config = override(config, key, text)
-    if flags.images < 1 or flags.image_size < 1:
-        raise ConfigError(
-            f"--images {flags.images} and --image_size {flags.image_size} must be above 0"
-        )
+    require_positive(flags, "images", "image_size")
     config = dataclasses.replace(
         config,
         batch=Batch(workers=devices, images_per_worker=flags.images, microbatch=1),
         norm=dataclasses.replace(config.norm, span=Norm.span),
         schedule=Schedule(length="1 steps", warmup="0 steps", peak=1.0),
     )
-    examples = devices * flags.images
     shape = (flags.image_size, flags.image_size, 3)
-    return resolve(config, Facts(examples, 1, _CLASSES, shape, devices=devices))
+    return resolve(config, Facts(devices * flags.images, 1, _CLASSES, shape, devices=devices))
 
 
 def examples(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """A global batch of learnable synthetic images, normalised, float32, and their labels."""
-    options = SourceOptions(
-        image_size=plan.facts.image_shape[0],
-        examples=plan.first_stage.samples_per_step,
-        classes=_CLASSES,
-    )
-    source = open_source("synthetic", "train", options)
-    images, labels = source.read(np.arange(plan.first_stage.samples_per_step))
-    mean, std = (np.asarray(x, np.float32) for x in (source.mean, source.std))
-    return (images - mean) / std, labels
+    batch, size = plan.first_stage.samples_per_step, plan.facts.image_shape[0]
+    work = StepWork(batch=batch, image_size=size, classes=_CLASSES)
+    return batches(work, normalise=True)[0]
 
 
 def loss_of(
     plan: Plan, model: Model
 ) -> Callable[[PyTree, PyTree, jax.Array, jax.Array], jax.Array]:
     """(params, stats, images, labels) → a device's share of the batch's mean loss, scaled."""
+    stage = plan.first_stage
     mode = BatchMode(
-        spans=plan.first_stage.spans_per_microbatch,
-        members=1,
-        member_sum=lambda x: x,
-        unbiased=True,
+        spans=stage.spans_per_microbatch, members=1, member_sum=lambda x: x, unbiased=True
     )
 
     def loss(params: PyTree, stats: PyTree, images: jax.Array, labels: jax.Array) -> jax.Array:
         logits, _ = model.apply_train(params, stats, images, mode)
         weights = jnp.ones(labels.shape, logits.dtype)
-        smoothing = plan.config.loss.label_smoothing
-        sums = classification_sums(logits, labels, weights, smoothing)
-        return sums.loss * (plan.first_stage.loss_scale / plan.first_stage.samples_per_step)
+        sums = classification_sums(logits, labels, weights, plan.config.loss.label_smoothing)
+        return sums.loss * (stage.loss_scale / stage.samples_per_step)
 
     return loss
+
+
+def device_gradients(plan: Plan, mesh: Mesh) -> Gradients:
+    """Every device's own gradient of its share of the mean loss, at the initial parameters."""
+    model = model_of(plan)
+    loss = loss_of(plan, model)
+    images, labels = (
+        parallel.from_local(mesh, array[slice(*parallel.local_rows(mesh, len(array)))])
+        for array in examples(plan)
+    )
+    params, stats = jax.jit(model.init, out_shardings=parallel.replicated(mesh))(0)
+
+    def gradients(*arguments: object) -> Mapping[str, jax.Array]:
+        flat = flatten_paths(jax.grad(loss)(*arguments))
+        return {path: flat[path][None] for path, _ in shapes_of(model)}
+
+    mapped = parallel.map_over(mesh, gradients, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
+    return jax.jit(mapped)(params, stats, images, labels)
 
 
 def parts_of(paths: Sequence[str], cuts: str) -> list[tuple[str, ...]]:
@@ -115,7 +115,7 @@ def shared_out(
         ends: Seconds until forward ends, backward of the last part, …, backward of the first.
         guess: Seconds of each parameter, for the shares within a part.
     """
-    # Noise may let a longer program end sooner; what its part then takes is nothing.
+    # Noise may let a longer program end sooner; its part then takes nothing.
     took = np.diff(np.maximum.accumulate(ends))
     seconds = {}
     for part, whole in zip(reversed(parts), took, strict=True):
@@ -128,59 +128,59 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
     """Seconds of backward, gradient by gradient, on the first local device.
 
     A gradient with respect to the parameters of the last parts alone ends where the first of these
-    is complete: the compiler drops the rest. Its time less that of one part fewer is what that part
-    takes. Within a part seconds are shared out as `estimate` has them.
+    is complete: the compiler drops the rest. Its time less that of one part fewer is the time of
+    that part. Within a part seconds are shared out as `estimate` has them.
 
     Args:
         plan: Of one device.
-        cuts: `block` or `stage`: what a part is; each is a program to compile.
-        repeats: Of all programs in turn, after one of each.
+        cuts: What a part is, `block` or `stage`; each is a program to compile.
+        repeats: Of all programs, interleaved, after one of each.
 
     Returns:
-        The profile, from medians, and for the forward pass and each part from the last on the
-        repeats of the program that ends there, in seconds.
+        The profile, from medians, and the repeats in seconds: of the forward pass, then of the
+        program that ends with each part, from the last part on.
     """
     model = model_of(plan)
     shapes = shapes_of(model)
     parts = parts_of([path for path, _ in shapes], cuts)
     device = jax.local_devices()[0]
     params, stats = jax.jit(model.init)(0)
-    held = jax.device_put((flatten_paths(params), stats, *examples(plan)), device)
+    flat, *others = jax.device_put((flatten_paths(params), stats, *examples(plan)), device)
     loss = loss_of(plan, model)
 
     def program(differentiated: Sequence[str]) -> Callable[[], float]:
         def of(part: PyTree, rest: PyTree, stats: PyTree, images: Any, labels: Any) -> jax.Array:
             return loss(unflatten_paths({**rest, **part}), stats, images, labels)
 
-        flat, *others = held
         part = {path: flat[path] for path in differentiated}
         rest = {path: x for path, x in flat.items() if path not in part}
         compiled = jax.jit(jax.grad(of) if part else of).lower(part, rest, *others).compile()
-        jax.block_until_ready(compiled(part, rest, *others))
 
         def repeat() -> float:
             start = time.perf_counter()
             jax.block_until_ready(compiled(part, rest, *others))
             return time.perf_counter() - start
 
+        repeat()
         return repeat
 
     last = [sum(parts[i:], ()) for i in range(len(parts), -1, -1)]  # none, the head's, …, all
     times = list(interleave({str(i): program(p) for i, p in enumerate(last)}, repeats).values())
-    guess = estimate(
-        shapes,
-        hardware_of(device.device_kind) or HARDWARE["cpu"],
-        images=plan.first_stage.local_images,
-        image_shape=plan.facts.image_shape,
-        dtype=plan.config.model.dtype,
-    ).seconds
-    seconds = shared_out(parts, [median(found) for found in times], guess)
-    return BackwardProfile(
-        seconds=seconds,
+    setting = {
+        "images": plan.first_stage.local_images,
+        "image_shape": plan.facts.image_shape,
+        "dtype": plan.config.model.dtype,
+    }
+    hardware = hardware_of(device.device_kind) or HARDWARE["cpu"]
+    found = BackwardProfile(
+        seconds=shared_out(
+            parts,
+            [median(seconds) for seconds in times],
+            estimate(shapes, hardware, **setting).seconds,
+        ),
         source="measured",
         hardware=device.device_kind,
-        images=plan.first_stage.local_images,
-        image_shape=plan.facts.image_shape,
-        dtype=plan.config.model.dtype,
         versions=environment()["versions"],
-    ), times
+        **setting,
+    )
+    return found, times

@@ -10,18 +10,20 @@ whose images are there already.
 
 import argparse
 import dataclasses
+import time
+from collections.abc import Callable
 
-from benchmarks import step
-from benchmarks.measure import Result
-from benchmarks.race import Race, compete
-from benchmarks.step_results import Setting, rates
+from benchmarks import step, step_work
+from benchmarks.competitor import Figures, compete
+from benchmarks.measure import RATE, Result, require_positive
+from benchmarks.step_work import IN_USE_GIB, PROGRAM_GIB, StepWork, cost
 from largebatch.errors import ConfigError
+from largebatch.training.timing import Clock
 
-_RATE_SHARE = 0.95
-_MEMORY_SHARE = 0.95
-_GIB = 1 << 30
-_ALONE = "microbatch alone"
 OVERRIDES = True
+_ALONE = "microbatch alone"
+_GOALS = {(_ALONE, unit): 0.95 for unit in (RATE, PROGRAM_GIB, IN_USE_GIB)}
+_STEPS = 1 << 10  # far more than are ever run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,43 +37,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
-    """Interleaves steps of the whole batch and of its microbatch.
+    """Interleave steps of the whole batch and of its microbatch.
 
     Raises:
         ConfigError: The workers at a time do not divide all.
     """
-    for name in ("total", "images", "workers"):
-        if getattr(flags, name) < 1:
-            raise ConfigError(f"--{name} is {getattr(flags, name)}; give 1 or more")
+    require_positive(flags, "total", "images", "workers")
     if flags.total % flags.workers:
         raise ConfigError(f"--workers {flags.workers} does not divide --total {flags.total}")
     alone = step.work_of(flags, flags.images * flags.workers)
     alone = dataclasses.replace(alone, workers=flags.workers)
     whole = dataclasses.replace(alone, microbatches=flags.total // flags.workers)
-    tasks = {"ours": ("benchmarks.whole_batch", whole), _ALONE: (step.OURS, alone)}
-    return results(compete(tasks, flags.repeats), flags.total * flags.images, Setting.here(alone))
+    race = compete({"ours": (ours, whole), _ALONE: (step_work.ours, alone)}, flags.repeats)
+    return race.results(f"one step of {flags.total * flags.images:,} images", _GOALS)
 
 
-def results(race: Race, batch: int, setting: Setting) -> list[Result]:
-    """The whole batch beside its microbatch: rate, memory, wait for images."""
-    whole, alone = race.figures["ours"], race.figures[_ALONE]
-    name = f"one step of {batch:,} images"
-    k = round(whole[0]["images"] / setting.work.batch)
-    note = f"{k} microbatches of {setting.work.batch} images through the feed; {race.about['ours']}"
-    found = [
-        Result(name, "images/s", rates(whole), rates(alone), _ALONE, goal=_RATE_SHARE, note=note),
-        Result(name, "s", tuple(one["wall_s"] for one in whole), better="less"),
-        Result(
-            name,
-            "share of it waiting for images",
-            tuple(one["wait_s"] / one["wall_s"] for one in whole),
-            better="less",
-        ),
-    ]
-    for key, unit in (("program_bytes", "GiB by the compiler"), ("peak_bytes", "GiB in use")):
-        if key in whole[0]:
-            ours, theirs = (max(one[key] for one in run) / _GIB for run in (whole, alone))
-            found.append(
-                Result(name, unit, (ours,), (theirs,), _ALONE, better="less", goal=_MEMORY_SHARE)
-            )
-    return found
+def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
+    """Our own step of many microbatches: its feed, its programs, one update. A repeat is a step."""
+    run = step_work.build_run(step_work.config(work))
+    programs, batch = run.first_stage.programs, run.plan.first_stage.samples_per_step
+    programs.prepare(())
+    clock = Clock()
+    steps = min(_STEPS, 2**31 // batch - 1)
+    feed = clock.timed(run.first_stage.train_microbatches(0, steps * batch))
+    one_step = step_work.our_step(run, feed)
+
+    def repeat() -> Figures:
+        waited, start = clock.wait_s, time.perf_counter()
+        one_step()
+        one_step.wait()
+        wall, waited = time.perf_counter() - start, clock.wait_s - waited
+        figures = {RATE: batch / wall, "s": wall, "share of it waiting for images": waited / wall}
+        return figures | cost(programs.compile_s, max(programs.bytes.values()))
+
+    about = f"{work.microbatches} microbatches of {work.batch} images through the feed"
+    return repeat, f"{about}; {step_work.about(work)}"

@@ -1,36 +1,53 @@
-"""What a competitor in the training step is given: the network, the batch and its numbers."""
+"""Training steps as competitors: the work that all are given, their clock, and our own step."""
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
-from benchmarks.workload import Task
-from largebatch.data import Source, SourceOptions, open_source
+from benchmarks.competitor import Figures, Work
+from benchmarks.measure import GIB, RATE
+from largebatch.config import Config, freeze, override
+from largebatch.data import SourceOptions, open_source
+from largebatch.errors import ConfigError
+from largebatch.parallel import from_local
+from largebatch.parallel.hardware import hardware_of
+from largebatch.parallel.transfer import OnDevices
+from largebatch.tools.report.trace import PROGRAM
+from largebatch.tracking import Console
+from largebatch.training.memory import program_bytes
+from largebatch.training.programs import run_step
+from largebatch.training.setup import Run, build
 
 BATCHES = 4  # distinct ones, so that no cache holds what a step reads
-RATE = 0.01
-SMOOTHING = 0.1
-MOMENTUM = 0.9
-DECAY = 1e-4
+TRACED_STEPS = 3
+LEARNING_RATE, SMOOTHING, MOMENTUM, DECAY = 0.01, 0.1, 0.9, 1e-4
+COMPILE_S, PROGRAM_GIB, IN_USE_GIB = "s to compile", "GiB by the compiler", "GiB in use"
+_FLOP_PER_IMAGE = 24.3e9  # forward and backward of ResNet-50 at 224×224
 
 
 @dataclasses.dataclass(frozen=True)
-class StepWork(Task):
+class StepWork(Work):
     """Training steps on images that are already on the device.
 
     Attributes:
-        batch: Images of a step; of one of its microbatches, where ours has several.
+        batch: Images of a step; of one microbatch, where ours has several.
         image_size: Pixels a side.
-        classes: Of the head.
+        classes: Outputs of the network.
         dtype: Arithmetic of the convolutions, `float32`, `bfloat16` or `float16`.
         network: A key of `largebatch.models.DEPTHS`.
         width: Channels of the first stage.
-        seconds: Length of a repeat; whole steps, one at least.
-        workers: Of ours, in a microbatch; each has statistics of its own.
+        seconds: Length of a repeat, at least; complete steps.
+        workers: Of ours, in a microbatch; each has batch statistics of its own.
         microbatches: Of ours, in a step.
         overrides: Further options of ours, as `section.key=value`.
-        flax_examples: Folder of Flax's examples, for that peer.
+        flax_examples: Checkout of google/flax, for that peer.
         trace: Folder for a profile of some steps; empty makes none.
     """
 
@@ -53,22 +70,199 @@ class StepWork(Task):
         return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def source(work: StepWork) -> Source:
-    """Learnable synthetic images."""
+def batches(work: StepWork, *, normalise: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+    """BATCHES batches of learnable synthetic images and labels int32 (batch,).
+
+    Args:
+        work: The step.
+        normalise: Whether the images are float32 of mean 0 and deviation 1, as the pipelines of
+            peers deliver them, in place of uint8 (batch, side, side, 3).
+    """
     options = SourceOptions(
         image_size=work.image_size, classes=work.classes, examples=BATCHES * work.batch
     )
-    return open_source("synthetic", "train", options)
+    source = open_source("synthetic", "train", options)
+    found = [source.read(np.arange(work.batch) + i * work.batch) for i in range(BATCHES)]
+    if not normalise:
+        return found
+    mean, std = (np.asarray(x, np.float32) for x in (source.mean, source.std))
+    return [((images - mean) / std, labels) for images, labels in found]
 
 
-def batches(work: StepWork) -> list[tuple[np.ndarray, np.ndarray]]:
-    """BATCHES batches: uint8 (batch, side, side, 3) and labels int32 (batch,)."""
-    read = source(work).read
-    return [read(np.arange(work.batch) + i * work.batch) for i in range(BATCHES)]
+def timed_steps(
+    step: Callable[[], object], wait: Callable[[], float], work: StepWork
+) -> Callable[[], Figures]:
+    """The repeat of a training step: complete steps, the device's queue empty at both ends.
+
+    Args:
+        step: Dispatches one step.
+        wait: Blocks until all steps are done; returns the loss of the last.
+        work: Batch and length of a repeat.
+
+    Returns:
+        A function that takes a tenth as many steps before those that are timed. It raises a
+        RuntimeError if the loss is not finite: a step that does not learn is not measured.
+    """
+
+    def seconds(steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if steps:
+            wait()
+        return time.perf_counter() - start
+
+    seconds(1)  # makes whatever is made on first use
+    steps = max(1, math.ceil(work.seconds / seconds(1)))
+
+    def repeat() -> Figures:
+        seconds(steps // 10)
+        wall, loss = seconds(steps), wait()
+        if not math.isfinite(loss):
+            raise RuntimeError(f"the loss is {loss}")
+        return {RATE: steps * work.batch / wall, "ms a step": 1e3 * wall / steps}
+
+    return repeat
 
 
-def normalised(work: StepWork) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The same with the images as float32 of mean 0 and deviation 1, as pipelines deliver them."""
-    of = source(work)
-    mean, std = (np.asarray(x, np.float32) for x in (of.mean, of.std))
-    return [((images - mean) / std, labels) for images, labels in batches(work)]
+class JaxStep:
+    """A state and the step that replaces it; the old one is donated."""
+
+    def __init__(self, step: Callable[[Any], tuple[Any, Any]], state: Any) -> None:
+        """Take no step yet.
+
+        Args:
+            step: State → (state, loss or metrics with one); returns before it is computed.
+            state: The first.
+        """
+        self._step, self._state = step, state
+
+    def __call__(self) -> None:
+        """Dispatch a step."""
+        self._state, self._loss = self._step(self._state)
+
+    def wait(self) -> float:
+        """Block until the steps are done; returns the loss of the last."""
+        jax.block_until_ready(self._state)
+        return float(getattr(self._loss, "loss", self._loss))
+
+    def competitor(
+        self, work: StepWork, program: jax.stages.Compiled, compile_s: float, name: str
+    ) -> Callable[[], Figures]:
+        """The repeat of `timed_steps` with the program's cost; first the profile, if asked for."""
+        if work.trace:
+            folder = Path(work.trace, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.joinpath(PROGRAM).write_text(program.as_text())
+            self()
+            self.wait()
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # tracing Python calls would slow the dispatch down
+            with jax.profiler.trace(folder, profiler_options=options):
+                for _ in range(TRACED_STEPS):
+                    self()
+                self.wait()
+        repeat = timed_steps(self, self.wait, work)
+        return lambda: repeat() | cost(compile_s, program_bytes(program))
+
+
+def cost(compile_s: float, needed: int) -> Figures:
+    """Seconds to compile, memory by the compiler, and peak in use where the device reports it."""
+    found = {COMPILE_S: compile_s, PROGRAM_GIB: needed / GIB}
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        found[IN_USE_GIB] = stats["peak_bytes_in_use"] / GIB
+    return found
+
+
+def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
+    """Our own train step, as training runs it: its compiled programs, real state, donated."""
+    run = build_run(config(work))
+    program, compile_s = run.first_stage.programs.finish, run.first_stage.programs.compile_s
+    step = our_step(run, itertools.cycle(placed_batches(run, work)))
+    repeat = step.competitor(work, program, compile_s, "ours")
+    return lambda: with_flops(repeat(), work), about(work)
+
+
+def with_flops(figures: Figures, work: StepWork) -> Figures:
+    """The figures of a ResNet-50 with its FLOP/s, and their share of the peak where it is known."""
+    if (work.network, work.width) != ("resnet50", 64):
+        return figures
+    flops = figures[RATE] * _FLOP_PER_IMAGE * (work.image_size / 224) ** 2
+    figures["TFLOP/s"] = flops / 1e12
+    device = jax.local_devices()[0]
+    known = hardware_of(device.device_kind) if device.platform != "cpu" else None
+    return figures | ({"share of peak FLOP/s": flops / known.flops[work.dtype]} if known else {})
+
+
+def compile_only(work: StepWork) -> tuple[Callable[[], Figures], str]:
+    """The memory of our train step by the compiler's account; nothing runs."""
+    needed = program_bytes(build_run(config(work)).first_stage.programs.finish)
+    return lambda: {PROGRAM_GIB: needed / GIB}, ""
+
+
+def placed_batches(run: Run, work: StepWork) -> Iterator[OnDevices]:
+    """`batches` on the device."""
+    for batch in batches(work):
+        yield OnDevices(*(from_local(run.first_stage.mesh, array) for array in batch))
+
+
+def our_step(run: Run, feed: Iterator[OnDevices]) -> JaxStep:
+    """The run's step on the batches of a feed."""
+    programs = run.first_stage.programs
+    return JaxStep(
+        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
+        programs.init(np.int32(0)),
+    )
+
+
+def build_run(made: Config) -> Run:
+    """The product's own run of a recipe on one device."""
+    return build(made, Console(quiet=True), jax.local_devices()[:1])
+
+
+def config(work: StepWork) -> Config:
+    """The step as a recipe. With one worker all images share statistics, as peers have it.
+
+    Raises:
+        ConfigError: The workers cannot share the images, or the overrides change the batch.
+    """
+    if work.batch % work.workers:
+        raise ConfigError(f"{work.workers} workers cannot share {work.batch} images evenly")
+    batch = work.batch * work.microbatches
+    made = freeze(
+        {
+            "model": {"name": work.network, "width": work.width, "dtype": work.dtype},
+            "batch": {
+                "workers": work.workers * work.microbatches,
+                "images_per_worker": work.batch // work.workers,
+                "microbatch": work.workers,
+            },
+            "data": {
+                "source": "synthetic",
+                "image_size": work.image_size,
+                "examples": max(BATCHES * work.batch, batch),
+                "classes": work.classes,
+            },
+            "optimizer": {"momentum": MOMENTUM, "weight_decay": DECAY},
+            "schedule": {"length": "100 steps", "warmup": "0 steps", "peak": LEARNING_RATE},
+            "loss": {"label_smoothing": SMOOTHING},
+        }
+    )
+    for text in work.overrides:
+        key, _, value = text.partition("=")
+        made = override(made, key, value)
+    images = made.batch.workers * made.batch.images_per_worker
+    if images != batch:
+        raise ConfigError(
+            f"--config.batch: expected {batch} images a step, as the other options give, got "
+            f"{images}; change both alike"
+        )
+    return made
+
+
+def about(work: StepWork) -> str:
+    """What our step runs."""
+    made = config(work)
+    model = f"{made.model.name}, {made.model.dtype}, stem {made.model.stem}"
+    return f"{model}, {made.optimizer.name}, uint8 images normalised in the step"

@@ -5,38 +5,25 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import sys
+import tarfile
 
 import benchmark
 import numpy as np
 import pytest
-from benchmarks import correctness, end_to_end, gpu, microbatch, pace, profiles, training
-from benchmarks.competitor import Competitor
+from benchmarks import correctness, gpu, microbatch, step, step_work
+from benchmarks.competitor import Absent, Competitor, Race
 from benchmarks.measure import Result
-from benchmarks.peers import torch_step
-from benchmarks.race import Race
-from benchmarks.recorder import STEPS
-from benchmarks.step_results import Setting, activations, of_races
-from benchmarks.step_work import BATCHES, StepWork, batches, normalised
-from benchmarks.workload import Absent, loads
+from benchmarks.peers import flax_step, torch_step
+from benchmarks.step_work import BATCHES, TRACED_STEPS, StepWork, batches
 
 from largebatch.errors import ConfigError
 from largebatch.tools.report.provenance import Origin
 from largebatch.tools.report.trace import IDLE, Kernel, Profile
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pins to cores: Linux")
-TINY = ["--image_size", "32", "--network", "resnet18", "--width", "8", "--classes", "10"]
-
-
-def figures(rate, **more):
-    return {"images": 10.0 * rate, "wall_s": 10.0, "steps": 5.0, "compile_s": 3.0} | more
-
-
-def race(*rates, peer=(), program_bytes=2**30):
-    found = {"ours": [figures(rate, program_bytes=program_bytes) for rate in rates]}
-    if peer:
-        found["flax"] = [figures(rate, peak_bytes=2.0**31) for rate in peer]
-    return Race(found, {"torch_eager": "no torch"}, {"ours": "LARS", "flax": "plain"})
+TINY = ["--image_size=32", "--network=resnet18", "--width=8", "--classes=10", "--seconds=0.05"]
 
 
 def by_name(results):
@@ -48,9 +35,9 @@ def by_name(results):
 # ---- arithmetic and goals
 
 
-def test_a_repeat_is_whole_steps_of_at_least_the_time_asked_for(monkeypatch):
+def test_a_repeat_is_complete_steps_of_at_least_the_time_asked_for(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(step_work.time, "perf_counter", lambda: clock[0])
     queued, done = [], []
 
     def wait():
@@ -59,71 +46,61 @@ def test_a_repeat_is_whole_steps_of_at_least_the_time_asked_for(monkeypatch):
         queued.clear()
         return 1.5
 
-    repeat = pace.timed_steps(lambda: queued.append(1), wait, StepWork(batch=6, seconds=5.1))
+    repeat = step_work.timed_steps(lambda: queued.append(1), wait, StepWork(batch=6, seconds=5.1))
     assert len(done) == 2  # the second to see how long one takes
-    assert repeat() == {"images": 21 * 6, "wall_s": 21 * 0.25, "steps": 21, "loss": 1.5}
-    assert len(done) == 2 + 2 + 21  # a tenth before what is timed
+    assert repeat() == {"images/s": 6 / 0.25, "ms a step": 250.0}
+    assert len(done) == 2 + 2 + 21  # a tenth before those that are timed
 
 
-def test_what_learns_nothing_is_not_measured():
-    repeat = pace.timed_steps(lambda: None, lambda: math.nan, StepWork(seconds=1e-9))
+def test_a_step_that_does_not_learn_is_not_measured():
+    repeat = step_work.timed_steps(lambda: None, lambda: math.nan, StepWork(seconds=1e-9))
     with pytest.raises(RuntimeError, match="the loss is nan"):
         repeat()
 
 
-def test_rates_shares_and_goals_of_a_gpu():
+def test_floating_point_operations_are_those_of_resnet50():
+    found = step_work.with_flops({"images/s": 20.0}, StepWork(image_size=112))
+    assert found["TFLOP/s"] == pytest.approx(20 * 24.3e9 / 4 / 1e12, rel=1e-12)
+    assert step_work.with_flops({"images/s": 20.0}, StepWork(network="resnet18")) == {
+        "images/s": 20.0
+    }
+
+
+def race(*rates, peer=()):
+    figures = {"ours": [{"images/s": rate} for rate in rates]}
+    if peer:
+        figures["flax"] = [{"images/s": rate} for rate in peer]
+    return Race(figures, {"torch_eager": "no torch"})
+
+
+def test_goals_of_a_gpu():
+    races = {
+        512: race(5600.0, 5400.0, 5700.0, peer=(2800.0,) * 3),
+        40: race(4000.0, 3700.0, 3900.0),
+    }
     work = StepWork(dtype="bfloat16")
-    setting = Setting(work, "NVIDIA H200", peak=1e15)
-    races = {512: race(5600.0, 5400.0, 5700.0), 40: race(4000.0, 3700.0, 3900.0)}
-    found = by_name(of_races(races, ["torch_eager"], setting))
+    found = by_name(step.results(races, work, "NVIDIA H200"))
     assert found["batch 512", "images/s"].goal == 5500
     assert found["batch 512", "images/s"].reached is True
     assert found["batch 40", "images/s"].goal is None
-    assert found["batch 512", "ms a step"].ours == (2000.0, 2000.0, 2000.0)
-    assert found["batch 512", "share of peak FLOP/s"].ours[0] == pytest.approx(
-        5600 * 24.3e9 / 1e15, rel=1e-12
-    )
+    assert found["batch 512 vs flax", "images/s"].goal == 1
+    assert found["batch 512 vs torch_eager", "images/s"].absent == "no torch"
     small = found["rate at 40 of that at 512", "share"]
     assert small.ours == pytest.approx((4000 / 5600, 3700 / 5400, 3900 / 5700), rel=1e-12)
-    assert small.goal == 0.7
-    assert small.reached is False  # 0.684 in the middle
-    assert found["batch 512 vs torch_eager", "images/s"].absent == "no torch"
-
-
-@pytest.mark.parametrize(
-    ("changes", "device"),
-    [
-        ({"dtype": "float32"}, "NVIDIA H200"),
-        ({"image_size": 192}, "NVIDIA H200"),
-        ({"network": "resnet101"}, "NVIDIA H200"),
-        ({}, "NVIDIA A100"),
-    ],
-)
-def test_the_goal_of_images_is_of_one_device_and_one_step(changes, device):
-    work = dataclasses.replace(StepWork(dtype="bfloat16"), **changes)
-    assert Setting(work, device, peak=None).rate_goal(256) is None
-    assert Setting(StepWork(dtype="bfloat16"), "NVIDIA H200", None).rate_goal(256) == 5500
-
-
-def test_beside_a_peer():
-    races = {32: race(20.0, 30.0, peer=(10.0, 20.0))}
-    found = by_name(of_races(races, ["flax"], Setting(StepWork(), "cpu", None)))
-    flax = found["batch 32 vs flax", "images/s"]
-    assert flax.ratios == (2.0, 1.5)
-    assert flax.goal == 1
-    assert flax.note == "plain; 3.0 s to compile; 2.00 GiB in use"
-    assert found["batch 32", "TFLOP/s"].ours[0] == pytest.approx(20 * 24.3e9 / 1e12, rel=1e-12)
-    assert ("batch 32", "share of peak FLOP/s") not in found
+    assert small.reached is False  # 0.684 in the middle, of 0.7
+    others = [dataclasses.replace(work, **x) for x in ({"dtype": "float32"}, {"image_size": 192})]
+    for changed, device in [*((x, "NVIDIA H200") for x in others), (work, "NVIDIA A100")]:
+        assert step.results(races, changed, device)[0].goal is None
 
 
 def test_the_memory_of_an_image_is_the_slope():
-    (found,) = activations({64: 2**30 + 64 * 1e6, 256: 2**30 + 256 * 1e6, 100: 7.0})
-    assert found.ours == pytest.approx((1.0,), rel=1e-12)
-    assert "1.00 GiB whatever the batch" in found.note
-    assert activations({64: 1.0}) == []
+    (found,) = step.memory_of_an_image({64: 1.5, 256: 3.0, 100: 7.0})
+    assert found.ours == pytest.approx((1.5 * 2**30 / 192 / 1e6,), rel=1e-12)
+    assert "1.00 GiB independent of the batch" in found.note
+    assert step.memory_of_an_image({64: 1.0}) == []
 
 
-def test_profiles_stand_side_by_side():
+def test_profiles_stand_side_by_side(tmp_path):
     def profile(seconds):
         kernels = [Kernel(k, Origin(k, "", ""), s, 3) for k, s in seconds.items()]
         busy = sum(seconds.values())
@@ -131,47 +108,26 @@ def test_profiles_stand_side_by_side():
 
     ours = profile({"convolution": 0.3, "pooling": 0.06})
     theirs = profile({"convolution": 0.6})
-    found = {r.name: r for r in profiles.by_class(32, {"ours": ours, "flax": theirs})}
-    assert found["batch 32: convolution"].ours == pytest.approx((1e3 * 0.3 / STEPS,), rel=1e-12)
+    found = {r.name: r for r in step.by_class(32, {"ours": ours, "flax": theirs})}
+    assert found["batch 32: convolution"].ours == pytest.approx((300 / TRACED_STEPS,), rel=1e-12)
     assert found["batch 32: convolution"].ratios == pytest.approx((2.0,), rel=1e-12)
     assert found["batch 32: pooling"].peer == ()
     assert found[f"batch 32: {IDLE}"].ratios == pytest.approx((0.6 / 0.36,), rel=1e-12)
-    assert profiles.by_class(32, {"flax": theirs}) == []
-    title, heading, first, *_, last = profiles.longest("batch 32: ours", ours)
-    assert title.startswith("batch 32: ours")
+    assert step.by_class(32, {"flax": theirs}) == []
+    _, _, first, *_, last = step.kernels(tmp_path / "kernels.json", "batch 32: ours", ours)
     assert first.split()[:4] == ["100.000", "83.3%", "3", "convolution"]
-    assert len(heading.split()) > 4
     assert "idle 50.0%" in last
 
 
-def test_a_whole_batch_is_measured_against_its_microbatch():
-    whole = [figures(90.0, wait_s=1.0, program_bytes=2.2 * 2**30)] * 2
-    alone = [figures(100.0, program_bytes=2.0 * 2**30)] * 2
-    setting = Setting(StepWork(batch=10), "cpu", None)
-    race = Race({"ours": whole, "microbatch alone": alone}, {}, {"ours": "LARS"})
-    found = by_name(end_to_end.results(race, 900, setting))
-    rate = found["one step of 900 images", "images/s"]
-    assert rate.ratios == (0.9, 0.9)
-    assert rate.reached is False  # of 0.95
-    assert rate.note.startswith("90 microbatches of 10 images")
-    assert found["one step of 900 images", "share of it waiting for images"].ours == (0.1, 0.1)
-    memory = found["one step of 900 images", "GiB by the compiler"]
-    assert memory.ratios == pytest.approx((2.0 / 2.2,), rel=1e-12)
-
-
 @pytest.mark.parametrize(
-    ("needed", "following", "fits"),
-    [(95, 180, 0), (80, 120, 0), (80, 99, 1), (95, 99, 0), (50, math.inf, 0)],
+    ("used", "following", "fits"),
+    [(0.95, 1.8, 0), (0.8, 1.2, 0), (0.8, 0.99, 1), (0.95, 0.99, 0), (0.5, math.inf, 0)],
 )
-def test_what_auto_chose_is_near_the_most_or_all_there_is(needed, following, fits):
-    facts = {"workers": 2.0, "images": 80.0, "budget": 100.0, "compile_s": 1.0}
-    found = by_name(microbatch.results(facts | {"needed": needed, "next": following}))
-    assert found["larger choices that fit", "choices"].ours == (fits,)
-    assert found["larger choices that fit", "choices"].reached is (fits == 0)
-    assert found["share of the budget", "share"].ours == (needed / 100,)
+def test_auto_chooses_most_of_the_budget_or_all_there_is(used, following, fits):
+    assert microbatch.shares(used, following)[microbatch.CHOICES] == fits
 
 
-def test_errors_of_gradients_and_what_is_not_finite():
+def test_errors_of_gradients_and_values_that_are_not_finite():
     reference = {"a": np.array([3.0, 4.0]), "b": np.array([0.0, 12.0]), "zero": np.zeros(2)}
     found = {"a": np.array([3.0, 4.5]), "b": np.array([0.0, 12.0]), "zero": np.array([0, 1e-7])}
     exact, near = correctness.Step(2.0, reference), correctness.Step(2.01, found)
@@ -190,15 +146,9 @@ def test_errors_of_gradients_and_what_is_not_finite():
 # ---- work and options
 
 
-def test_work_travels_as_text():
-    work = StepWork(batch=7, overrides=("a.b=1", "c.d=2"), cores=(0, 1), seconds=0.5)
-    assert loads(work.dumps()) == work
-
-
 def test_peers_get_the_same_images_normalised():
     work = StepWork(batch=3, image_size=16, classes=5)
-    raw, ready = batches(work), normalised(work)
-    assert len(raw) == BATCHES
+    raw, ready = batches(work), batches(work, normalise=True)
     assert len({images.tobytes() for images, _ in raw}) == BATCHES
     images = np.concatenate([images for images, _ in ready])
     assert images.dtype == np.float32
@@ -214,105 +164,101 @@ def test_peers_get_the_same_images_normalised():
 
 
 def test_the_recipe_of_a_step():
-    made = training.config(StepWork(batch=8, workers=2, microbatches=3, overrides=("run.seed=4",)))
+    work = StepWork(batch=8, workers=2, microbatches=3, overrides=("run.seed=4",))
+    made = step_work.config(work)
     batch = made.batch
     assert (batch.workers, batch.images_per_worker, batch.microbatch) == (6, 4, 2)
     assert made.run.seed == 4
-    with pytest.raises(ConfigError, match="3 workers cannot share 8 images"):
-        training.config(StepWork(batch=8, workers=3))
-    with pytest.raises(ConfigError, match="makes 16 images of a step, the other options 8"):
-        training.config(StepWork(batch=8, overrides=("batch.images_per_worker=16",)))
+    with pytest.raises(ConfigError, match="3 workers"):
+        step_work.config(StepWork(batch=8, workers=3))
+    with pytest.raises(ConfigError, match=r"--config\.batch: expected 8 .* got 16"):
+        step_work.config(StepWork(batch=8, overrides=("batch.images_per_worker=16",)))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["step", "--batch", "32,x"], ["--batch 32,x", "'x'"]),
-        (["step", "--batch", "0"], ["--batch 0"]),
-        (["step", "--peer", "flaks"], ["--peer flaks", "did you mean 'flax'"]),
-        (["step", "--nonsense"], ["unknown argument '--nonsense'"]),
-        (["input", "--config.run.seed=1"], ["benchmark input takes no"]),
-        (["end_to_end", "--workers", "3"], ["--workers 3", "--total 2048"]),
-        (["end_to_end", "--images", "0"], ["--images is 0"]),
-        (["gpu", "--out", "x", "--parts", "stop"], ["--parts stop"]),
+        (["step", "--batch", "32,x"], "--batch 32,x"),
+        (["step", "--batch", "0"], "--batch 0"),
+        (["step", "--peer", "flaks"], "did you mean 'flax'"),
+        (["step", "--nonsense"], "--nonsense"),
+        (["input", "--config.run.seed=1"], "benchmark input"),
+        (["end_to_end", "--workers", "3"], "--workers 3"),
+        (["end_to_end", "--images", "0"], "--images"),
+        (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
     ],
 )
-def test_a_wrong_option_is_told_in_a_line(capsys, options, words):
+def test_a_wrong_option_is_one_line_and_code_2(capsys, options, words):
     assert benchmark.main(options) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    for word in ["error: ", *words]:
-        assert word in line
+    assert line.startswith("error: ")
+    assert words in line
 
 
 def test_torch_that_is_not_installed_makes_a_peer_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Absent, match="torch cannot be imported"):
-        torch_step.need()
+        torch_step.require_torch()
     with pytest.raises(Absent, match="at width 64, not 8"):
-        torch_step.network(StepWork(width=8))
+        torch_step.network_of(StepWork(width=8))
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(Absent, match=r"torchvision: .*; timm: "):
-        torch_step.network(StepWork())
+    with pytest.raises(Absent, match=r"torchvision\.models: .*; timm: "):
+        torch_step.network_of(StepWork())
 
 
-# ---- the day on a GPU
+# ---- the measurement of a GPU
 
 
-def part(code, limit_s=30.0):
-    return gpu.Part((code,), limit_s)
+def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "benchmark.py"  # executes its first argument
+    script.write_text("import sys\nexec(sys.argv[1])\n")
+    monkeypatch.setattr(gpu, "COMMAND", script)
+    kept = Result("batch 4", "images/s", (3.0, 2.0), (1.0, 1.0), "flax", goal=2.0)
+    rest = Result("batch 4", "ms a step", (3.0,))
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"results": [kept.as_json(), rest.as_json()]}))
 
+    def part(code, limit_s=30.0, **more):
+        return gpu.Part(shlex.quote(code), limit_s, **more)
 
-@pytest.fixture
-def scripts(tmp_path, monkeypatch):
-    """A scripts/benchmark.py that executes its first argument."""
-    (tmp_path / "benchmark.py").write_text("import sys\nexec(sys.argv[1])\n")
-    monkeypatch.setattr(gpu, "SCRIPTS", tmp_path)
-    return tmp_path
-
-
-def test_a_part_that_fails_or_hangs_costs_only_itself(scripts, monkeypatch, capsys):
-    kept = Result("batch 4", "images/s", (3.0, 2.0), (1.0, 1.0), "flax", goal=2.0).as_json()
-    rest = Result("batch 4", "ms a step", (3.0,), better="less").as_json()
-    monkeypatch.setitem(
-        gpu.SIZES,
-        "tiny",
-        {
-            "bad": part("print('why'); raise SystemExit(3)"),
-            "slow": part("import time; time.sleep(600)", limit_s=1.0),
-            "good": part(
-                "import json; open(sys.argv[3], 'w').write(json.dumps("
-                f"{{'results': [{kept!r}, {rest!r}]}}))"
-            ),
-            "late": part("raise SystemExit(0)"),
-        },
-    )
+    parts = {
+        "bad": part("print('why'); raise SystemExit(3)"),
+        "slow": part("import time; time.sleep(600)", limit_s=1.0),
+        "good": part(
+            f"import os, shutil; shutil.copy({str(record)!r}, sys.argv[3]); os.mkdir(sys.argv[5])",
+            traces=True,
+        ),
+        "late": part("raise SystemExit(0)"),
+    }
+    monkeypatch.setitem(gpu.SIZES, "tiny", parts)
     monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
-    out = scripts / "out"
+    out = tmp_path / "out"
     flags = argparse.Namespace(out=out, parts="bad,slow,good", limit_s=60.0, size="tiny")
-    found = gpu.run(flags)
-    bad, slow, good = found  # what has neither goal nor rate is in the record alone
-    assert "failed (exit code 3)" in bad.absent
-    assert (out / "bad.txt").read_text() == "why\n"
+    bad, slow, good = gpu.run(flags)  # a result without goal or rate is in the record alone
+    assert "exit code 3" in bad.absent
     assert "limit of 1 s" in slow.absent
-    assert good == Result("good: batch 4", "images/s", (3.0, 2.0), (1.0, 1.0), "flax", goal=2.0)
+    assert good == dataclasses.replace(kept, name="good: batch 4")
     assert "good: done" in capsys.readouterr().out
+    assert {path.name for path in out.iterdir()} == {"good.json", "output.txt", "traces.tgz"}
+    assert "why\n" in (out / "output.txt").read_text()
+    with tarfile.open(out / "traces.tgz") as tar:
+        assert "./good" in tar.getnames()
     flags.limit_s, flags.parts = -1.0, "late"
     (late,) = gpu.run(flags)
-    assert "no time was left" in late.absent
+    assert "no time" in late.absent
 
 
-def test_both_sizes_have_the_same_parts_that_the_command_line_takes():
-    assert list(gpu.FULL) == list(gpu.TINY)
-    for parts in gpu.SIZES.values():
-        for each in parts.values():
-            name = each.arguments[0]
-            more = ["--trace", "folder"] if each.traces else []
-            flags, others = benchmark.parser([name]).parse_known_args([*each.arguments, *more])
-            assert flags.name == name
-            assert all(word.startswith("--config.") for word in others)
-            assert flags.overridable or not others
-    assert sum(each.limit_s for each in gpu.FULL.values()) > 530  # limits are not the plan
+def test_all_parts_are_commands_and_leave_at_most_8_files():
+    full, tiny = gpu.SIZES["full"], gpu.SIZES["tiny"]
+    assert list(full) == list(tiny)
+    assert len(full) + len(["output.txt", "traces.tgz"]) <= 8
+    for each in [*full.values(), *tiny.values()]:
+        words = shlex.split(each.words) + (["--trace", "folder"] if each.traces else [])
+        flags, others = benchmark.parser([words[0]]).parse_known_args(words)
+        assert flags.name == words[0]
+        assert all(word.startswith("--config.") for word in others)
+        assert flags.overridable or not others
 
 
 # ---- tiny runs
@@ -331,9 +277,8 @@ def quick(tmp_path_factory):
 @linux
 def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
     kept, folder = tmp_path / "step.json", tmp_path / "trace"
-    short = ["--batch", "4", "--repeats", "2", "--seconds", "0.05", "--second_batch", "0"]
-    peers = ["--peer", "flax,torch_eager", "--trace", str(folder)]
-    command = ["step", *short, *TINY, *peers, "--json", str(kept)]
+    command = ["step", *TINY, "--batch=4", "--repeats=2", "--second_batch=0"]
+    command += ["--peer", "flax,torch_eager", "--trace", str(folder), "--json", str(kept)]
     assert benchmark.main([*command, "--config.optimizer.name=sgd"]) == 0
 
     record = json.loads(kept.read_text())
@@ -347,9 +292,7 @@ def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
     assert "flax.nnx layers" in flax["note"]
     assert "sgd" in found["batch 4", "images/s"]["note"]
     assert found["batch 4", "GiB by the compiler"]["ours"]["median"] > 0
-    assert "width 64, not 8" in found["batch 4 vs torch_eager", "images/s"]["absent"] or (
-        "torch cannot be imported" in found["batch 4 vs torch_eager", "images/s"]["absent"]
-    )
+    assert found["batch 4 vs torch_eager", "images/s"]["absent"]
     # Both were profiled, and both convolve, normalise and update.
     for kind in ("convolution", "norm, ReLU, add", "optimizer"):
         result = found[f"batch 4: {kind}", "ms of a profiled step"]
@@ -365,15 +308,14 @@ def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
 @linux
 def test_a_tiny_whole_batch(quick, tmp_path):
     kept = tmp_path / "end_to_end.json"
-    sizes = ["--total", "3", "--images", "4", "--workers", "1", "--repeats", "1"]
-    command = ["end_to_end", *sizes, "--seconds", "0.05", *TINY, "--json", str(kept)]
-    assert benchmark.main([*command, "--config.optimizer.name=sgd"]) == 0
-    found = {r["unit"]: r for r in json.loads(kept.read_text())["results"]}
-    rate = found["images/s"]
-    assert rate["name"] == "one step of 12 images"
-    assert "3 microbatches of 4 images" in rate["note"]
-    assert rate["ours"]["median"] > 0
-    assert rate["peer"]["median"] > 0
+    command = ["end_to_end", *TINY, "--total=3", "--images=4", "--workers=1", "--repeats=1"]
+    assert benchmark.main([*command, "--config.optimizer.name=sgd", "--json", str(kept)]) == 0
+    results = json.loads(kept.read_text())["results"]
+    found = {r["unit"]: r for r in results if r["peer_name"]}
+    assert results[0]["name"] == "one step of 12 images"
+    assert "3 microbatches of 4 images" in results[0]["note"]
+    assert found["images/s"]["ours"]["median"] > 0
+    assert found["images/s"]["peer"]["median"] > 0
     # The accumulated gradients, and no more than a few times those.
     extra = (1 / found["GiB by the compiler"]["ratio"]["median"]) - 1
     assert 0 < extra < 1
@@ -404,10 +346,8 @@ def test_the_step_of_a_peer_from_a_checkout(quick, tmp_path):
         seconds=0.01,
         flax_examples=str(tmp_path),
     )
-    with Competitor("benchmarks.peers.flax_step", work) as competitor:
+    with Competitor(flax_step.flax, work) as competitor:
         assert "models.py" in competitor.about
-        found = competitor.repeat()
-    assert found["images"] == found["steps"] * 4
-    assert 0 < found["loss"] < 5
+        assert competitor.repeat()["images/s"] > 0
     with pytest.raises(Absent, match="the example has no ResNet50"):
-        Competitor("benchmarks.peers.flax_step", dataclasses.replace(work, network="resnet50"))
+        flax_step.flax(dataclasses.replace(work, network="resnet50"))

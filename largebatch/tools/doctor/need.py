@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,21 +42,6 @@ def need_of_devices(images_per_s: float, devices: int, hosts: int) -> Need:
     )
 
 
-def rate_with(rate: float, total_us: float, was_us: float, is_us: float) -> float:
-    """The rate when one stage of the work costs something else.
-
-    Args:
-        rate: Images/s as measured, whatever the number of cores.
-        total_us: Processor time of an image as measured.
-        was_us: That of the stage.
-        is_us: That of the stage instead.
-
-    Returns:
-        Images/s.
-    """
-    return rate * total_us / max(total_us - was_us + is_us, is_us)
-
-
 def cores_needed(need: Need, given: float, cores: int) -> int:
     """Cores of this kind that meet the need, if the rate grows as their number."""
     return math.ceil(need.images_per_s / given * cores)
@@ -68,17 +52,12 @@ def hosts_needed(need: Need, given: float) -> int:
     return math.ceil(need.images_per_s * need.hosts / given)
 
 
-def advice(need: Need, given: float, cores: int, instead: Mapping[str, float]) -> str:
+def advice(need: Need, given: float, cores: int) -> str:
     """What to change, in words with numbers."""
     share = given / need.images_per_s
     if share >= 1:
         return f"the input keeps up, {share:.2f} times what is needed: change nothing"
-    ways = [
-        f"{name} ({rate:,.0f} images/s, {rate / need.images_per_s:.2f} times)"
-        for name, rate in instead.items()
-        if rate >= need.images_per_s
-    ]
-    ways.append(f"{cores_needed(need, given, cores):,} cores per host instead of {cores}")
+    ways = [f"{cores_needed(need, given, cores):,} cores per host instead of {cores}"]
     if need.divisible:
         ways.append(f"{hosts_needed(need, given):,} hosts instead of {need.hosts:,}")
     return f"the input gives {share:.2f} of what is needed; any of: {', or '.join(ways)}"

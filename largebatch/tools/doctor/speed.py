@@ -181,9 +181,7 @@ def judge(
             *lines,
             problem(INPUT, f"{found}, which leaves nothing over", "see docs/data.md, on speed"),
         ]
-    remedy = (
-        f"{advice(need, rate, cores, {})}; or prepare smaller or decoded pictures (docs/data.md)"
-    )
+    remedy = f"{advice(need, rate, cores)}; or prepare smaller or decoded pictures (docs/data.md)"
     return [*lines, problem(INPUT, found, remedy)]
 
 

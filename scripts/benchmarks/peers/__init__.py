@@ -1,1 +1,1 @@
-"""Other input pipelines on the same records: each module has `prepare`, see `benchmarks.runner`."""
+"""Other libraries doing the same work: each module has functions for `competitor.Competitor`."""

@@ -4,40 +4,53 @@ channels_last, autocast to the number format asked for, SGD with Nesterov moment
 kernel, label-smoothed cross-entropy. The images are normalised floats on the device.
 """
 
+import importlib
 import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.pace import timed_steps
-from benchmarks.runner import Figures
-from benchmarks.step_work import DECAY, MOMENTUM, RATE, SMOOTHING, StepWork, normalised
-from benchmarks.workload import Absent
+from benchmarks import step_work
+from benchmarks.competitor import Absent, Figures
+from benchmarks.measure import GIB
+from benchmarks.step_work import StepWork, timed_steps
 
 
-def prepare(work: StepWork, compiler: Callable[[Any], Any]) -> Callable[[], Figures]:
-    """As of `benchmarks.runner`.
+def eager(work: StepWork) -> tuple[Callable[[], Figures], str]:
+    """The competitor in eager mode."""
+    return _prepare(work, "eager")
 
-    Args:
-        work: The step.
-        compiler: Makes of the network what is called instead.
-    """
-    torch = need()
+
+def compiled(work: StepWork) -> tuple[Callable[[], Figures], str]:
+    """The competitor through torch.compile."""
+    return _prepare(work, "torch.compile")
+
+
+def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
+    torch = require_torch()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = device.type == "cuda"
     torch.backends.cudnn.benchmark = True
-    if device.type == "cpu" and work.cores:
-        torch.set_num_threads(len(work.cores))
     torch.manual_seed(0)
-    raw = network(work).to(device, memory_format=torch.channels_last).train()
-    called = compiler(raw)
-    fused = {"fused": True} if device.type == "cuda" else {"foreach": True}
+    network = network_of(work).to(device, memory_format=torch.channels_last).train()
+    called = torch.compile(network) if mode == "torch.compile" else network
     optimizer = torch.optim.SGD(
-        raw.parameters(), RATE, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY, **fused
+        network.parameters(),
+        step_work.LEARNING_RATE,
+        momentum=step_work.MOMENTUM,
+        nesterov=True,
+        weight_decay=step_work.DECAY,
+        **({"fused": True} if on_gpu else {"foreach": True}),
     )
-    criterion = torch.nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
-    low = work.dtype != "float32"
-    dtype = getattr(torch, work.dtype)
-    feed = itertools.cycle([_on(torch, device, dtype, *batch) for batch in normalised(work)])
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=step_work.SMOOTHING)
+    low, dtype = work.dtype != "float32", getattr(torch, work.dtype)
+
+    def placed(images: Any, labels: Any) -> tuple[Any, Any]:
+        nchw = torch.from_numpy(images).permute(0, 3, 1, 2).to(device, dtype)
+        nchw = nchw.contiguous(memory_format=torch.channels_last)
+        return nchw, torch.from_numpy(labels).to(device).long()
+
+    feed = itertools.cycle([placed(*b) for b in step_work.batches(work, normalise=True)])
     losses = []
 
     def step() -> None:
@@ -50,46 +63,40 @@ def prepare(work: StepWork, compiler: Callable[[Any], Any]) -> Callable[[], Figu
         losses[:] = [loss.detach()]
 
     def wait() -> float:
-        if device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize()
         return float(losses[0])
 
     start = time.perf_counter()
     step()
     wait()
-    cost = {"compile_s": time.perf_counter() - start}
+    cost = {step_work.COMPILE_S: time.perf_counter() - start}
     timed = timed_steps(step, wait, work)
 
     def repeat() -> Figures:
         figures = timed() | cost
-        if device.type == "cuda":
-            figures["peak_bytes"] = float(torch.cuda.max_memory_allocated())
+        if on_gpu:
+            figures[step_work.IN_USE_GIB] = torch.cuda.max_memory_allocated() / GIB
         return figures
 
-    return repeat
+    library = network.__class__.__module__.partition(".")[0]
+    about = f"{library} on torch {torch.__version__}, channels_last, autocast {work.dtype}, {mode}"
+    return repeat, about
 
 
-def about(work: StepWork) -> str:
-    """Whose network, and the version."""
-    torch = need()
-    origin = network(work).__class__.__module__.partition(".")[0]
-    return f"{origin} on torch {torch.__version__}, channels_last, autocast {work.dtype}"
-
-
-def need() -> Any:
-    """Torch.
+def require_torch() -> Any:
+    """The module `torch`.
 
     Raises:
         Absent: It is not installed.
     """
     try:
-        import torch
+        return importlib.import_module("torch")
     except Exception as error:  # its binary part may also fail to load
         raise Absent(f"torch cannot be imported ({type(error).__name__}: {error})") from error
-    return torch
 
 
-def network(work: StepWork) -> Any:
+def network_of(work: StepWork) -> Any:
     """The network of torchvision, else of timm.
 
     Raises:
@@ -98,27 +105,10 @@ def network(work: StepWork) -> Any:
     if work.width != 64:
         raise Absent(f"torchvision and timm have {work.network} at width 64, not {work.width}")
     reasons = []
-    for library, make in (("torchvision", _torchvision), ("timm", _timm)):
+    for library, function in (("torchvision.models", "get_model"), ("timm", "create_model")):
         try:
-            return make(work)
+            make = getattr(importlib.import_module(library), function)
+            return make(work.network, num_classes=work.classes)
         except Exception as error:  # its binary part may not match torch's
             reasons.append(f"{library}: {type(error).__name__}: {error}")
-    raise Absent(f"no network could be had; {'; '.join(reasons)}")
-
-
-def _torchvision(work: StepWork) -> Any:
-    from torchvision import models
-
-    return getattr(models, work.network)(num_classes=work.classes)
-
-
-def _timm(work: StepWork) -> Any:
-    import timm
-
-    return timm.create_model(work.network, num_classes=work.classes)
-
-
-def _on(torch: Any, device: Any, dtype: Any, images: Any, labels: Any) -> tuple[Any, Any]:
-    nchw = torch.from_numpy(images).permute(0, 3, 1, 2).to(device, dtype)
-    labels = torch.from_numpy(labels).to(device).long()
-    return nchw.contiguous(memory_format=torch.channels_last), labels
+    raise Absent(f"no library has the network; {'; '.join(reasons)}")

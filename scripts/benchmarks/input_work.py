@@ -1,0 +1,210 @@
+"""Input pipelines as competitors: the work that all are given, their clock, and our own."""
+
+import collections
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.competitor import Absent, Figures, Work
+from benchmarks.measure import PER_CPU, RATE
+from largebatch.data import (
+    Augment,
+    Order,
+    Source,
+    SourceOptions,
+    open_source,
+    train_microbatches,
+)
+from largebatch.data.boxes import random_boxes
+from largebatch.data.images import Picture
+from largebatch.data.openers import open_records
+from largebatch.data.reading import Reading
+from largebatch.data.records import Records
+from largebatch.data.sources import StoredSource
+
+_FLIP = Augment(flip=True)
+_FOR_EVER = 1 << 20  # batches, far more than are ever read
+
+
+@dataclass(frozen=True)
+class Workload(Work):
+    """A data set, the images to make of it, and the cores.
+
+    Attributes:
+        data: Specification of the source.
+        data_dir: Folder of the sets of `tfds:`; empty is that source's default.
+        image_size: Pixels a side of the result; 0 is the source's own.
+        batch: Images of a batch.
+        images: Images of a repeat, at least; complete batches are counted.
+        seconds: Length of a repeat, at least: else the stock of a fast pipeline would be timed.
+        cores: As of `Work`; a thread for each.
+        processes: Worker processes of ours, which share the threads; 0 reads in one process.
+        memory_mib: MiB that ours may read ahead.
+        seed: Seed of order and crops.
+        flax_examples: Checkout of google/flax, for that peer.
+    """
+
+    data: str
+    data_dir: str = ""
+    image_size: int = 224
+    batch: int = 128
+    images: int = 1024
+    seconds: float = 0.0
+    cores: tuple[int, ...] = field(default=(0,), kw_only=True)
+    processes: int = 0
+    memory_mib: int = 512
+    seed: int = 0
+    flax_examples: str = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """No device is needed."""
+        return {"JAX_PLATFORMS": "cpu"}
+
+    @property
+    def threads(self) -> int:
+        """One for each core."""
+        return len(self.cores)
+
+    @property
+    def options(self) -> SourceOptions:
+        """Of the source."""
+        return SourceOptions(image_size=self.image_size, data_dir=self.data_dir)
+
+    def source(self) -> Source:
+        """The training split."""
+        return open_source(self.data, "train", self.options)
+
+    def records(self) -> Records:
+        """The encoded images behind the training split.
+
+        Raises:
+            Absent: It has none.
+        """
+        records = open_records(self.data, "train", self.options)
+        if records is None:
+            raise Absent(f"{self.data} stores no encoded images")
+        return records
+
+
+def timed(batches: Iterator[int], work: Workload) -> Callable[[], Figures]:
+    """The repeat of a pipeline that runs on; what it has in stock at the start is not counted.
+
+    Args:
+        batches: Yields, for ever, the number of images of each batch that is ready.
+        work: Images and length of a repeat, at least.
+
+    Returns:
+        A function that takes a quarter of a repeat to empty the stock, then times complete batches.
+    """
+
+    def take(images: int, seconds: float) -> int:
+        start, taken = time.perf_counter(), 0
+        while not taken or taken < images or time.perf_counter() - start < seconds:
+            taken += next(batches)
+        return taken
+
+    def repeat() -> Figures:
+        take(work.images // 4, work.seconds / 4)
+        # Those of other processes take long to look up: outside of what is timed.
+        others, own, start = _other_cpu_s(), _own_cpu_s(), time.perf_counter()
+        images = take(work.images, work.seconds)
+        wall, own = time.perf_counter() - start, _own_cpu_s() - own
+        return {RATE: images / wall, PER_CPU: images / (own + _other_cpu_s() - others)}
+
+    return repeat
+
+
+def _own_cpu_s() -> float:
+    """Processor time so far of this process, and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _other_cpu_s() -> float:
+    """Processor time so far of this session's other processes and their children that have ended.
+
+    A competitor has a session of its own: the others are its descendants. Linux.
+    """
+    own, ticks = str(os.getpid()), 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()  # the name may hold spaces
+        except OSError:  # it has ended meanwhile
+            continue
+        if fields[3] == own and path.parent.name != own:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
+    """Our own pipeline, as training reads: shuffled, cropped and flipped."""
+    source = work.source()
+    reading = Reading(
+        threads=-(-work.threads // max(1, work.processes)),
+        processes=work.processes,
+        memory_bytes=work.memory_mib << 20,
+    )
+    batches = train_microbatches(
+        source,
+        Order(seed=work.seed, examples=len(source)),
+        _FLIP,
+        start=0,
+        stop=_FOR_EVER * work.batch,
+        microbatch=work.batch,
+        rows=(0, work.batch),
+        reading=reading,
+        crops="device" if isinstance(source, StoredSource) else "host",
+    )
+    return timed((len(batch.ids) for batch in batches), work), ""
+
+
+def stages(work: Workload) -> tuple[Callable[[], Figures], str]:
+    """Our own functions, one stage after the other; figures are µs of processor time per image.
+
+    order: ids of the positions; read: records from the files; header: of the images; boxes: random
+    crops; decode: of the box, and its resize; flip: of half of them.
+    """
+    encoded, source = work.records(), work.source()
+    order = Order(seed=work.seed, examples=len(source))
+    shape, batch = source.image_shape[:2], work.batch
+    count = -(-work.images // batch)
+    position = 0
+
+    def one_batch() -> Iterator[str]:
+        """Yields the name of each stage when it ends."""
+        positions = np.arange(position, position + batch, dtype=np.int64)
+        ids, epochs = order.ids(positions), order.epochs(positions)
+        yield "order"
+        contents, _ = encoded.read(ids)
+        yield "read"
+        opened = [Picture(content) for content in contents]
+        yield "header"
+        sizes = np.array([(image.height, image.width) for image in opened], np.int64)
+        boxes = random_boxes(sizes, seed=work.seed, epochs=epochs, ids=ids).tolist()
+        yield "boxes"
+        out = np.empty((batch, *shape, 3), np.uint8)
+        for row, (image, box) in enumerate(zip(opened, boxes, strict=True)):
+            image.view(tuple(box), shape, work.options.resampling, out=out[row])
+        yield "decode"
+        _FLIP(out, seed=work.seed, epochs=epochs, ids=ids)
+        yield "flip"
+
+    def repeat() -> Figures:
+        nonlocal position
+        spent: Figures = collections.defaultdict(float)
+        for _ in range(count):
+            began = time.process_time()
+            for stage in one_batch():
+                now = time.process_time()
+                spent[stage] += 1e6 * (now - began) / (count * batch)
+                began = now
+            position += batch
+        return dict(spent)
+
+    return repeat, ""
