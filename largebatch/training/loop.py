@@ -204,7 +204,7 @@ class Loop:
         # The host computes rates from the one clock of the run, the sample position.
         rates = self.run.plan.rates(step)
         copy = self._inspection.begin(stage, step, state)
-        self._profiler.before(step, state)
+        self._profiler.before(step, state, stage.programs.of_step)
         times = self._inspection.measured
         try:
             state, metrics = run_step(stage.programs, state, feed, rates, self._guard, times)

@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from largebatch.tools.report import palette
+from largebatch.tools.report import figures
 from largebatch.tools.report.write import report
 from tests.tools.report import made_up
 
@@ -195,12 +195,12 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         assert seen["outside"] == []
         assert seen["columns"] == columns
         assert seen["smallest"] >= 10  # CSS pixels, of the names of layers
-        assert len(seen["drawn"]) == 6
+        assert len(seen["drawn"]) == 5
         assert min(seen["drawn"]) >= 1
         assert len(seen["maps"]) == 5
         assert max(seen["maps"]) > 5  # shades, not one colour
-        assert seen["page"] == rgb(getattr(palette.PAGE, theme))
-        assert seen["line"] == rgb(getattr(palette.SERIES[0], theme))
+        assert seen["page"] == rgb(getattr(figures.PAGE, theme))
+        assert seen["line"] == rgb(getattr(figures.SERIES[0], theme))
         assert seen["button"] == other.capitalize()
     # Nothing hovered: the last values. In the middle: those of epoch 2, 2 · exp(−1) = 0.7358.
     assert found["375"]["values"][0] == "4"
@@ -217,8 +217,8 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         "seconds",
     ]
     for name in ("toggled", "again"):  # at once, and after a reload
-        assert found[name]["page"] == rgb(getattr(palette.PAGE, other))
-        assert found[name]["line"] == rgb(getattr(palette.SERIES[0], other))
+        assert found[name]["page"] == rgb(getattr(figures.PAGE, other))
+        assert found[name]["line"] == rgb(getattr(figures.SERIES[0], other))
         assert found[name]["button"] == theme.capitalize()
 
 

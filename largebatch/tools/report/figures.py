@@ -1,0 +1,203 @@
+"""Figures as data, which the page and the PNG files both draw, and their colours."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Positions = Mapping[str, np.ndarray]
+"""Axis (see `series.AXES`) → positions of the points, `[points]`; NaN where unknown."""
+
+
+class Colour(NamedTuple):
+    """A CSS variable of the page, with its value in the light and in the dark theme."""
+
+    name: str
+    light: str
+    dark: str
+
+
+INK = Colour("ink", "#20242c", "#e7eaf0")
+MUTED = Colour("muted", "#5b6371", "#9aa4b4")
+GRID = Colour("grid", "#e4e7ec", "#2b313b")
+PAGE = Colour("page", "#f5f6f8", "#0e1116")
+BAD = Colour("bad", "#b3362c", "#ff8a7a")
+SERIES = (
+    Colour("s1", "#1d6fb8", "#69b1f2"),
+    Colour("s2", "#c4561b", "#f2955c"),
+    Colour("s3", "#1b8a5b", "#4ecb95"),
+    Colour("s4", "#8750a8", "#c69ae2"),
+    Colour("s5", "#a67a02", "#e2b93e"),
+    Colour("s6", "#0c8891", "#4cc6cf"),
+    Colour("s7", "#c13a6d", "#f386af"),
+    Colour("s8", "#69717d", "#abb3be"),
+)
+"""Colours of curves, in order; readable on both backgrounds and for colour-blind people."""
+COLOURS = (
+    *(INK, MUTED, GRID, PAGE, BAD),
+    Colour("surface", "#ffffff", "#161a21"),
+    Colour("good", "#1c7f52", "#54cf97"),
+    Colour("wait", "#9a6a00", "#e8b84a"),
+    *SERIES,
+)
+HEAT = "viridis"
+"""Matplotlib's colour map of heat maps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A curve.
+
+    Attributes:
+        label: name in the legend.
+        colour: index among SERIES; a larger one repeats the colours with other dashes.
+        x: positions of the points.
+        y: values, `[points]`; NaN leaves a gap.
+        band: lower and upper edge of a band around the curve, each `[points]`.
+        dots: whether each point has a dot.
+        noisy: whether the smoothing slider applies.
+        steps: whether a value holds until the next point.
+    """
+
+    label: str
+    colour: int
+    x: Positions
+    y: np.ndarray
+    band: tuple[np.ndarray, np.ndarray] | None = None
+    dots: bool = False
+    noisy: bool = False
+    steps: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Curves over one vertical axis.
+
+    Attributes:
+        title: what the vertical axis measures, with its unit.
+        lines: the curves.
+        log: whether the vertical axis is logarithmic.
+        zero: whether it starts at 0.
+        height: height of the plot in CSS pixels.
+        levels: horizontal lines, value and label.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    zero: bool = False
+    height: int = 210
+    levels: tuple[tuple[float, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    """A vertical line through all panels of a chart.
+
+    Attributes:
+        x: its position on each axis, `[1]`.
+        text: label beside the line; may be empty.
+        bad: whether it marks trouble; otherwise a restart.
+    """
+
+    x: Positions
+    text: str
+    bad: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Panels above each other that share the horizontal axis.
+
+    Attributes:
+        key: name of its PNG file, unique within the page.
+        title: a few words.
+        caption: what the chart shows and how to read it.
+        panels: from the top.
+        axes: label of each horizontal axis on which any point has a position.
+        marks: vertical lines.
+    """
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    axes: Mapping[str, str]
+    marks: tuple[Marker, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+    """A quantity of each layer over time, coloured on a logarithmic scale.
+
+    Attributes:
+        key: name of its PNG file, unique within the page.
+        title: a few words.
+        caption: what the map shows and how to read it.
+        names: names of the layers, from the top.
+        x: ends of the columns, `[columns]`, ascending; the first column begins at 0 or before.
+        label: label of the horizontal axis.
+        values: `[layers, columns]`, at least 0; NaN where unknown.
+    """
+
+    key: str
+    title: str
+    caption: str
+    names: tuple[str, ...]
+    x: np.ndarray
+    label: str
+    values: np.ndarray
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Ends of the colour scale: quantiles, so that an outlier does not hide the rest."""
+        positive = self.values[np.isfinite(self.values) & (self.values > 0)]
+        low, high = np.quantile(positive, (0.005, 0.995)) if positive.size else (1.0, 1.0)
+        return (float(low), float(high)) if high > low else (0.5 * float(low), 2.0 * float(high))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of one or several parts.
+
+    Attributes:
+        key: name of its PNG file, unique within the page.
+        title: a few words.
+        caption: what the bars show and how to read them.
+        rows: title of each bar and its parts, name → value.
+        colours: colour of each part, an index among SERIES.
+        unit: unit of the values.
+    """
+
+    key: str
+    title: str
+    caption: str
+    rows: tuple[tuple[str, Mapping[str, float]], ...]
+    colours: Mapping[str, int]
+    unit: str
+
+
+Figure = Chart | HeatMap | Bars
+
+
+def as_json(figure: Chart | HeatMap) -> dict[str, Any]:
+    """Return a figure for the script of the page; numbers that are not finite are None."""
+    found = _plain(dataclasses.asdict(figure))
+    if isinstance(figure, HeatMap):
+        found["low"], found["high"] = figure.scale
+        found["values"] = [numbers(row, 3) for row in figure.values]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return numbers(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def numbers(values: Sequence[float] | np.ndarray, digits: int = 8) -> list[float | None]:
+    """Return floats with a number of significant digits, None where a value is not finite."""
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values)]
