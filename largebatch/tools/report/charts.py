@@ -248,11 +248,9 @@ class _Charts:
     def _markers(self, *, labelled: bool) -> tuple[Marker, ...]:
         """Return restarts and trouble of the only run."""
         (run,) = self.runs
-        shown = [
-            m for m in marks(run.events) if m.kind in TROUBLE or (m.kind == RESTART and m.step)
-        ]
+        shown = [m for m in marks(run.events) if m.kind in (*TROUBLE, RESTART)]
         found = []
-        for mark in list({(mark.step, mark.kind): mark for mark in shown}.values())[-_MARKS:]:
+        for mark in shown[-_MARKS:]:
             named = labelled and (len(shown) <= _LABELLED or mark.kind == FAILED)
             text = f"{mark.kind}, step {mark.step:,}" if named else ""
             x = self.scaled(place(run.metrics, [mark.samples]))

@@ -1,8 +1,8 @@
-"""Figures as data, which the page and the PNG files both draw, and their colours."""
+"""Figures as data, which the page and the PNG files both draw."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,37 +10,8 @@ Positions = Mapping[str, np.ndarray]
 """Axis (see `series.AXES`) → positions of the points, `[points]`; NaN where unknown."""
 
 
-class Colour(NamedTuple):
-    """A CSS variable of the page, with its value in the light and in the dark theme."""
-
-    name: str
-    light: str
-    dark: str
-
-
-INK = Colour("ink", "#20242c", "#e7eaf0")
-MUTED = Colour("muted", "#5b6371", "#9aa4b4")
-GRID = Colour("grid", "#e4e7ec", "#2b313b")
-PAGE = Colour("page", "#f5f6f8", "#0e1116")
-BAD = Colour("bad", "#b3362c", "#ff8a7a")
-SERIES = (
-    Colour("s1", "#1d6fb8", "#69b1f2"),
-    Colour("s2", "#c4561b", "#f2955c"),
-    Colour("s3", "#1b8a5b", "#4ecb95"),
-    Colour("s4", "#8750a8", "#c69ae2"),
-    Colour("s5", "#a67a02", "#e2b93e"),
-    Colour("s6", "#0c8891", "#4cc6cf"),
-    Colour("s7", "#c13a6d", "#f386af"),
-    Colour("s8", "#69717d", "#abb3be"),
-)
-"""Colours of curves, in order; readable on both backgrounds and for colour-blind people."""
-COLOURS = (
-    *(INK, MUTED, GRID, PAGE, BAD),
-    Colour("surface", "#ffffff", "#161a21"),
-    Colour("good", "#1c7f52", "#54cf97"),
-    Colour("wait", "#9a6a00", "#e8b84a"),
-    *SERIES,
-)
+SERIES = 8
+"""Number of colours of curves: the variables --s1, --s2, … of page.css."""
 HEAT = "viridis"
 """Matplotlib's colour map of heat maps."""
 
@@ -51,7 +22,7 @@ class Line:
 
     Attributes:
         label: name in the legend.
-        colour: index among SERIES; a larger one repeats the colours with other dashes.
+        colour: number of its colour from 0; after SERIES of them other dashes begin.
         x: positions of the points.
         y: values, `[points]`; NaN leaves a gap.
         band: lower and upper edge of a band around the curve, each `[points]`.
@@ -166,7 +137,7 @@ class Bars:
         title: a few words.
         caption: what the bars show and how to read them.
         rows: title of each bar and its parts, name → value.
-        colours: colour of each part, an index among SERIES.
+        colours: number of the colour of each part.
         unit: unit of the values.
     """
 

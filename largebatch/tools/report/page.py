@@ -36,7 +36,6 @@ _PAGE = Template("""<!doctype html>
 <title>$title</title>
 <style>
 $plot_style
-:root{$colours}
 $style</style>
 <script>
 /*
@@ -79,7 +78,6 @@ def page(title: str, body: str, drawn: Sequence[Figure] = ()) -> str:
     return _PAGE.substitute(
         title=text(title),
         plot_style=(here / "uplot" / "uPlot.min.css").read_text(),
-        colours="".join(f"--{c.name}:light-dark({c.light},{c.dark});" for c in figures.COLOURS),
         style=(here / "page.css").read_text(),
         licence=(here / "uplot" / "LICENSE").read_text(),
         plot=(here / "uplot" / "uPlot.iife.min.js").read_text(),

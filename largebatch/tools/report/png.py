@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.tools.report import figures
-from largebatch.tools.report.figures import Bars, Chart, Figure, HeatMap, Line, Panel
+from largebatch.tools.report.figures import HEAT, SERIES, Bars, Chart, Figure, HeatMap, Line, Panel
 
 _WIDTH = 6.0
 _LETTERS = 100
 """Characters of a line of the legend."""
 _CSS_INCH = 80.0
 """Pixels of a panel's height that make an inch."""
-_MUTED, _GRID = figures.MUTED.light, figures.GRID.light
+_INK, _MUTED, _GRID, _BAD = "#20242c", "#5b6371", "#e4e7ec", "#b3362c"
+COLOURS = ("#1d6fb8", "#c4561b", "#1b8a5b", "#8750a8", "#a67a02", "#0c8891", "#c13a6d", "#69717d")
+"""Colours of curves, as in the light theme of page.css; readable for colour-blind people."""
 _STYLE = {
     "font.size": 8.2,
     "axes.titlesize": 8.5,
@@ -27,7 +28,7 @@ _STYLE = {
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.4,
     "legend.frameon": False,
-    "text.color": figures.INK.light,
+    "text.color": _INK,
     "text.parse_math": False,
     **dict.fromkeys(("axes.titlecolor", "axes.labelcolor", "legend.labelcolor"), _MUTED),
     **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _MUTED),
@@ -67,7 +68,7 @@ def _chart(chart: Chart) -> Any:
         for mark in chart.marks:
             at = float(mark.x[axis][0])
             if math.isfinite(at):
-                colour = figures.BAD.light if mark.bad else _MUTED
+                colour = _BAD if mark.bad else _MUTED
                 ax.axvline(at, color=colour, linewidth=0.8, alpha=0.6)
         for value, text in panel.levels:
             ax.axhline(value, color=_MUTED, linewidth=1, linestyle="--", label=text)
@@ -86,8 +87,8 @@ def _chart(chart: Chart) -> Any:
 def _line(ax: Any, line: Line, axis: str) -> None:
     x = line.x[axis]
     known = np.isfinite(x)
-    turn, index = divmod(line.colour, len(figures.SERIES))
-    colour = figures.SERIES[index].light
+    dashes, index = divmod(line.colour, SERIES)
+    colour = COLOURS[index]
     if line.band is not None:
         low, high = (edge[known] for edge in line.band)
         ax.fill_between(x[known], low, high, color=colour, alpha=0.2, linewidth=0)
@@ -97,7 +98,7 @@ def _line(ax: Any, line: Line, axis: str) -> None:
         color=colour,
         # Matplotlib leaves labels with a leading underscore out of the legend.
         label=f" {line.label}" if line.label.startswith("_") else line.label,
-        linestyle=("-", "--", ":", "-.")[turn % 4],
+        linestyle=("-", "--", ":", "-.")[dashes % 4],
         drawstyle="steps-post" if line.steps else "default",
         marker="o" if line.dots else None,
         markersize=3,
@@ -135,7 +136,7 @@ def _map(found: HeatMap) -> Any:
     # A column reaches from the one before it, or from 0, to its own x.
     edges = np.concatenate([[min(0.0, found.x[0] - 1e-9)], found.x])
     norm, rows = LogNorm(low, high, clip=True), np.arange(count + 1) - 0.5
-    image = ax.pcolormesh(edges, rows, shown, norm=norm, cmap=figures.HEAT, rasterized=True)
+    image = ax.pcolormesh(edges, rows, shown, norm=norm, cmap=HEAT, rasterized=True)
     ax.set(ylim=(count - 0.5, -0.5), xlabel=found.label)
     ax.set_yticks(range(count), found.names, fontsize=6.5)
     ax.grid(visible=False)
@@ -152,7 +153,7 @@ def _bars(found: Bars) -> Any:
     for part, colour in found.colours.items():
         width = np.array([parts.get(part, 0.0) for _, parts in found.rows])
         if width.any():
-            hue = figures.SERIES[colour].light
+            hue = COLOURS[colour]
             bars = ax.barh(titles, width, 0.66, left, color=hue, label=part)
             left += width
     if len(found.colours) == 1:

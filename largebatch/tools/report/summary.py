@@ -91,15 +91,14 @@ def target(run: Run) -> tuple[float, int | None, float | None] | None:
 def headline(run: Run) -> list[Fact]:
     """Return the results at the head of the page."""
     planned = run.config.get("plan", {}).get("steps")
-    rates = [run.summary.get("images_per_s"), last(run, "images_per_s")]
-    rates = rates[::-1] if run.status == "unfinished" else rates
+    mean = None if run.status == "unfinished" else run.summary.get("images_per_s")
     top5 = percent(validation(run, "top5"))
     samples = last(run, "samples") or run.summary.get("samples")
     found = [
         Fact("top-1", percent(validation(run, "top1")), f"top-5 {top5}"),
         Fact("validation loss", number(validation(run, "loss"), ".4g")),
         Fact("time", duration_text(seconds_of(run)), "with compilation"),
-        Fact("throughput", number(next(filter(None, rates), None), ",.0f"), "images/s"),
+        Fact("throughput", number(mean or last(run, "images_per_s"), ",.0f"), "images/s"),
         Fact("samples", number(samples, ",.0f"), f"{number(last(run, 'epoch'), '.2f')} epochs"),
         Fact("steps", f"{run.step:,}", f"of {planned:,}" if is_number(planned) else ""),
     ]

@@ -11,7 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.profiler import ProfileData
 
@@ -116,12 +116,13 @@ def read(place: Path) -> Profile:
             devices = _devices(ProfileData.from_serialized_xspace(newest.read_bytes()))
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"{newest} is not a profile or is damaged; record it again") from error
-    folders = [folder for folder in (place, place / "profile", *newest.parents) if folder.is_dir()]
-    texts = next(filter(None, (sorted(each.glob("*.hlo.txt")) for each in folders[:6])), [])
+    is_usual = newest.match("plugins/profile/*/*.xplane.pb")
+    folder = newest.parents[3] if is_usual else newest.parent
+    texts = sorted(folder.glob("*.hlo.txt"))
     try:
         programs = [Program.parse(text.read_text()) for text in texts]
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{texts[0].parent}/*.hlo.txt are damaged; record it again") from error
+        raise DataError(f"{folder}/*.hlo.txt: damaged; record the profile again") from error
     return profile(devices, programs, str(newest))
 
 
@@ -155,7 +156,7 @@ def _devices(data: ProfileData) -> list[list[list[_Event]]]:
     return [[[event for event in thread if event.instruction] for thread in threads]]
 
 
-def _events(line: object) -> list[_Event]:
+def _events(line: Any) -> list[_Event]:
     found = []
     for event in line.events:
         stats = dict(event.stats)
@@ -184,7 +185,7 @@ def profile(
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     origins: dict[tuple[str, str], Origin] = {}
-    spans = []
+    spans: list[list[tuple[float, float, bool]]] = []
     for device in devices:
         spans.append([])
         for event, own in (pair for stream in device for pair in _own_times(stream)):

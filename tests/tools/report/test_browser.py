@@ -8,7 +8,6 @@ from html import unescape
 
 import pytest
 
-from largebatch.tools.report import figures
 from largebatch.tools.report.write import report
 from tests.tools.report import made_up
 
@@ -16,6 +15,9 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="there is no chromium on PATH (apt-get install chromium)"
 )
+# Colours of page.css: the background, and the first curve.
+PAGE = {"light": "#f5f6f8", "dark": "#0e1116"}
+FIRST = {"light": "#1d6fb8", "dark": "#69b1f2"}
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -199,8 +201,8 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         assert min(seen["drawn"]) >= 1
         assert len(seen["maps"]) == 5
         assert max(seen["maps"]) > 5  # shades, not one colour
-        assert seen["page"] == rgb(getattr(figures.PAGE, theme))
-        assert seen["line"] == rgb(getattr(figures.SERIES[0], theme))
+        assert seen["page"] == rgb(PAGE[theme])
+        assert seen["line"] == rgb(FIRST[theme])
         assert seen["button"] == other.capitalize()
     # Nothing hovered: the last values. In the middle: those of epoch 2, 2 · exp(−1) = 0.7358.
     assert found["375"]["values"][0] == "4"
@@ -217,8 +219,8 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         "seconds",
     ]
     for name in ("toggled", "again"):  # at once, and after a reload
-        assert found[name]["page"] == rgb(getattr(figures.PAGE, other))
-        assert found[name]["line"] == rgb(getattr(figures.SERIES[0], other))
+        assert found[name]["page"] == rgb(PAGE[other])
+        assert found[name]["line"] == rgb(FIRST[other])
         assert found[name]["button"] == theme.capitalize()
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from largebatch.errors import DataError, UserError
-from largebatch.tools.report import figures, page, png
+from largebatch.tools.report import page, png
 from largebatch.tools.report.figures import Chart, Line, Panel, numbers
 from largebatch.tools.report.write import report
 from tests.tools.report import made_up
@@ -103,7 +103,7 @@ def test_one_run_with_all_that_there_can_be(whole):
         # White around, and the curve's blue.
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
         assert tuple(pixels[0]) == (255, 255, 255)
-        blue = [int(figures.SERIES[0].light[i : i + 2], 16) for i in (1, 3, 5)]
+        blue = [int(png.COLOURS[0][i : i + 2], 16) for i in (1, 3, 5)]
         assert (pixels == blue).all(1).sum() > 50
 
 
