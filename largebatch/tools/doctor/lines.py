@@ -72,7 +72,9 @@ def attempted(name: str, check: Callable[[], Line | Sequence[Line]]) -> list[Lin
         return [problem(name, what or remedy, remedy if what else "see the message")]
     except Exception as error:
         said = f"{type(error).__name__}: {one_line(error)}"
-        return [problem(name, f"the check failed with {said}", "see whether a run fails likewise")]
+        return [
+            problem(name, f"the check failed with {said}", "see whether a run fails with it too")
+        ]
     return [found] if isinstance(found, Line) else list(found)
 
 

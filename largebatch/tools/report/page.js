@@ -104,8 +104,8 @@
         var ratio = Math.pow(Math.max(high / low, 1.1), 0.06);
         return [low / ratio, high * ratio];
       }
-      var room = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
-      return [panel.zero && low >= 0 ? 0 : low - room, high + room];
+      var margin = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
+      return [panel.zero && low >= 0 ? 0 : low - margin, high + margin];
     };
   }
   function axisSize(u, values, index, cycle) {

@@ -135,7 +135,7 @@ def _stacks(text: str) -> dict[str, tuple[Frame, ...]]:
         for name in ("FileLocations", "StackFrames")
     )
     # XLA prints the number of the parent plus one; the first frame, which has no parent, shows it.
-    beyond = int(frames.get("1", {}).get("parent_frame_id", "0"))
+    offset = int(frames.get("1", {}).get("parent_frame_id", "0"))
 
     def stack(key: str) -> tuple[Frame, ...]:
         found = []
@@ -143,7 +143,7 @@ def _stacks(text: str) -> dict[str, tuple[Frame, ...]]:
             place = places[frames[key]["file_location_id"]]
             file, function = names[place["file_name_id"]], functions[place["function_name_id"]]
             found.append(Frame(file, function, place["line"]))
-            key = str(int(frames[key].get("parent_frame_id", "0")) - beyond)
+            key = str(int(frames[key].get("parent_frame_id", "0")) - offset)
         return tuple(found)
 
     return {key: stack(key) for key in frames}

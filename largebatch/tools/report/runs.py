@@ -47,7 +47,7 @@ class Run:
         path: its directory.
         name: a short name, unique among the runs that were read together.
         metrics: rows of `metrics.jsonl` by ascending step; a repeated step replaces its old row.
-        layers: rows of `layers.jsonl`, likewise.
+        layers: rows of `layers.jsonl`, in the same way.
         events: all rows of `events.jsonl` in the order of time, with the keys `event`, `time`,
             `step` and `samples`.
         config: `config.json`; empty if there is none.

@@ -57,8 +57,8 @@ def best(runs: Sequence[Run]) -> int | None:
 
 def seconds_of(run: Run) -> float | None:
     """Return the wall time of all attempts; for an unfinished run, until its last row."""
-    whole = run.summary.get("wall_s") if run.status != "unfinished" else None
-    return last(run, "seconds") if whole is None else whole
+    complete_s = run.summary.get("wall_s") if run.status != "unfinished" else None
+    return last(run, "seconds") if complete_s is None else complete_s
 
 
 def validation(run: Run, name: str) -> float | None:

@@ -183,7 +183,7 @@ def test_a_directory_in_use(tmp_path):
     gone = dataclasses.replace(mine, started=1)  # the id is another process's by now
     (tmp_path / lock.NAME).write_bytes(content(gone))
     assert storage.check_lock(tmp_path).verdict == "OK"
-    # Elsewhere only the heartbeat tells.
+    # For another host only the heartbeat counts.
     away = dataclasses.replace(mine, host="elsewhere", system="another boot")
     (tmp_path / lock.NAME).write_bytes(content(away))
     assert "on elsewhere" in storage.check_lock(tmp_path).found

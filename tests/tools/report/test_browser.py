@@ -109,12 +109,12 @@ function load(width) {
       slider.value = 0;
       slider.dispatchEvent(new w.Event("input"));
       await wait(100);
-      const whole = image(w);
+      const unzoomed = image(w);
       mouse(w, "mousedown", 0.2);
       mouse(w, "mousemove", 0.4);
       mouse(w, "mouseup", 0.4);
       await wait(100);
-      found.zoomed = image(w) !== whole;
+      found.zoomed = image(w) !== unzoomed;
       const map = w.document.querySelector(".map canvas");
       pointer(w, "pointermove", 0.99, map);
       found.read = map.closest(".map").querySelector(".read").textContent;
@@ -153,10 +153,10 @@ document.body.append(frame);
 
 
 @pytest.fixture
-def folder(whole):
+def folder(page_path):
     """That of a page, with the probe beside it."""
-    (whole.parent / "probe.html").write_text(PROBE)
-    return whole.parent
+    (page_path.parent / "probe.html").write_text(PROBE)
+    return page_path.parent
 
 
 def browse(folder, page, *flags):
@@ -182,7 +182,7 @@ def read(dump):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_is_shown_whole_and_obeys(folder, theme):
+def test_themes_widths_and_controls(folder, theme):
     shutil.rmtree(folder / "data", ignore_errors=True)
     scheme = {"light": 1, "dark": 0}[theme]
     flags = ("--window-size=1400,1000", f"--blink-settings=preferredColorScheme={scheme}")

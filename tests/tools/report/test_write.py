@@ -80,8 +80,8 @@ def checked(path):
     return found
 
 
-def test_one_run_with_all_that_there_can_be(whole):
-    path = whole
+def test_one_run_with_every_figure(page_path):
+    path = page_path
     assert path.name == "report.html"
     assert (path.parent.name, path.parent.parent.name) == (
         "report",
