@@ -64,7 +64,7 @@ def advice(need: Need, given: float, cores: int, instead: Mapping[str, float]) -
     """Return what to change, with numbers; `instead`: name of a change → its images/s."""
     share = given / need.images_per_s
     if share >= 1:
-        return f"the input keeps up, {share:.2f} times the need: change nothing"
+        return f"the input keeps up, {share:.2f} times what is needed: change nothing"
     ways = [
         f"{name} ({rate:,.0f} images/s, {rate / need.images_per_s:.2f} times)"
         for name, rate in instead.items()
@@ -73,4 +73,4 @@ def advice(need: Need, given: float, cores: int, instead: Mapping[str, float]) -
     ways.append(f"{cores_needed(need, given, cores):,} cores per host instead of {cores}")
     if need.divisible:
         ways.append(f"{hosts_needed(need, given):,} hosts instead of {need.hosts:,}")
-    return f"the input gives {share:.2f} of the need; any of: {', or '.join(ways)}"
+    return f"the input gives {share:.2f} of what is needed; any of: {', or '.join(ways)}"
