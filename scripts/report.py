@@ -4,37 +4,46 @@
     python scripts/report.py runs/seed0 runs/seed1 runs/seed2 --out=compared
     python scripts/report.py --trace=runs/digits
 
-A run may be finished, running or broken off. Without --out the page goes to
-RUN/report/report.html, that of several runs to report/ in the folder that holds them all. A profile
-(--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints what the
-device's time went into. docs/report.md explains every figure.
+A run may be complete, failed or still training. Without --out the page is RUN/report/report.html;
+for several runs it is in report/ of the folder that holds them all. A profile
+(--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints the shares
+of the device's time. docs/report.md explains every figure.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.tools.report import summary as facts
-from largebatch.tools.report import trace, write
-from largebatch.tools.report.runs import is_run
+
+if TYPE_CHECKING:
+    from largebatch.tools.report.trace import Profile
 
 
-def parser() -> Parser:
-    """The command line."""
-    made = Parser(__doc__)
-    made.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directory of a run")
-    made.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
-    made.add_argument(
-        "--trace", type=Path, help="run with a profile/, folder of a profile, or *.trace.json.gz"
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the flags.
+
+    Raises:
+      UserError: a mistake on the command line.
+    """
+    parser = Parser(__doc__)
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directory of a run")
+    parser.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
+    parser.add_argument(
+        "--trace", type=Path, help="run with a profile/, folder of a profile, or *.xplane.pb"
     )
-    return made
+    flags = parser.parse_args(arguments)
+    if not flags.runs and flags.trace is None:
+        raise UserError("RUN: expected at least one, got none; give the --workdir of a training")
+    return flags
 
 
-def table(profile: trace.Profile) -> list[str]:
-    """A profile as lines."""
+def shares(profile: "Profile") -> list[str]:
+    """Return a profile as lines of text."""
     lines = [f"{1e3 * profile.window_s:,.1f} ms of the device", ""]
     lines += [f"{name:<24}{share:>8.1%}" for name, share in profile.split.items()]
     hidden = profile.hidden_s / profile.window_s
@@ -42,10 +51,12 @@ def table(profile: trace.Profile) -> list[str]:
 
 
 def selected(paths: Sequence[Path]) -> list[Path]:
-    """Return the runs among paths, such as of `runs/*`, and warn of what else is there.
+    """Return the runs among paths, such as of `runs/*`, and warn of the others.
 
-    What does not exist is kept, and so is everything where no path is a run: that is an error.
+    Paths that do not exist are kept, and so are all if none is a run: reading them is an error.
     """
+    from largebatch.tools.report.runs import is_run
+
     found = [path for path in paths if is_run(path) or not path.exists()]
     if not any(map(is_run, found)):
         return list(paths)
@@ -57,21 +68,17 @@ def selected(paths: Sequence[Path]) -> list[Path]:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Read and write.
+    """Parse the command line, read the runs and write the report."""
+    flags = parse(arguments)
+    from largebatch.tools.report import summary, trace, write  # imports JAX
 
-    Raises:
-      UserError: a mistake that the user can fix.
-    """
-    flags = parser().parse_args(arguments)
-    if not flags.runs and flags.trace is None:
-        raise UserError("no run is named; give the --workdir of a training")
     profile = None if flags.trace is None else trace.read(flags.trace)
     if profile is not None:
-        print("\n".join(table(profile)))
+        print("\n".join(shares(profile)))
     if flags.runs:
         page, runs = write.report(selected(flags.runs), flags.out, profile)
         for each in runs:
-            top1 = facts.percent(facts.validation(each, "top1"))
+            top1 = summary.percent(summary.validation(each, "top1"))
             print(f"{each.name}: {each.status}, step {each.step:,}, top-1 {top1}")
         print(f"report: {page}")
 

@@ -209,7 +209,7 @@ class Loop:
         # All rates follow from the sample position, the only clock of the schedules.
         rates = self.run.plan.rates(step)
         copy = self._inspection.begin(stage, step, state)
-        self._profiler.before(step, state)
+        self._profiler.before(step, state, stage.programs.of_step)
         times = self._inspection.measured
         try:
             state, metrics = run_step(stage.programs, state, feed, rates, self._watchdog, times)

@@ -90,6 +90,12 @@ class Programs:
             self._control_flags(2) if self.steps.has_control_flags else None,
         )
 
+    @property
+    def of_step(self) -> tuple[jax.stages.Compiled, ...]:
+        """The programs that a step runs."""
+        several = self.steps.plan.microbatches > 1
+        return (self.accumulate, self.finish) if several else (self.finish,)
+
     @functools.cached_property
     def probe(self) -> jax.stages.Compiled:
         """A microbatch without collectives, which times this host alone."""

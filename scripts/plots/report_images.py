@@ -1,4 +1,4 @@
-"""Screenshots of a report for the documentation: light, dark and on a phone.
+"""Take screenshots of a report for the documentation: light, dark and on a phone.
 
     python train.py --workdir=runs/digits --config.run.layers_every='10 steps' \
         --config.run.evaluate_every='2 epochs' --config.run.target=0.98
@@ -26,7 +26,7 @@ _FRAME = (
     "<!doctype html><style>body{{margin:0}}iframe{{border:0;width:{0}px;height:{1}px}}</style>"
     '<iframe src="report.html"></iframe>'
 )
-"""Chromium has no window as narrow as a phone, but a frame can be."""
+"""Chromium has no window as narrow as a phone; a frame can be narrow."""
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-sync", "--disable-background-networking", "--disable-component-update"),
@@ -35,7 +35,7 @@ _FLAGS = (
 
 
 def shoot(run: Path, images: Path) -> None:
-    """Draw the report of a run and photograph it.
+    """Write the report of a run and take its screenshots.
 
     Raises:
       UserError: no run, or no Chromium.
@@ -62,9 +62,10 @@ def shoot(run: Path, images: Path) -> None:
 def _crop(path: Path, width: int, height: int) -> None:
     from PIL import Image
 
-    with Image.open(path) as whole:
-        cropped = whole.crop((0, 0, width, height)).convert("RGB")
-    cropped.quantize(256).save(path, optimize=True)  # a quarter of the size, and flat colours stay
+    with Image.open(path) as full:
+        cropped = full.crop((0, 0, width, height)).convert("RGB")
+    # A quarter of the size; the default method would mix the colours of curves.
+    cropped.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,28 +1,29 @@
 """The command: what it prints, writes and refuses."""
 
-import gzip
-import json
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import report
 
 from tests.tools.report import made_up
+from tests.tools.report.test_trace import event, written
+
+SCRIPTS = Path(report.__file__).parent
 
 
-def trace(path):
-    """A profile of two kernels, 60 and 20 of 100 µs, on a GPU."""
-    name = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}}
-    kernels = [
-        {"ph": "X", "pid": 1, "tid": 1, "name": kind, "ts": start, "dur": length}
-        for kind, start, length in (("conv_fprop", 0, 60), ("ncclAllReduce", 80, 20))
-    ]
-    path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [name, *kernels]}).encode()))
+@pytest.fixture
+def profile(tmp_path):
+    """A folder with a profile of two kernels, 60 and 20 of 100 µs, on a GPU."""
+    kernels = [event("conv_fprop", 0, 60), event("ncclAllReduce", 80, 20)]
+    return written(tmp_path / "traced", *kernels)
 
 
-def test_a_run_with_a_profile(tmp_path, capsys):
+def test_a_run_with_a_profile(tmp_path, profile, capsys):
     folder = made_up.write(tmp_path / "one", metrics=[], events=made_up.EVENTS[:1])
     (folder / "layers.jsonl").unlink()
-    trace(folder / "profile" / "plugins" / "profile" / "now" / "host.trace.json.gz")
+    profile.rename(folder / "profile")
     assert report.main([str(folder), f"--out={tmp_path / 'out'}"]) == 0
     printed = capsys.readouterr().out
     assert "one: complete, step 40, top-1 86.00 %\n" in printed
@@ -31,10 +32,9 @@ def test_a_run_with_a_profile(tmp_path, capsys):
     assert (tmp_path / "out" / "trace.png").is_file()
 
 
-def test_a_profile_alone(tmp_path, capsys):
-    file = tmp_path / "plugins" / "profile" / "now" / "host.trace.json.gz"
-    trace(file)
-    for place in (tmp_path, file):
+def test_a_profile_alone(profile, capsys):
+    (file,) = profile.glob("plugins/profile/*/*.xplane.pb")
+    for place in (profile, file):
         assert report.main([f"--trace={place}"]) == 0
         rows = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert ["convolution", "60.0%"] in rows
@@ -45,17 +45,21 @@ def test_a_profile_alone(tmp_path, capsys):
 def test_errors_are_a_line(tmp_path, capsys):
     folder = made_up.write(tmp_path / "one")
     for arguments, words in (
-        ([], "no run is named"),
-        ([str(tmp_path)], "holds none of metrics.jsonl"),
-        ([str(folder), str(folder)], "named twice"),
-        ([f"--trace={folder}"], "holds no profile; make one with --config.run.profile"),
+        ([], "--workdir"),
+        ([str(tmp_path)], "metrics.jsonl"),
+        ([str(folder), str(folder)], "twice"),
+        ([f"--trace={folder}"], "--config.run.profile"),
     ):
         assert report.main(arguments) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("error: ")
-        assert words in said.err
-        assert said.err.count("\n") == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert words in line
+
+
+def test_mistakes_are_found_without_jax():
+    code = "import sys, report; print(report.main([]), report.main(['--x']), 'jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True)
+    assert done.stdout == "2 2 False\n"
 
 
 def test_what_is_no_run_is_skipped(tmp_path, capsys):
@@ -80,10 +84,6 @@ def test_ctrl_c_is_a_line(tmp_path, capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report.write, "report", interrupted)
+    monkeypatch.setattr(report, "selected", interrupted)
     assert report.main([str(tmp_path)]) == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_help_fits_a_screen():
-    assert len(report.parser().format_help().splitlines()) <= 30

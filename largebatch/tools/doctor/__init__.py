@@ -1,7 +1,6 @@
-"""What can be found out about hosts, devices, data and network before a job of hours."""
+"""Check hosts, devices, data and network before a job of hours."""
 
 from largebatch.tools.doctor.examination import Request, examine
-from largebatch.tools.doctor.lines import Line
-from largebatch.tools.doctor.page import as_json, as_text
+from largebatch.tools.doctor.lines import Line, as_json, as_text
 
 __all__ = ["Line", "Request", "as_json", "as_text", "examine"]

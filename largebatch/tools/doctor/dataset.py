@@ -1,4 +1,4 @@
-"""The data set: opens, has the counts that are known, and is as it was written."""
+"""The dataset: it opens, has the published counts, and its files are as they were written."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,79 +7,87 @@ from pathlib import Path
 from largebatch import data
 from largebatch.config import Config
 from largebatch.config.known_sets import KNOWN_SETS, KnownSet
-from largebatch.data.open import open_source
 from largebatch.data.prepare.checksums import changes
 from largebatch.data.prepare.ledger import MANIFEST, Done, read_manifest, shards_of
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 
-NAME = "data set"
-CHECKSUMS = "data checksums"
+NAME, CHECKSUMS = "dataset", "data checksums"
 SAMPLE_S = 3.0
-"""Seconds after which no further shard of a sample is begun."""
+"""Seconds after which no further shard of a sample is read."""
 _SAMPLE = 8
 
 
-def opened(config: Config) -> tuple[data.Source, data.Source]:
-    """Training and validation split.
-
-    Raises:
-        DataError: One cannot be opened; the message says what was found and what was expected.
-    """
-    return open_source(config, "train"), open_source(config, "validation")
-
-
 def known_set(source: str) -> KnownSet | None:
-    """What is known of the set that data.source names; folders are known by their names."""
+    """Return the published counts of data.source; folders are known by their names."""
     kind, _, path = source.partition(":")
     return KNOWN_SETS.get(source) or KNOWN_SETS.get(f"{kind}:{Path(path).name}")
 
 
-def judge(
-    described: tuple[str, str],
-    counts: tuple[int, int],
-    classes: int,
-    known: KnownSet | None,
-    identity: str,
-) -> Line:
-    """The line.
+def check(config: Config, splits: tuple[data.Source, data.Source]) -> Line:
+    """Compare the counts of the training and the validation split with the published ones."""
+    train, validation = splits
+    words = f"{train.describe()}; {validation.describe()}; identity {data.identity(train)}"
+    counts = (len(train), len(validation), len(train.classes))
+    return judge(words, counts, known_set(config.data.source))
 
-    Args:
-        described: Both splits in words.
-        counts: Examples of training and validation.
-        classes: How many.
-        known: What they should be; None: unknown.
-        identity: Of the training split.
-    """
-    words = f"{described[0]}; {described[1]}; identity {identity}"
+
+def judge(words: str, counts: tuple[int, int, int], known: KnownSet | None) -> Line:
+    """Return the line from the numbers of training examples, validation examples and classes."""
     if known is None:
         return ok(NAME, f"{words}; no published counts to compare with")
+    names = ("training examples", "validation examples", "classes")
+    published = (known.train, known.validation, known.classes)
     problems = [
-        (f"{have:,} {what} instead of {should:,}", "prepare the set again, or name another")
-        for what, have, should in (
-            ("training examples", counts[0], known.train),
-            ("validation examples", counts[1], known.validation),
-            ("classes", classes, known.classes),
-        )
+        (f"{have:,} {name} instead of {should:,}", "prepare the dataset again, or choose another")
+        for name, have, should in zip(names, counts, published, strict=True)
         if have != should
     ]
     return judged(NAME, f"{words}; counts as published", problems)
 
 
-def check(config: Config, splits: tuple[data.Source, data.Source]) -> Line:
-    """The line of what `opened` gave."""
-    train, validation = splits
-    return judge(
-        (train.describe(), validation.describe()),
-        (len(train), len(validation)),
-        len(train.classes),
-        known_set(config.data.source),
-        data.identity(train),
-    )
+def check_files(config: Config, *, full: bool, clock: Callable[[], float] = time.monotonic) -> Line:
+    """Check the sizes of all shards, and checksums of a sample of them or of all.
+
+    Args:
+        config: configuration of the run.
+        full: read every shard.
+        clock: seconds.
+
+    Raises:
+        DataError: the manifest cannot be read.
+    """
+    directory = prepared_directory(config)
+    if directory is None:
+        return skip(CHECKSUMS, "the dataset has no manifest of scripts/prepare_imagenet.py")
+    shards = shards_of(read_manifest(directory))
+    found = [
+        f"{name} is missing or has another size"
+        for shard in shards
+        if not shard.present(directory)
+        for name in shard.files
+    ]
+    until, read = clock() + SAMPLE_S, 0
+    for shard in shards if full else sample(shards):
+        if read and not full and clock() > until:
+            break
+        found += changes(directory, shard.files) if shard.present(directory) else []
+        read += 1
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return problem(
+            CHECKSUMS,
+            f"{directory}: {'; '.join(found[:3])}{more}",
+            "remove these files and repeat the command that prepared the dataset; it writes what "
+            "is missing",
+        )
+    words = f"{len(shards):,} shards have their sizes, {read:,} were read and are unchanged"
+    return ok(CHECKSUMS, words + ("" if read == len(shards) else "; --full reads all"))
 
 
 def prepared_directory(config: Config) -> Path | None:
-    """Where the set of a run lies with the manifest of its preparation; None without one."""
+    """Return the folder of a run's dataset with the manifest of its preparation; None without."""
     kind, _, path = config.data.source.partition(":")
+    candidates = []
     if kind in ("decoded", "arrayrecord", "folder"):
         candidates = [Path(path).expanduser()]
     elif kind == "tfds":
@@ -87,65 +95,12 @@ def prepared_directory(config: Config) -> Path | None:
 
         name = path.replace(":", "/").partition("/")[0]
         candidates = sorted(Path(root_of(config.data.data_dir), name).glob("*"), reverse=True)
-    else:
-        return None
     return next((path for path in candidates if (path / MANIFEST).is_file()), None)
 
 
-def check_files(config: Config, *, full: bool, clock: Callable[[], float] = time.monotonic) -> Line:
-    """Sizes of all shards, and checksums of a sample of them, or of all.
-
-    Args:
-        config: What is to run.
-        full: Read every shard.
-        clock: In seconds; after SAMPLE_S no further shard of a sample is begun.
-
-    Raises:
-        DataError: The manifest cannot be read.
-    """
-    directory = prepared_directory(config)
-    if directory is None:
-        return skip(CHECKSUMS, "the set has no manifest of scripts/prepare_imagenet.py")
-    shards = shards_of(read_manifest(directory))
-    missing = [name for shard in shards if not shard.present(directory) for name in shard.files]
-    chosen = shards if full else sample(shards)
-    until, found, read = clock() + SAMPLE_S, [], 0
-    for shard in chosen:
-        if read and not full and clock() > until:
-            break
-        found += changes(directory, shard.files) if shard.present(directory) else []
-        read += 1
-    return judge_files(directory, len(shards), read, missing, found)
-
-
 def sample(shards: Sequence[Done]) -> list[Done]:
-    """Shards spread evenly over the set, the first and the last among them."""
+    """Return shards spread evenly over the dataset, the first and the last among them."""
     count = min(_SAMPLE, len(shards))
     if count < 2:
         return list(shards)
     return [shards[i * (len(shards) - 1) // (count - 1)] for i in range(count)]
-
-
-def judge_files(
-    directory: Path, shards: int, read: int, missing: Sequence[str], changed: Sequence[str]
-) -> Line:
-    """The line.
-
-    Args:
-        directory: Of the set.
-        shards: How many there are.
-        read: How many were read whole.
-        missing: Files that are absent or of another size.
-        changed: What else has changed, in words.
-    """
-    if missing or changed:
-        shown = [f"{name} is missing or of another size" for name in missing[:3]] + [*changed][:3]
-        more = len(missing) + len(changed) - len(shown)
-        return problem(
-            CHECKSUMS,
-            f"{directory}: {'; '.join(shown)}{f' and {more} more' if more else ''}",
-            "remove the files named here and give the command that prepared the set: it writes "
-            "what is missing",
-        )
-    rest = "" if read == shards else "; --full reads all"
-    return ok(CHECKSUMS, f"{shards:,} shards of their sizes, {read:,} read and as written{rest}")

@@ -1,27 +1,33 @@
-"""The lines of the page: a verdict, what was found, what to do."""
+"""The lines of the doctor's page: a verdict, what was found, what to do."""
 
 import dataclasses
+import datetime
 import json
+import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from rich.text import Text
 
+from largebatch.environment import environment
 from largebatch.errors import UserError, one_line
 from largebatch.parallel.processes import agreed_minimum, gather
 
 Verdict = Literal["OK", "PROBLEM", "SKIP"]
+_STYLES = {"OK": "green", "PROBLEM": "bold red", "SKIP": "dim"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One check.
+    """The result of one check.
 
     Attributes:
-        name: What was looked at.
-        verdict: OK, PROBLEM, or SKIP where it could not be looked at.
-        found: What was found, with numbers; of SKIP the reason.
-        remedy: What to do about a problem.
+        name: what was checked.
+        verdict: OK, PROBLEM, or SKIP if it could not be checked.
+        found: what was found, with numbers; for SKIP the reason.
+        remedy: what to do about a problem.
     """
 
     name: str
@@ -31,56 +37,57 @@ class Line:
 
     def __post_init__(self) -> None:
         if (self.verdict == "PROBLEM") != bool(self.remedy):
-            raise ValueError(f"{self.name}: a problem, and only that, has a remedy")
+            raise ValueError(f"{self.name}: a problem needs a remedy, and only a problem has one")
 
 
 def ok(name: str, found: str) -> Line:
-    """A line that is well."""
+    """Return a line without a problem."""
     return Line(name, "OK", found)
 
 
 def problem(name: str, found: str, remedy: str) -> Line:
-    """A line that should be mended before the job starts."""
+    """Return a line with a problem."""
     return Line(name, "PROBLEM", found, remedy)
 
 
 def skip(name: str, reason: str) -> Line:
-    """A line that could not be looked at."""
+    """Return the line of a check that was not possible."""
     return Line(name, "SKIP", reason)
 
 
 def judged(name: str, found: str, problems: Sequence[tuple[str, str]]) -> Line:
-    """OK with `found`, or the problems, each as (what, remedy), joined."""
+    """Return OK with `found`, or the problems, each (what, remedy), joined."""
     if not problems:
         return ok(name, found)
-    words = "; ".join(what for what, _ in problems)
-    # Two problems may have one remedy.
-    return problem(name, words, "; ".join(dict.fromkeys(remedy for _, remedy in problems)))
+    what, remedies = zip(*problems, strict=True)
+    return problem(name, "; ".join(what), "; ".join(dict.fromkeys(remedies)))
 
 
 def attempted(name: str, check: Callable[[], Line | Sequence[Line]]) -> list[Line]:
-    """The lines of a check; what it raises is a problem, and the others still have their say."""
+    """Return the lines of a check; an error that it raises is a problem."""
     try:
         found = check()
     except UserError as error:
-        found, _, remedy = str(error).rpartition("; ")  # what is wrong; what to do about it
-        return [problem(name, found or remedy, remedy if found else "see the message")]
+        what, _, remedy = str(error).rpartition("; ")
+        return [problem(name, what or remedy, remedy if what else "see the message")]
     except Exception as error:
         said = f"{type(error).__name__}: {one_line(error)}"
-        return [problem(name, f"the check failed with {said}", "see whether a run fails so too")]
+        return [
+            problem(name, f"the check failed with {said}", "see whether a run fails with it too")
+        ]
     return [found] if isinstance(found, Line) else list(found)
 
 
 def merged(lines: Sequence[Sequence[Line]], hosts: Sequence[str]) -> list[Line]:
-    """The lines of all processes as one list, in the order of the first that has each.
+    """Merge the lines of all processes.
 
     Args:
-        lines: Of each process.
-        hosts: The name of each one's host.
+        lines: lines of each process.
+        hosts: name of each process's host.
 
     Returns:
-        A problem wherever one process has it, with the names of the hosts that do; else OK if all
-        that looked found it so, in the words of the first.
+        For each name, a problem with the names of its hosts if any process has one; else the first
+        line that is OK; else the first.
     """
     if len(lines) == 1:
         return list(lines[0])
@@ -88,33 +95,30 @@ def merged(lines: Sequence[Sequence[Line]], hosts: Sequence[str]) -> list[Line]:
     for host, own in zip(hosts, lines, strict=True):
         for line in own:
             found.setdefault(line.name, []).append((host, line))
-    return [_one(name, each) for name, each in found.items()]
+    return [_merged(name, each) for name, each in found.items()]
 
 
-def _one(name: str, each: Sequence[tuple[str, Line]]) -> Line:
-    bad = [(host, line) for host, line in each if line.verdict == "PROBLEM"]
-    if not bad:
-        good = [line for _, line in each if line.verdict == "OK"]
-        return good[0] if good else each[0][1]
+def _merged(name: str, each: Sequence[tuple[str, Line]]) -> Line:
     where: dict[str, list[str]] = {}
-    for host, line in bad:
-        where.setdefault(line.found, []).append(host)
+    for host, line in each:
+        if line.verdict == "PROBLEM":
+            where.setdefault(line.found, []).append(host)
+    if not where:
+        return next((line for _, line in each if line.verdict == "OK"), each[0][1])
     words = "; ".join(f"{_names(hosts)}: {found}" for found, hosts in where.items())
-    remedies = "; ".join(dict.fromkeys(line.remedy for _, line in bad))
-    return problem(name, words, remedies)
+    remedies = dict.fromkeys(line.remedy for _, line in each if line.remedy)
+    return problem(name, words, "; ".join(remedies))
 
 
 def _names(hosts: Sequence[str]) -> str:
-    """At most three names, and how many more."""
     names = list(dict.fromkeys(hosts))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 def gathered(value: Any) -> list[Any]:
-    """A JSON value of every process, in their order; each process must call it."""
+    """Return a JSON value of every process, in their order; each process must call this."""
     text = json.dumps(value).encode()
-    # Lengths differ; the longest is found as the least of what is left to a bound.
     bound = 2**40
     longest = bound - agreed_minimum(bound - len(text))
     padded = np.frombuffer(text.ljust(longest), np.uint8)
@@ -122,6 +126,37 @@ def gathered(value: Any) -> list[Any]:
 
 
 def gathered_lines(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of every process; each process must call it."""
+    """Return the lines of every process; each process must call this."""
     own = [dataclasses.asdict(line) for line in lines]
     return [[Line(**each) for each in found] for found in gathered(own)]
+
+
+def as_text(lines: Sequence[Line]) -> Text:
+    """Return the page: a line for each check, with what to do below each problem."""
+    label = max(len(line.name) for line in lines)
+    page = Text()
+    for line in lines:
+        page.append(f"{line.verdict:<7}", _STYLES[line.verdict])
+        page.append(f"  {line.name.ljust(label)}  ")
+        page.append(f"{line.found}\n", "dim" if line.verdict == "SKIP" else "")
+        if line.remedy:
+            page.append(" " * (label + 11) + f"→ {line.remedy}\n", "yellow")
+    counts = Counter(line.verdict for line in lines)
+    bad = f"{counts['PROBLEM']} problem(s)" if counts["PROBLEM"] else "no problem found"
+    return page.append(f"{bad}, {counts['OK']} OK, {counts['SKIP']} skipped")
+
+
+def as_json(lines: Sequence[Line], *, devices: bool = True) -> dict[str, Any]:
+    """Return the page for machines.
+
+    Args:
+        lines: the page.
+        devices: whether JAX may be asked for its devices.
+    """
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "environment": environment() if devices else None,
+        "well": all(line.verdict != "PROBLEM" for line in lines),
+        "lines": [dataclasses.asdict(line) for line in lines],
+    }

@@ -1,4 +1,4 @@
-"""What a run needs of its input, and what would meet it."""
+"""The images per second that a run needs from its input, and what would meet the need."""
 
 import dataclasses
 import math
@@ -6,14 +6,14 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Training images that each host has to deliver in a second, and why.
+    """Training images that each host has to deliver per second.
 
     Attributes:
-        images_per_s: Of each host.
-        hosts: How many share the work.
-        because: The reckoning, in words.
-        divisible: Whether more hosts would each need less: so if a time is the target, not if
-            devices are to be kept busy, which bring their own need.
+        images_per_s: images/s of each host.
+        hosts: number of hosts.
+        because: the calculation, in words.
+        divisible: whether more hosts would each need less: true for a target time, false for
+            devices, since each host brings its own.
     """
 
     images_per_s: float
@@ -23,37 +23,29 @@ class Need:
 
 
 def need_in_time(samples: int, target_s: float, hosts: int) -> Need:
-    """The need of `samples` training images in `target_s` seconds on `hosts` hosts."""
-    return Need(
-        samples / target_s / hosts,
-        hosts,
-        f"{samples:,} training images in {target_s:g} s on {hosts} host(s)",
-        divisible=True,
-    )
+    """Return the need of `samples` training images in `target_s` seconds on `hosts` hosts."""
+    because = f"{samples:,} training images in {target_s:g} s on {hosts} host(s)"
+    return Need(samples / target_s / hosts, hosts, because, divisible=True)
 
 
 def need_of_devices(images_per_s: float, devices: int, hosts: int) -> Need:
-    """The need of `devices` devices a host that train `images_per_s` images a second each."""
-    return Need(
-        images_per_s * devices,
-        hosts,
-        f"{devices} device(s) a host at {images_per_s:g} images/s each",
-        divisible=False,
-    )
+    """Return the need of `devices` devices per host that train `images_per_s` images/s each."""
+    because = f"{devices} device(s) a host at {images_per_s:g} images/s each"
+    return Need(images_per_s * devices, hosts, because, divisible=False)
 
 
 def cores_needed(need: Need, given: float, cores: int) -> int:
-    """Cores of this kind that meet the need, if the rate grows as their number."""
+    """Return the cores that meet the need if `given` images/s on `cores` grow in proportion."""
     return math.ceil(need.images_per_s / given * cores)
 
 
 def hosts_needed(need: Need, given: float) -> int:
-    """Hosts of this kind that meet the need together."""
+    """Return the number of hosts of `given` images/s that meet the need together."""
     return math.ceil(need.images_per_s * need.hosts / given)
 
 
 def advice(need: Need, given: float, cores: int) -> str:
-    """What to change, in words with numbers."""
+    """Return what to change, with numbers."""
     share = given / need.images_per_s
     if share >= 1:
         return f"the input keeps up, {share:.2f} times what is needed: change nothing"

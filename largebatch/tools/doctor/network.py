@@ -1,4 +1,4 @@
-"""The all-reduce by itself, over the devices of the job and for the recipe's own buckets."""
+"""The all-reduce over all devices, at the sizes of the recipe's gradient buckets."""
 
 import statistics
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from largebatch.parallel.clusters import cluster_of
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.processes import each_process_does
 from largebatch.parallel.timing import flat_sum, random_gradients, timed
-from largebatch.tools.doctor.lines import Line, judged, ok, skip
+from largebatch.tools.doctor.lines import Line, ok, problem, skip
 from largebatch.training.microbatch import model_of
 
 NAME = "all-reduce"
 _FLOAT32 = 4
 _SMALL = 4096
 _CALLS, _REPEATS = 3, 5
-_SLOW = 2.5  # times the rate of the line, which protocols never quite reach
+_SLOW = 2.5  # times the time at the rate of the link, which protocols do not quite reach
 
 
 def bucket_bytes(plan: Plan) -> list[int]:
-    """Bytes on the wire of each bucket of gradients."""
+    """Return the bytes on the wire of each gradient bucket."""
     model = model_of(plan)
     buckets = gradient_buckets(
         shapes_of(model, plan.facts.image_shape),
@@ -38,22 +38,20 @@ def bucket_bytes(plan: Plan) -> list[int]:
     return [bucket.size * plan.config.comm.wire_bytes for bucket in buckets]
 
 
-def check(plan: Plan) -> list[Line]:
-    """The line; each process must call it."""
+def check(plan: Plan) -> Line:
+    """Time all-reduces; each process must call this."""
     devices = jax.devices()
     if len(devices) == 1:
-        return [skip(NAME, "one device reduces with nobody")]
+        return skip(NAME, "one device")
     sizes = each_process_does(lambda: bucket_bytes(plan))
     times = measure([_SMALL, min(sizes), max(sizes)])
     cluster = cluster_of(devices)
-    expected = {}
-    if cluster is not None and cluster.hardware.name != "cpu":
-        expected = {nbytes: all_reduce_s(cluster, nbytes) for nbytes in times}
-    return [judge(len(devices), sizes, times, expected)]
+    known = cluster is not None and cluster.hardware.name != "cpu"
+    return judge(len(devices), sizes, times, all_reduce_s(cluster, max(times)) if known else None)
 
 
 def measure(sizes: list[int]) -> dict[int, float]:
-    """Seconds of an all-reduce of so many bytes over all devices, median; each must call it."""
+    """Return the median seconds of an all-reduce of each number of bytes; each must call this."""
     mesh = parallel.make_mesh(jax.devices(), 1)
     program, found = flat_sum(mesh), {}
     for nbytes in sorted(set(sizes)):
@@ -64,18 +62,15 @@ def measure(sizes: list[int]) -> dict[int, float]:
 
 
 def judge(
-    devices: int,
-    buckets: list[int],
-    times: Mapping[int, float],
-    expected: Mapping[int, float],
+    devices: int, buckets: list[int], times: Mapping[int, float], expected_s: float | None
 ) -> Line:
-    """The line.
+    """Return the line.
 
     Args:
-        devices: That reduce.
-        buckets: Bytes of the recipe's.
-        times: Bytes to seconds, measured.
-        expected: Bytes to seconds by the makers' figures; empty: unknown.
+        devices: number of devices.
+        buckets: bytes of each of the recipe's buckets.
+        times: bytes → measured seconds.
+        expected_s: seconds of the largest by the makers' figures; None: unknown.
     """
     largest, least = max(times), min(times)
     words = (
@@ -84,22 +79,19 @@ def judge(
         f"({bus_rate(devices, largest, times[largest]) / 1e9:,.2f} GB/s of bus), "
         f"the recipe has {len(buckets)} bucket(s), {sum(buckets) / 2**20:,.1f} MiB"
     )
-    if not expected:
+    if expected_s is None:
         return ok(NAME, words)
-    factor = times[largest] / expected[largest]
-    words += f"; {factor:.1f} times the time of the line"
-    problems = []
-    if factor > _SLOW:
-        problems.append(
-            (
-                words,
-                "see which way the bytes take: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA, "
-                "GPU links above (docs/launch)",
-            )
-        )
-    return judged(NAME, words, problems)
+    factor = times[largest] / expected_s
+    words += f"; {factor:.1f} times the time at the rate of the link"
+    if factor <= _SLOW:
+        return ok(NAME, words)
+    remedy = (
+        "find the route of the data: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA, GPU links "
+        "above (docs/launch)"
+    )
+    return problem(NAME, words, remedy)
 
 
 def bus_rate(devices: int, nbytes: int, seconds: float) -> float:
-    """Bytes/s that a ring moves over each link: 2(n − 1)/n of the array, as nccl-tests count."""
+    """Return bytes/s over each link of a ring: 2(n − 1)/n of the array, as nccl-tests count."""
     return 2 * (devices - 1) / devices * nbytes / seconds

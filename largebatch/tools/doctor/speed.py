@@ -1,4 +1,4 @@
-"""Whether the input keeps up with the devices: measured decoding against the step's own pace."""
+"""Whether the input keeps up with the devices: measured decoding against the time of a step."""
 
 import contextlib
 import dataclasses
@@ -23,75 +23,31 @@ from largebatch.training.microbatch import model_of
 from largebatch.training.programs import run_step
 from largebatch.training.setup import build, reading_of
 
-DECODING = "decoding"
-INPUT = "input"
-STEP = "step time"
+DECODING, INPUT, STEP = "decoding", "input", "step time"
 SECONDS = 3.0
-"""That decoding is measured for."""
-_PIECE = 32  # images that a thread reads at a time, so that little is under way at the end
-_MARGIN = 1.1  # decoding beyond the need that is left to checkpoints, logs and neighbours
+"""Default time to measure decoding for."""
+_PIECE = 32  # images that a thread reads at a time, so that few are unfinished at the end
+_MARGIN = 1.1  # decoding beyond the need, left to checkpoints, logs and neighbours
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """A step's time, and where that is from."""
+    """The time of a step, and its source."""
 
     step_s: float
     source: str
 
 
-def decode_rate(
-    config: Config,
-    train: data.Source,
-    plan: Plan,
-    *,
-    seconds: float = SECONDS,
-    clock: Callable[[], float] = time.perf_counter,
-) -> tuple[int, float]:
-    """Training images that this process reads, decodes and augments, as a run would, and how long.
+def pace(config: Config, plan: Plan, *, measure: bool) -> Pace | str:
+    """Return the time of a step, predicted or measured, or why it is unknown.
 
-    Args:
-        config: Of the run.
-        train: The training split.
-        plan: For the order of the examples.
-        seconds: To measure for, at least one chunk.
-        clock: In seconds.
-
-    Returns:
-        Images, and seconds from the first thread's start to the last image.
+    Each process must call this.
     """
-    options, reading = config.data, reading_of(config)
-    readers = max(1, reading.threads) * max(1, reading.processes)
-    chunk = _PIECE * readers
-    row_bytes = math.prod(plan.facts.image_shape)
-    reading = dataclasses.replace(reading, piece_bytes=min(reading.piece_bytes, _PIECE * row_bytes))
-    order = data.Order(
-        config.run.seed, len(train), shuffle=options.shuffle, epoch_samples=plan.epoch_samples
-    )
-    feed = data.train_microbatches(
-        train,
-        order,
-        data.Augment(shift=options.shift, flip=options.flip),
-        start=0,
-        stop=chunk * 10**6,
-        microbatch=chunk,
-        rows=(0, chunk),
-        reading=reading,
-        crops=options.crops,
-        centre=options.train_crop == "centre",
-        unreadable=data.Unreadable("train", len(train), options.max_unreadable),
-    )
-    images, began = 0, clock()
-    with contextlib.closing(feed):
-        for _ in feed:
-            images += chunk
-            if clock() - began >= seconds:
-                break
-    return images, clock() - began
+    return measured(config) if measure else predicted(plan, cluster_of(jax.devices()))
 
 
 def predicted(plan: Plan, cluster: Cluster | None) -> Pace | str:
-    """The step that the cost model expects of these devices, or why it knows none."""
+    """Return the step time that the cost model predicts, or why it cannot."""
     if cluster is None or cluster.hardware.name == "cpu":
         return "the cost model has no figures of these devices"
     if why := forecast.why_no_forecast(plan):
@@ -103,19 +59,19 @@ def predicted(plan: Plan, cluster: Cluster | None) -> Pace | str:
     return Pace(forecast.step_on(plan, model, cluster).total_s, source)
 
 
-def measured(config: Config, console: Console) -> Pace:
-    """The second of two steps, compiled as a run would, on one microbatch again and again.
+def measured(config: Config) -> Pace:
+    """Return the time of the second of two steps on one microbatch, compiled as in a run.
 
-    Each process calls it, and where one of them fails none has a pace.
+    Each process must call this; if one fails, all do.
     """
-    program = processes.each_process_does(lambda: _prepared(config, console))
+    program = processes.each_process_does(lambda: _prepared(config))
     return processes.each_process_does(program)
 
 
-def _prepared(config: Config, console: Console) -> Callable[[], Pace]:
-    """What measures: all that needs no other process is done."""
-    compile_cache.use(config.run.compile_cache)  # the run that follows starts the sooner
-    made = build(config, console)
+def _prepared(config: Config) -> Callable[[], Pace]:
+    """Do all that needs no other process; return the measurement."""
+    compile_cache.use(config.run.compile_cache)  # the run that follows starts sooner
+    made = build(config, Console(quiet=True))
     plan, stage = made.plan, made.first_stage
     with contextlib.closing(stage.train_microbatches(0, stage.plan.microbatch_samples)) as feed:
         again = itertools.repeat(next(feed))
@@ -133,68 +89,90 @@ def _prepared(config: Config, console: Console) -> Callable[[], Pace]:
     return measure
 
 
-def check(
+def decode_rate(
     config: Config,
     train: data.Source,
     plan: Plan,
-    pace: Pace | str,
     *,
-    hosts: int = 1,
     seconds: float = SECONDS,
-) -> list[Line]:
-    """The lines of decoding and of what is needed; each process measures its own share at once."""
-    images, spent = decode_rate(config, train, plan, seconds=seconds)
-    return judge(images, spent, data.cores(), plan, pace, hosts=hosts)
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[int, float]:
+    """Read, decode and augment training images with the reader of a run.
+
+    Args:
+        config: configuration of the run.
+        train: the training split.
+        plan: for the order of the examples.
+        seconds: time to measure for; at least one chunk is read.
+        clock: seconds.
+
+    Returns:
+        Number of images, and seconds from the start to the last image.
+    """
+    options, reading = config.data, reading_of(config)
+    chunk = _PIECE * max(1, reading.threads) * max(1, reading.processes)
+    piece_bytes = min(reading.piece_bytes, _PIECE * math.prod(plan.facts.image_shape))
+    feed = data.train_microbatches(
+        train,
+        data.Order(
+            config.run.seed, len(train), shuffle=options.shuffle, epoch_samples=plan.epoch_samples
+        ),
+        data.Augment(shift=options.shift, flip=options.flip),
+        start=0,
+        stop=chunk * 10**6,
+        microbatch=chunk,
+        rows=(0, chunk),
+        reading=dataclasses.replace(reading, piece_bytes=piece_bytes),
+        crops=options.crops,
+        centre=options.train_crop == "centre",
+        unreadable=data.Unreadable("train", len(train), options.max_unreadable),
+    )
+    images, began = 0, clock()
+    with contextlib.closing(feed):
+        for _ in feed:
+            images += chunk
+            if clock() - began >= seconds:
+                break
+    return images, clock() - began
 
 
 def judge(
     images: int, spent: float, cores: int, plan: Plan, pace: Pace | str, *, hosts: int = 1
 ) -> list[Line]:
-    """The lines.
+    """Return the lines of decoding, step time and input.
 
     Args:
-        images: Decoded by this process.
-        spent: Seconds.
-        cores: That it may use.
-        plan: What is to run.
-        pace: Of the devices, or why it is not known.
-        hosts: That share the input.
+        images: number of images that this process decoded.
+        spent: seconds.
+        cores: number of cores that it may use.
+        plan: plan of the run.
+        pace: time of a step, or why it is unknown.
+        hosts: number of hosts that share the input.
     """
     rate = images / spent
     words = f"{rate:,.0f} images/s of this process ({images:,} in {spent:.1f} s, {cores} cores)"
-    lines = [ok(DECODING, words)]
+    decoding = ok(DECODING, words)
     if isinstance(pace, str):
         reason = f"{pace}; --measure_step measures two steps"
-        return [*lines, skip(STEP, reason), skip(INPUT, "needs the time of a step")]
-    need = need_of(plan, pace)
+        return [decoding, skip(STEP, reason), skip(INPUT, "the time of a step is unknown")]
     total = plan.first_stage.samples_per_step / pace.step_s
     words = f"{1e3 * pace.step_s:,.1f} ms, {total:,.0f} images/s in all ({pace.source})"
-    if not forecast.why_no_forecast(plan):  # digits are not decoded
+    if not forecast.why_no_forecast(plan):  # photographs
         words += f"; {forecast.input_need(total, hosts).text}"
-    lines.append(ok(STEP, words))
+    need = need_of(plan, pace)
     factor = rate / need.images_per_s
     found = f"{factor:.2f} times the {need.images_per_s:,.0f} images/s that a process needs"
-    if factor >= _MARGIN:
-        return [*lines, ok(INPUT, found)]
-    if factor >= 1:
-        return [
-            *lines,
-            problem(INPUT, f"{found}, which leaves nothing over", "see docs/data.md, on speed"),
-        ]
-    remedy = f"{advice(need, rate, cores)}; or prepare smaller or decoded pictures (docs/data.md)"
-    return [*lines, problem(INPUT, found, remedy)]
+    line = ok(INPUT, found)
+    if factor < 1:
+        remedy = f"{advice(need, rate, cores)}; or prepare smaller or decoded images (docs/data.md)"
+        line = problem(INPUT, found, remedy)
+    elif factor < _MARGIN:
+        line = problem(INPUT, f"{found}, which leaves no margin", "see docs/data.md, on speed")
+    return [decoding, ok(STEP, words), line]
 
 
 def need_of(plan: Plan, pace: Pace) -> Need:
-    """What each process has to decode so that its devices never wait."""
-    processes = plan.facts.processes
-    each = plan.facts.devices // processes
+    """Return what each process must decode so that its devices never wait."""
+    each = plan.facts.devices // plan.facts.processes
     device = plan.first_stage.samples_per_step / pace.step_s / plan.facts.devices
-    return need_of_devices(device, each, processes)
-
-
-def check_pace(config: Config, plan: Plan, *, measure: bool, console: Console) -> Pace | str:
-    """The time of a step, predicted or measured; each process calls it."""
-    if measure:
-        return measured(config, console)
-    return predicted(plan, cluster_of(jax.devices()))
+    return need_of_devices(device, each, plan.facts.processes)

@@ -1,5 +1,1 @@
-"""What a run was, for people: figures and one page out of the files that it left behind.
-
-This room reads the files of finished, broken and running trainings; it trains nothing and writes
-nothing into them but its own folder.
-"""
+"""Read the files of runs and write a report: one HTML page, and a PNG file of each figure."""

@@ -1,204 +1,282 @@
-"""Figures as data: curves, heat maps and bars, which the page and the PNG files both draw."""
+"""Charts of runs: loss, accuracy, schedule, throughput, seeds, and bars of time."""
 
-import base64
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-ByAxis = Mapping[str, np.ndarray]
-"""Axis (see `series.AXES`) → where the points are on it, `[points]`; NaN where unknown."""
-_CODES = 65_535
-"""A value of a heat map is one of so many codes, in equal ratios; code 0 is an unknown value."""
+from largebatch.tools.report.attempts import (
+    FAILED,
+    PARTS,
+    RESTART,
+    TROUBLE,
+    attempts_of,
+    marks,
+    split,
+)
+from largebatch.tools.report.compare import complete, interval
+from largebatch.tools.report.figures import Bars, Chart, Line, Marker, Panel
+from largebatch.tools.report.runs import Run, is_number
+from largebatch.tools.report.series import AXES, curve, place
+
+_POINTS = 4_000
+"""Most points of all curves of a panel together."""
+_SPREAD = 20.0
+"""A loss whose ends have a larger ratio gets a logarithmic axis."""
+_DOTS = 40
+"""A curve of at most this number of points shows each of them."""
+_LABELLED = 3
+"""More marks than this have no label."""
+_MARKS = 200
+_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+_SCHEDULE = (
+    ("learning_rate", "learning rate", ""),
+    ("momentum", "momentum", ""),
+    ("batch", "batch, images", " images"),
+    ("image_size", "image size, pixels", " px"),
+)
+_STEPPED = ("batch", "image_size")
+"""They hold until a stage ends."""
+_SPENT = dict(zip(PARTS, (4, 1, 0, 2, 3, 7), strict=True))
+"""Colour of each part of the time."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A curve.
+def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
+    """Return the charts for which any run has data; several runs have one curve each.
 
-    Attributes:
-        label: name in the legend.
-        colour: index among `palette.SERIES`; a larger one repeats the colours with other dashes.
-        x: positions of the points.
-        y: values, `[points]`; NaN leaves a gap.
-        band: lower and upper edge of a band around the curve, each `[points]`; or None.
-        dots: whether each point has a dot; without lines between them where `joined` is False.
-        joined: whether points are joined.
-        noisy: whether the smoothing slider applies.
-        steps: whether a value holds until the next point.
+    Args:
+        runs: one or more.
+        labels: name of each run in the legends.
     """
+    made = _Charts(runs, labels)
+    one = len(runs) == 1
+    how = "Training above, validation below."
+    if one:
+        how = (
+            "Blue: training; orange: validation. Vertical lines: grey, a restart; red, a skipped "
+            "step, a rollback or a failure."
+        )
+    varying, constant = made.schedule()
+    found = [
+        made.chart("loss", "Loss", how, made.pair("loss", "loss", 1.0, log=True)),
+        made.chart("top1", "Top-1 accuracy", how, made.pair("top1", "top-1, %", 100.0)),
+        made.chart("schedule", "Schedule", f"As used in each step.{constant}", varying),
+        made.chart(
+            "throughput",
+            "Throughput and input wait",
+            "Images/s of training, without compilation, evaluation and checkpoints, and the share "
+            "of that time in which training waited for data.",
+            [
+                *made.each("images_per_s", "images/s", noisy=True, zero=True, height=140),
+                *made.each("input_wait", "input wait, %", 100.0, noisy=True, zero=True, height=90),
+            ],
+        ),
+        made.chart(
+            "gradient",
+            "Gradient norm",
+            "Norm over all parameters, before the optimizer. A sudden rise precedes a divergence.",
+            made.each("gradient_norm", "gradient norm", log=True, noisy=True),
+        ),
+    ]
+    return [chart for chart in found if chart is not None]
 
-    label: str
-    colour: int
-    x: ByAxis
-    y: np.ndarray
-    band: tuple[np.ndarray, np.ndarray] | None = None
-    dots: bool = False
-    joined: bool = True
-    noisy: bool = False
-    steps: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """The line for the page's script."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        found["x"] = {axis: numbers(x, 9) for axis, x in self.x.items() if np.isfinite(x).any()}
-        found["y"] = numbers(self.y)
-        found["band"] = self.band and [numbers(edge) for edge in self.band]
-        return found
+def over_seeds(groups: Sequence[Sequence[Run]]) -> Chart | None:
+    """Return validation accuracy as mean and interval over seeds, a curve for each group.
 
-
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """Curves over one vertical axis.
-
-    Attributes:
-        title: what the vertical axis measures, with its unit.
-        lines: the curves.
-        log: whether the vertical axis is logarithmic.
-        zero: whether it starts at 0.
-        height: of the plot, in CSS pixels.
-        levels: horizontal lines, value and label.
-        rows: names of the values 0, 1, … where these are categories.
+    Only complete runs count, at the evaluations that all of them have.
     """
-
-    title: str
-    lines: tuple[Line, ...]
-    log: bool = False
-    zero: bool = False
-    height: int = 210
-    levels: tuple[tuple[float, str], ...] = ()
-    rows: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """A vertical line through all panels of a chart: a restart, or trouble.
-
-    Attributes:
-        x: its position on each axis, `[1]`.
-        text: label beside the line; may be empty.
-        bad: whether it marks trouble.
-    """
-
-    x: ByAxis
-    text: str
-    bad: bool
+    counted = [(complete(group), len(group)) for group in groups]
+    shown = [
+        (group, count) for group, count in counted if len(group) > 1 and _common(group)[0].size
+    ]
+    every = [run for group, _ in shown for run in group]
+    made, lines = _Charts(every, [run.name for run in every]), []
+    for index, (group, count) in enumerate(shown):
+        samples, values = _common(group)
+        found = [interval(list(column)) for column in values.T]
+        mean = np.array([100 * each.mean for each in found])
+        half = np.array([100 * (each.half or 0.0) for each in found])
+        name = f"{group[0].name} and {len(group) - 1} more, {len(group)} of {count} seeds"
+        band = (np.maximum(mean - half, 0), np.minimum(mean + half, 100))
+        x = made.scaled(place(group[0].metrics, samples))
+        lines.append(Line(name, index, x, mean, band, dots=True))
+    caption = (
+        "Mean over complete runs that differ in run.seed only. The band is the 95 % interval of "
+        "Student's t for that mean, at the evaluations that all of them have."
+    )
+    panel = Panel("validation top-1, %", tuple(lines))
+    return made.chart("seeds", "Top-1 over seeds", caption, [panel])
 
 
-@dataclasses.dataclass(frozen=True)
-class Chart:
-    """Panels above each other that share the horizontal axis.
-
-    Attributes:
-        key: name of its file, unique within the page.
-        title: a few words.
-        caption: what is shown and how to read it.
-        panels: from the top.
-        axes: label of each horizontal axis that any point is known on.
-        marks: vertical lines.
-    """
-
-    key: str
-    title: str
-    caption: str
-    panels: tuple[Panel, ...]
-    axes: Mapping[str, str]
-    marks: tuple[Mark, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The chart for the page's script."""
-        panels = [
-            {field.name: getattr(panel, field.name) for field in dataclasses.fields(panel)}
-            | {"lines": [line.as_json() for line in panel.lines]}
-            for panel in self.panels
-        ]
-        marks = [
-            {
-                "x": {axis: numbers(x, 9)[0] for axis, x in mark.x.items()},
-                "text": mark.text,
-                "bad": mark.bad,
-            }
-            for mark in self.marks
-        ]
-        return {"panels": panels, "axes": dict(self.axes), "marks": marks}
+def of_time(run: Run) -> Bars | None:
+    """Return what each run attempt spent its time on."""
+    attempts = enumerate(attempts_of(run.events), 1)
+    found = [(f"attempt {i}", split(each.times)) for i, each in attempts if each.times]
+    longest = max((sum(parts.values()) for _, parts in found), default=0.0)
+    if not longest:
+        return None
+    unit, name = (60.0, "minutes") if longest >= 300 else (1.0, "seconds")
+    rows = tuple((title, {part: s / unit for part, s in parts.items()}) for title, parts in found)
+    caption = (
+        "Wall time of each run attempt. Step: training without its waits for data. Checkpoint: "
+        "time that training waited for checkpoints. Other: start-up, restoring and the like."
+    )
+    return Bars("time", "Where the time went", caption, rows, _SPENT, name)
 
 
-@dataclasses.dataclass(frozen=True)
-class HeatMap:
-    """A quantity of each layer over time, coloured on a logarithmic scale.
+def of_trace(shares: Mapping[str, float]) -> Bars:
+    """Return the shares of a profile, which sum to 1."""
+    caption = (
+        "Shares of the profiled time. Collectives count where nothing else ran beside them. Idle: "
+        "no kernel ran, because of dispatch or waits for data or for other processes."
+    )
+    rows = tuple((name, {"": 100 * share}) for name, share in shares.items() if share >= 0.0005)
+    return Bars("trace", "Where a step's time goes", caption, rows, {"": 0}, "% of the time")
 
-    Attributes:
-        key: name of its file, unique within the page.
-        title: a few words.
-        caption: what is shown and how to read it.
-        names: of the layers, from the top.
-        x: ends of the columns, `[columns]`, ascending; the first column begins at 0 or before.
-        label: of the horizontal axis.
-        values: `[layers, columns]`, at least 0; NaN where unknown.
-    """
 
-    key: str
-    title: str
-    caption: str
-    names: tuple[str, ...]
-    x: np.ndarray
-    label: str
-    values: np.ndarray
+class _Charts:
+    """Charts of the same runs, which share the unit of time."""
 
-    @property
-    def scale(self) -> tuple[float, float]:
-        """Least and greatest coloured value: quantiles, or one outlier would hide the rest."""
-        positive = self.values[np.isfinite(self.values) & (self.values > 0)]
-        low, high = np.quantile(positive, (0.005, 0.995)) if positive.size else (1.0, 1.0)
-        return (float(low), float(high)) if high > low else (0.5 * float(low), 2.0 * float(high))
-
-    def as_json(self) -> dict[str, Any]:
-        """The map for the page's script; values as 16-bit codes over their whole range."""
-        known = np.isfinite(self.values) & (self.values > 0)
-        ends = self.values[known] if known.any() else np.ones(1)
-        least, ratio = float(ends.min()), float(np.log(ends.max() / ends.min())) or 1.0
-        codes = np.zeros(self.values.shape, "<u2")
-        share = np.log(self.values[known] / least) / ratio
-        codes[known] = 2 + np.round(share * (_CODES - 2))
-        codes[self.values == 0] = 1
-        low, high = self.scale
-        return {
-            "names": self.names,
-            "x": numbers(self.x, 9),
-            "label": self.label,
-            "low": low,
-            "high": high,
-            "least": least,
-            "ratio": ratio,
-            "codes": base64.b64encode(codes.tobytes()).decode(),
+    def __init__(self, runs: Sequence[Run], labels: Sequence[str]) -> None:
+        self.runs, self.labels = runs, labels
+        columns = {
+            axis: np.concatenate([[np.nan], *(run.metrics.column(name) for run in runs)])
+            for axis, name in AXES.items()
+        }
+        longest = np.nanmax(columns["time"], initial=0.0)
+        self.unit, unit = next((unit, name) for least, unit, name in _UNITS if longest >= least)
+        self.axes = {
+            axis: unit if axis == "time" else axis
+            for axis, column in columns.items()
+            if np.isfinite(column).any()
         }
 
+    def scaled(self, x: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return positions in the units of the axes."""
+        return {axis: found / self.unit if axis == "time" else found for axis, found in x.items()}
 
-@dataclasses.dataclass(frozen=True)
-class Bars:
-    """Horizontal bars of one or several parts.
+    def chart(self, key: str, title: str, caption: str, panels: Sequence[Panel]) -> Chart | None:
+        """Return a chart of the panels that have a curve; None if none has."""
+        panels = tuple(panel for panel in panels if panel.lines)
+        if not panels:
+            return None
+        marked = self._markers(labelled=key in ("loss", "top1")) if len(self.runs) == 1 else ()
+        return Chart(key, title, caption, panels, self.axes, marked)
 
-    Attributes:
-        key: name of its file, unique within the page.
-        title: a few words.
-        caption: what is shown and how to read it.
-        rows: title of each bar and its parts, name → value.
-        colours: of each part, index among `palette.SERIES`.
-        unit: of the values.
-    """
+    def pair(self, name: str, title: str, scale: float, *, log: bool = False) -> list[Panel]:
+        """Return training and validation: in one panel for one run, else in one panel each."""
+        columns = {"training": name, "validation": f"validation/{name}"}
+        if len(self.runs) > 1:
+            return [
+                panel
+                for kind, column in columns.items()
+                for panel in self.each(
+                    column, f"{kind} {title}", scale, log=log, noisy=kind == "training"
+                )
+            ]
+        lines = [
+            line
+            for colour, (kind, column) in enumerate(columns.items())
+            for line in self._lines(column, scale, [kind], noisy=colour == 0, colour=colour)
+        ]
+        levels = self._targets() if name == "top1" else ()
+        title = "cross-entropy of an image" if name == "loss" else title
+        return [Panel(title, tuple(lines), log and _is_wide(lines), levels=levels)]
 
-    key: str
-    title: str
-    caption: str
-    rows: tuple[tuple[str, Mapping[str, float]], ...]
-    colours: Mapping[str, int]
-    unit: str
+    def each(
+        self,
+        name: str,
+        title: str,
+        scale: float = 1.0,
+        *,
+        log: bool = False,
+        noisy: bool = False,
+        **options: Any,
+    ) -> list[Panel]:
+        """Return a panel with a column of each run; other options are those of `Panel`."""
+        lines = self._lines(name, scale, self._named(title), noisy=noisy)
+        levels = self._targets() if name == "validation/top1" else ()
+        return [Panel(title, tuple(lines), log and _is_wide(lines), levels=levels, **options)]
+
+    def schedule(self) -> tuple[list[Panel], str]:
+        """Return panels of what varies, and a sentence with what is constant."""
+        varying, constant = [], []
+        for name, title, unit in _SCHEDULE:
+            columns = [run.metrics.column(name) for run in self.runs]
+            found = [np.unique(column[np.isfinite(column)]) for column in columns]
+            values = np.unique(np.concatenate(found)).tolist()
+            if values and name != "learning_rate" and all(each.size < 2 for each in found):
+                constant.append(f"{title.split(',')[0]} {_listed(values)}{unit}")
+            elif values:
+                lines = self._lines(name, 1.0, self._named(title), steps=name in _STEPPED)
+                varying.append(Panel(title, tuple(lines), zero=values[0] >= 0, height=90))
+        if varying:  # as high as the chart beside it
+            first = dataclasses.replace(varying[0], height=265 if len(varying) == 1 else 150)
+            varying = [first, *varying[1:]]
+        return varying, f" Constant: {', '.join(constant)}." if constant else ""
+
+    def _named(self, title: str) -> Sequence[str]:
+        """Names in the legend: of the runs, or of the quantity for one run."""
+        return self.labels if len(self.runs) > 1 else [title]
+
+    def _lines(
+        self,
+        name: str,
+        scale: float,
+        labels: Sequence[str],
+        *,
+        noisy: bool = False,
+        colour: int = 0,
+        steps: bool = False,
+    ) -> list[Line]:
+        lines = []
+        most_dots = 5 * _DOTS if name.startswith("validation/") else _DOTS
+        for index, (run, label) in enumerate(zip(self.runs, labels, strict=True)):
+            x, y = curve(run.metrics, name, max(50, _POINTS // len(self.runs)))
+            line = Line(label, colour + index, self.scaled(x), scale * y, noisy=noisy, steps=steps)
+            if np.isfinite(y).any():
+                lines.append(dataclasses.replace(line, dots=y.size <= most_dots))
+        return lines
+
+    def _targets(self) -> tuple[tuple[float, str], ...]:
+        found = [r.summary.get("target_top1") or r.options.get("run.target") for r in self.runs]
+        wanted = sorted({float(t) for t in found if is_number(t) and t > 0})
+        return tuple((100 * target, f"target {100 * target:g} %") for target in wanted)
+
+    def _markers(self, *, labelled: bool) -> tuple[Marker, ...]:
+        """Return restarts and trouble of the only run."""
+        (run,) = self.runs
+        shown = [m for m in marks(run.events) if m.kind in (*TROUBLE, RESTART)]
+        found = []
+        for mark in shown[-_MARKS:]:
+            named = labelled and (len(shown) <= _LABELLED or mark.kind == FAILED)
+            text = f"{mark.kind}, step {mark.step:,}" if named else ""
+            x = self.scaled(place(run.metrics, [mark.samples]))
+            found.append(Marker(x, text, mark.kind in TROUBLE))
+        return tuple(found)
 
 
-Figure = Chart | HeatMap | Bars
+def _listed(values: Sequence[float]) -> str:
+    """Values in ascending order; the ends if there are many."""
+    shown = [f"{value:,.6g}" for value in values]
+    return " / ".join(shown) if len(shown) < 5 else f"{shown[0]} to {shown[-1]}"
 
 
-def numbers(values: Sequence[float] | np.ndarray, digits: int = 6) -> list[float | None]:
-    """Floats with a limited number of significant digits; None where a value is not finite."""
-    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values)]
+def _is_wide(lines: Sequence[Line]) -> bool:
+    """Whether a logarithmic axis is needed, and possible."""
+    known = [line.y[np.isfinite(line.y)] for line in lines]
+    values = np.concatenate(known) if known else np.empty(0)
+    return bool(values.size and values.min() > 0 and values.max() > _SPREAD * values.min())
+
+
+def _common(group: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples `[n]` at which all were evaluated, and the accuracies `[runs, n]`."""
+    found = []
+    for run in group:
+        samples, top1 = run.metrics.column("samples"), run.metrics.column("validation/top1")
+        good = np.isfinite(samples) & np.isfinite(top1)
+        found.append(dict(zip(samples[good].tolist(), top1[good].tolist(), strict=True)))
+    samples = sorted(set(found[0]).intersection(*found[1:]))
+    return np.array(samples, np.float64), np.array([[f[s] for s in samples] for f in found])

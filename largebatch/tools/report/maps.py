@@ -1,35 +1,37 @@
-"""Heat maps of layers over time, and bars of where time went."""
+"""Heat maps of layers over time: trust ratios, norms, and drift of the BatchNorm statistics."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from largebatch.tools.report.charts import Bars, HeatMap
-from largebatch.tools.report.layers import LayerMap, drift, layer_map
-from largebatch.tools.report.runs import Run
+from largebatch.tools.report.figures import HeatMap
+from largebatch.tools.report.runs import Row, Run, is_number
 from largebatch.tools.report.series import place
-from largebatch.tools.report.turns import PARTS, splits
 
 LEAST_ROWS = 8
-"""A map of fewer rows of `layers.jsonl` shows nothing that could be read from it."""
+"""A map needs this number of rows of `layers.jsonl`."""
+COLUMNS = 300
+"""Most columns of a map; a page has few more pixels for it."""
+_KERNEL = "/kernel"
 _NORMS = (
     (
         "trust_ratio",
         "Trust ratios",
-        "By how much LARS scales the learning rate of each layer's weights. A ratio that falls "
-        "says that the gradient grows against the weights, or these shrink; a layer much darker "
-        "than its neighbours hardly learns.",
+        "The factor by which LARS scales the learning rate of each layer's weights. A falling "
+        "ratio means that the gradient grows against the weights, or that these shrink. A layer "
+        "much darker than its neighbours hardly learns.",
     ),
     (
         "weight_norm",
         "Weight norms",
-        "Of each layer's weights. With weight decay they grow early and settle; one that keeps "
-        "growing lowers the layer's effective rate.",
+        "Norm of each layer's weights. With weight decay it grows early and settles; if it keeps "
+        "growing, the layer's effective learning rate falls.",
     ),
     (
         "gradient_norm",
         "Gradient norms",
-        "Of each layer's gradient at the step that was logged. A bright column is one bad step, a "
+        "Norm of each layer's gradient at the logged step. A bright column is one bad step, a "
         "bright row one bad layer.",
     ),
 )
@@ -38,64 +40,113 @@ _DRIFT = (
         "bn_mean",
         "BatchNorm means: drift",
         "Change of the moving mean since the row before, in standard deviations: |m − m before| / "
-        "√v, where m is the root mean square over features; the first against 0.",
+        "√v, where m is the root mean square over features. The first row is compared with 0.",
     ),
     (
         "bn_variance",
         "BatchNorm variances: drift",
         "Relative change of the moving variance since the row before: |ln(v / v before)|, where v "
-        "is the geometric mean over features; the first against 1. Dark towards the end says that "
-        "what evaluation uses has settled.",
+        "is the geometric mean over features. The first row is compared with 1. If the map is dark "
+        "at the end, the statistics of the evaluation have settled.",
     ),
 )
-_SPENT = dict(zip(PARTS, (4, 1, 0, 2, 3, 7), strict=True))
-"""Colour of each part, among the series."""
 
 
 def of_layers(run: Run) -> list[HeatMap]:
-    """Return trust ratios, norms and drift of the statistics, as far as the run logged them."""
+    """Return the maps of trust ratios, norms and drift for which the run has enough rows."""
     if len(run.layers) < LEAST_ROWS:
         return []
     found = []
     for quantity, title, caption in _NORMS:
-        made = layer_map(run.layers, quantity)
-        if made is not None and np.isfinite(made.values).any():
-            caption += " Weights only: biases and BatchNorm's own parameters are left out."
-            found.append(_map(run, quantity, title, caption, made))
-    drifts = drift(run.layers)
-    for (key, title, caption), made in zip(_DRIFT, drifts or (), strict=False):
-        found.append(_map(run, key, title, caption, made))
-    return found
+        names, values = weights(run.layers, quantity)
+        caption += " Weights only, without biases and BatchNorm's parameters."
+        found.append(_map(run, quantity, title, caption, names, values))
+    names, *drifts = drift(run.layers)
+    for (key, title, caption), values in zip(_DRIFT, drifts, strict=True):
+        found.append(_map(run, key, title, caption, names, values))
+    return [each for each in found if each is not None]
 
 
-def _map(run: Run, key: str, title: str, caption: str, made: LayerMap) -> HeatMap:
-    if made.moments > len(made.samples):
-        caption += f" {len(made.samples)} of {made.moments} rows are drawn."
-    epochs = place(run.metrics, made.samples, "epochs")
-    x, label = (epochs, "epochs") if np.isfinite(epochs).all() else (made.samples, "samples")
-    return HeatMap(key, title, caption, made.names, x, label, made.values)
+def weights(rows: Sequence[Row], quantity: str) -> tuple[list[str], np.ndarray]:
+    """Return a quantity of each weight: of every parameter named kernel, or of all if none is.
+
+    Scales, shifts and biases are left out: most LARS flavours do not scale them.
+
+    Args:
+        rows: rows of `layers.jsonl`.
+        quantity: such as `trust_ratio`.
+
+    Returns:
+        Paths from the input to the head, and `[paths, rows]` with NaN where unknown.
+    """
+    paths = _paths(rows, quantity)
+    chosen = [path for path in paths if path.endswith(_KERNEL)] or paths
+    return chosen, _table(rows, chosen, quantity)
 
 
-def of_time(run: Run) -> Bars | None:
-    """Return what each run attempt spent its time on."""
-    found = splits(run)
-    longest = max((sum(parts.values()) for _, parts in found), default=0.0)
-    if not longest:
+def drift(rows: Sequence[Row]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the change of the moving statistics of each BatchNorm since the row before.
+
+    For the mean m it is |m − m before| / √v, for the variance v it is |ln(v / v before)|. They
+    begin with m = 0 and v = 1.
+
+    Args:
+        rows: rows of `layers.jsonl`.
+
+    Returns:
+        Paths from the input to the head, drift of the mean and of the variance, `[paths, rows]`.
+    """
+    paths = _paths(rows, "running_variance")
+    mean, variance = (_table(rows, paths, name) for name in ("running_mean", "running_variance"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_mean = np.abs(np.diff(mean, prepend=0.0)) / np.sqrt(variance)
+        of_variance = np.abs(np.diff(np.log(variance), prepend=0.0))
+    return paths, of_mean, of_variance
+
+
+def network_order(paths: Sequence[str]) -> list[str]:
+    """Sort paths from the input to the output: the stem, numbered parts by number, the head."""
+
+    def key(path: str) -> tuple:
+        ends = 0 if path.startswith("stem") else 2 if path.startswith("head") else 1
+        return ends, [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path)]
+
+    return sorted(paths, key=key)
+
+
+def _map(
+    run: Run, key: str, title: str, caption: str, names: Sequence[str], values: np.ndarray
+) -> HeatMap | None:
+    samples = run.layers.column("samples")
+    good = np.flatnonzero(np.isfinite(samples))
+    if not good.size or not np.isfinite(values).any():
         return None
-    unit, name = (60.0, "minutes") if longest >= 300 else (1.0, "seconds")
-    rows = tuple((title, {part: s / unit for part, s in parts.items()}) for title, parts in found)
-    caption = (
-        "Wall time of each run attempt. Step: training without its waits for data; checkpoint: "
-        "time that training waited for checkpoints; other: start-up, restoring and the like."
-    )
-    return Bars("time", "Where the time went", caption, rows, _SPENT, name)
+    if len(good) > COLUMNS:
+        caption += f" {COLUMNS} of {len(good)} rows are drawn."
+        good = good[np.linspace(0, len(good) - 1, COLUMNS).round().astype(int)]
+    epochs, label = place(run.metrics, samples[good])["epochs"], "epochs"
+    if not np.isfinite(epochs).all():
+        epochs, label = samples[good], "samples"
+    short = tuple(name.removesuffix(_KERNEL) for name in names)
+    return HeatMap(key, title, caption, short, epochs, label, values[:, good])
 
 
-def of_trace(split: Mapping[str, float]) -> Bars:
-    """Return what the device's time of a profile went into."""
-    caption = (
-        "Shares of the profiled time. Collectives count where nothing else ran beside them; idle "
-        "is when nothing ran: dispatch, waits for data or for other processes."
-    )
-    rows = tuple((name, {"": 100 * share}) for name, share in split.items() if share >= 0.0005)
-    return Bars("trace", "Where a step's time goes", caption, rows, {"": 0}, "% of the time")
+def _paths(rows: Sequence[Row], quantity: str) -> list[str]:
+    found = {path for row in rows for path, values in _layers(row).items() if quantity in values}
+    return network_order(sorted(found))
+
+
+def _layers(row: Row) -> Row:
+    layers = row.get("layers")
+    found = layers.items() if isinstance(layers, dict) else ()
+    return {path: values for path, values in found if isinstance(values, dict)}
+
+
+def _table(rows: Sequence[Row], paths: Sequence[str], quantity: str) -> np.ndarray:
+    found = np.full((len(paths), len(rows)), np.nan)
+    for column, row in enumerate(rows):
+        layers = _layers(row)
+        for line, path in enumerate(paths):
+            value = layers.get(path, {}).get(quantity)
+            found[line, column] = value if is_number(value) else np.nan
+    return found

@@ -95,7 +95,6 @@
   }
   function rangeOf(panel) {
     return function (u, low, high) {
-      if (panel.rows.length) { return [-0.5, panel.rows.length - 0.5]; }
       if (low === null || low === undefined) { return panel.log ? [1, 10] : [0, 1]; }
       panel.levels.forEach(function (level) {
         low = Math.min(low, level[0]);
@@ -105,8 +104,8 @@
         var ratio = Math.pow(Math.max(high / low, 1.1), 0.06);
         return [low / ratio, high * ratio];
       }
-      var room = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
-      return [panel.zero && low >= 0 ? 0 : low - room, high + room];
+      var margin = 0.06 * (high - low) || 0.1 * Math.abs(high) || 1;
+      return [panel.zero && low >= 0 ? 0 : low - margin, high + margin];
     };
   }
   function axisSize(u, values, index, cycle) {
@@ -137,8 +136,9 @@
       ctx.font = 11 * unit + "px system-ui, sans-serif";
       ctx.lineWidth = unit;
       found.marks.forEach(function (mark) {
-        if (mark.x[along] === null || mark.x[along] === undefined) { return; }
-        var x = Math.round(u.valToPos(mark.x[along], "x", true)), name = mark.bad ? "bad" : "muted";
+        var at = mark.x[along][0];
+        if (at === null) { return; }
+        var x = Math.round(u.valToPos(at, "x", true)), name = mark.bad ? "bad" : "muted";
         ctx.strokeStyle = colour(name, mark.bad ? 0.9 : 0.5);
         ctx.lineWidth = (mark.bad ? 1.6 : 1) * unit;
         ctx.setLineDash(mark.bad ? [] : [3 * unit, 3 * unit]);
@@ -171,7 +171,7 @@
     var along = axis in found.axes ? axis : Object.keys(found.axes)[0], made = [];
     found.panels.forEach(function (panel, order) {
       var last = order === found.panels.length - 1;
-      var at = found.marks.map(function (m) { return m.x[along]; }).filter(Number.isFinite);
+      var at = found.marks.map(function (m) { return m.x[along][0]; }).filter(Number.isFinite);
       at = Array.from(new Set(at)).sort(function (a, b) { return a - b; });
       var tables = [[at, at.map(function () { return undefined; })]], bands = [], noisy = [];
       var series = [
@@ -192,13 +192,10 @@
           stroke: function () { return colour(name, line.noisy && smoothing ? 0.28 : 1); },
           width: 1.6,
           dash: dash,
-          points: { show: line.dots, size: line.joined ? 5 : 7, fill: function () { return colour(name); } },
-          paths: line.joined
-            ? (line.steps ? uPlot.paths.stepped({ align: 1 }) : undefined)
-            : function () { return null; },
+          points: { show: line.dots, size: 5, fill: function () { return colour(name); } },
+          paths: line.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
           value: function (u, value, index, at) {
             var own = u.data[index];
-            if (panel.rows.length) { return ""; }
             if (at === null || at === undefined) {
               for (at = own.length - 1; at > 0 && !Number.isFinite(own[at]);) { at--; }
             }
@@ -238,7 +235,7 @@
         padding: [8, 12, 0, 0],
         scales: {
           x: { time: false },
-          y: { distr: panel.log ? 3 : 1, dir: panel.rows.length ? -1 : 1, range: rangeOf(panel) },
+          y: { distr: panel.log ? 3 : 1, range: rangeOf(panel) },
         },
         axes: [
           Object.assign({
@@ -251,11 +248,9 @@
             size: axisSize, gap: 4,
             filter: function (u, at) { return at; },
             splits: function (u, i, low, high) {
-              if (panel.rows.length) { return panel.rows.map(function (row, i) { return i; }); }
               return (panel.log ? logTicks : ticks)(low, high, panel.height / 38);
             },
             values: function (u, at) {
-              if (panel.rows.length) { return at.map(function (i) { return panel.rows[i]; }); }
               return panel.log ? at.map(number) : tickTexts(at);
             },
           }, common),
@@ -264,7 +259,7 @@
           y: false, points: { size: 7 }, drag: { x: true, y: false },
           sync: { key: "page", setSeries: false, scales: ["x", null] },
         },
-        legend: { show: !panel.rows.length, markers: { width: 0, fill: function (u, i) {
+        legend: { markers: { width: 0, fill: function (u, i) {
           return i > 1 ? colour(u.series[i].hue) : null;
         } } },
         hooks: {
@@ -288,21 +283,12 @@
 
   /* ---- heat maps ---- */
   function heatMap(host, found) {
-    if (!found.decoded) {
-      var bytes = Uint8Array.from(atob(found.codes), function (c) { return c.charCodeAt(0); });
-      found.decoded = new Uint16Array(bytes.buffer);
-    }
     var rows = found.names.length, columns = found.x.length, begin = Math.min(0, found.x[0]);
     var end = found.x[columns - 1], plane = element("div", "plane"), canvas = element("canvas");
     var names = element("div", "names"), said = element("p", "read", " ");
     found.names.forEach(function (name) { names.append(element("div", "", name)); });
     plane.append(canvas);
     host.append(names, plane);
-    function value(row, column) {
-      var code = found.decoded[row * columns + column];
-      if (code < 2) { return code ? 0 : null; }
-      return found.least * Math.exp(found.ratio * (code - 2) / 65533);
-    }
     function columnAt(share) {
       var x = begin + share * (end - begin), low = 0, high = columns - 1;
       while (low < high) {
@@ -318,7 +304,7 @@
     for (var pixel = 0; pixel < width; pixel++) {
       var column = columnAt((pixel + 0.5) / width);
       for (var row = 0; row < rows; row++) {
-        var seen = value(row, column);
+        var seen = found.values[row][column];
         if (seen === null) { continue; }
         var share = Math.log(Math.max(seen, found.low) / found.low) / Math.log(found.high / found.low);
         var hex = data.heat[Math.round(255 * Math.min(1, share))], spot = 4 * (row * width + pixel);
@@ -347,7 +333,7 @@
       var row = Math.min(rows - 1, Math.max(0, Math.floor((event.clientY - box.top) / ROW)));
       var column = columnAt((event.clientX - box.left) / box.width);
       said.textContent = found.names[row] + ", " + found.label + " " + number(found.x[column]) + ": "
-        + number(value(row, column));
+        + number(found.values[row][column]);
     }
     canvas.addEventListener("pointermove", read);
     canvas.addEventListener("pointerdown", read);

@@ -1,95 +1,106 @@
-"""The page: figures and facts in order, as one file that needs nothing else."""
+"""The page: one HTML file without references to other files, in which uPlot draws the curves."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
-from largebatch.tools.report import palette
-from largebatch.tools.report import summary as facts
-from largebatch.tools.report.charts import Bars, Chart, Figure, HeatMap
-from largebatch.tools.report.differences import Difference, differing, value_text
-from largebatch.tools.report.html import bars, figure, listing, section, table, text, tiles
+from largebatch.config.options import options
+from largebatch.config.schema import Config
+from largebatch.tools.report import figures, summary
+from largebatch.tools.report.attempts import marks
+from largebatch.tools.report.compare import NONE, Difference, differing, groups, value_text
+from largebatch.tools.report.figures import Bars, Chart, Figure, HeatMap
 from largebatch.tools.report.maps import LEAST_ROWS
 from largebatch.tools.report.runs import Run
-from largebatch.tools.report.seeds import groups
 from largebatch.tools.report.series import AXES
+from largebatch.tools.report.summary import Cell
 from largebatch.tools.report.trace import Profile
-from largebatch.tools.report.turns import marks
 
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
 _KERNELS = 12
 Parts = Mapping[str, Sequence[Figure]]
-"""Part of the page (curves, layers, norms, time, events, trace) → its figures."""
+"""Part of the page (training, layers, statistics, time, trace) → its figures."""
 _HELP = (
     "Move the pointer over a curve to read values, drag to zoom, double-click to reset; click a "
     "name to hide its curve."
 )
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+$plot_style
+$style</style>
+<script>
+/*
+$licence*/
+$plot</script>
+<script type="application/json" id="data">$data</script>
+<script>
+$script</script>
+</head>
+<body>
+<header class="bar"><div class="brand">largebatch <span>report</span></div>
+<label class="slider">Smoothing
+<input type="range" id="smoothing" min="0" max="0.98" step="0.01" value="0"></label>
+<fieldset><legend>Curves against</legend>$axes</fieldset>
+<button type="button" id="theme" title="Light or dark">Dark</button></header>
+<noscript><p>Curves and maps need JavaScript; the PNG files beside this page show them too.</p>
+</noscript>
+<main>
+$body
+</main>
+</body>
+</html>
+""")
 
 
-def page(title: str, body: str, figures: Sequence[Figure] = ()) -> str:
-    """The whole file.
+def page(title: str, body: str, drawn: Sequence[Figure] = ()) -> str:
+    """Return the HTML file.
 
     Args:
-        title: of the window.
-        body: HTML, in which `data-figure` names figures by their keys.
-        figures: charts and heat maps that the script draws.
+        title: title of the window.
+        body: HTML, in which `data-figure` names charts and maps by their keys.
+        drawn: the figures.
     """
-    colours = "".join(f"--{c.name}:light-dark({c.light},{c.dark});" for c in palette.ALL)
-    here = files(__package__)
-    style = (here / "uplot" / "uPlot.min.css").read_text() + f"\n:root{{{colours}}}\n"
-    style += (here / "page.css").read_text()
-    names = ("uplot/LICENSE", "uplot/uPlot.iife.min.js", "page.js")
-    licence, library, script = ((here / name).read_text() for name in names)
-    drawn = {f.key: f.as_json() for f in figures if not isinstance(f, Bars)}
-    data: dict[str, Any] = {"figures": drawn}
-    if any(isinstance(found, HeatMap) for found in figures):
+    data: dict[str, Any] = {
+        "figures": {each.key: figures.as_json(each) for each in drawn if not isinstance(each, Bars)}
+    }
+    if any(isinstance(each, HeatMap) for each in drawn):
         data["heat"] = _heat()
-    # Within a script nothing is escaped, so nothing in it may look like its end.
-    written = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
-    choices = "".join(
-        f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not number)}>'
-        f"<span>{axis}</span></label>"
-        for number, axis in enumerate(AXES)
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n"
-        f"<script>\n/*\n{licence}*/\n{library}</script>\n"
-        f'<script type="application/json" id="data">{written}</script>\n'
-        f"<script>\n{script}</script>\n</head>\n<body>\n"
-        '<header class="bar"><div class="brand">largebatch <span>report</span></div>'
-        '<label class="slider">Smoothing <input type="range" id="smoothing" min="0" max="0.98" '
-        'step="0.01" value="0"></label>'
-        f"<fieldset><legend>Curves against</legend>{choices}</fieldset>"
-        '<button type="button" id="theme" title="Light or dark">Dark</button></header>\n'
-        "<noscript><p>Curves and maps need JavaScript; the PNG files beside this page show them "
-        "too.</p></noscript>\n"
-        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
+    here = files(__package__)
+    return _PAGE.substitute(
+        title=text(title),
+        plot_style=(here / "uplot" / "uPlot.min.css").read_text(),
+        style=(here / "page.css").read_text(),
+        licence=(here / "uplot" / "LICENSE").read_text(),
+        plot=(here / "uplot" / "uPlot.iife.min.js").read_text(),
+        script=(here / "page.js").read_text(),
+        # A script ends at the first "</script", wherever it stands.
+        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
+        axes="".join(
+            f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not number)}>'
+            f"<span>{axis}</span></label>"
+            for number, axis in enumerate(AXES)
+        ),
+        body=body,
     )
 
 
 def single(run: Run, parts: Parts, profile: Profile | None) -> str:
-    """Everything about one run.
-
-    Args:
-        run: the run.
-        parts: its figures.
-        profile: of its device, where there is one.
-    """
-    head = (
-        f'<div class="title"><h1>{text(run.name)}</h1>'
-        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>' + _failure(run)
-    )
+    """Return the body of the page of one run."""
     return (
-        head
-        + tiles(facts.headline(run))
-        + _remarks(run)
-        + listing(facts.details(run))
-        + section("training", "Training", _curves(parts["curves"]))
-        + inner(run, parts, profile)
+        f'<div class="title"><h1>{text(run.name)}</h1>'
+        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>'
+        + _about(run)
+        + section("training", "Training", _curves(parts["training"]))
+        + _inner(run, parts, profile)
         + section("options", "Configuration", _options(run))
         + _footer([run])
     )
@@ -102,103 +113,168 @@ def several(
     each: Mapping[str, Parts],
     profiles: Mapping[str, Profile],
 ) -> str:
-    """Runs side by side.
+    """Return the body of the page of several runs.
 
     Args:
         runs: two or more.
-        labels: a name of each, see `differences.labels`.
+        labels: a name of each, see `compare.labels`.
         curves: charts that show all of them.
-        each: by name of the run, its own figures.
-        profiles: by name of the run.
+        each: name of the run → its own figures.
+        profiles: name of the run → its profile.
     """
-    found = groups(runs)
+    labelled = list(zip(runs, labels, strict=True))
     body = f'<div class="title"><h1>{len(runs)} runs compared</h1></div>'
-    for run, label in zip(runs, labels, strict=True):
-        body += _failure(run, f"{label}: ")
-    body += table(*facts.results(runs, labels), "Results")
+    body += "".join(_failure(run, f"{label}: ") for run, label in labelled)
+    body += table(*summary.results(runs, labels), "Results")
     body += section("training", "Training", _curves(curves))
+    found = groups(runs)
     if any(len(group) > 1 for group in found):
         lead = (
-            '<p class="lead">Runs that differ in run.seed only: mean ± half the width of the 95 % '
-            "interval of Student's t, over those that are complete; behind a value, the number of "
-            "runs that have it.</p>"
+            "Runs that differ in run.seed only: mean ± half the width of the 95 % interval of "
+            "Student's t, over those that are complete. A number behind a value is the number of "
+            "runs that have it."
         )
-        body += section("over_seeds", "Over seeds", lead + table(*facts.over_seeds(found), "Seeds"))
+        body += section(
+            "over_seeds", "Over seeds", _lead(lead) + table(*summary.over_seeds(found), "Seeds")
+        )
     body += section("differences", "Differences of configuration", _differences(runs, labels))
-    for run, label in zip(runs, labels, strict=True):
-        parts = inner(run, each[run.name], profiles.get(run.name), f"{run_key(run)}-")
-        body += (
-            f'<details class="run"><summary>{text(label)}</summary>'
-            + _failure(run)
-            + tiles(facts.headline(run))
-            + _remarks(run)
-            + listing(facts.details(run))
-            + parts
-            + "</details>"
-        )
+    for run, label in labelled:
+        own = _about(run) + _inner(run, each[run.name], profiles.get(run.name), f"{run_key(run)}-")
+        body += f'<details class="run"><summary>{text(label)}</summary>{own}</details>'
     return body + _footer(runs)
 
 
-def inner(run: Run, parts: Parts, profile: Profile | None, prefix: str = "") -> str:
-    """The parts that belong to one run: layers, statistics, time, events, trace."""
+def run_key(run: Run) -> str:
+    """Return the name of a run as part of an id or of the name of a file."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
+
+
+def text(value: object) -> str:
+    """Escape a value for HTML text and attributes; a per cent sign stays with its number."""
+    return escape(str(value), quote=True).replace(" %", "\u00a0%")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: str) -> str:
+    """Return a table in a box that scrolls in narrow windows; one of `Cell` can be sorted."""
+    rows = [list(row) for row in rows]
+    sortable = any(isinstance(cell, Cell) for row in rows for cell in row)
+    names = (f"<button>{text(name)}</button>" if sortable else text(name) for name in head)
+    cells = "".join(f'<th scope="col">{name}</th>' for name in names)
+    body = "".join(
+        f"<tr>{_cell('th', row[0])}{''.join(_cell('td', cell) for cell in row[1:])}</tr>"
+        for row in rows
+    )
+    kind = ' class="sortable"' if sortable else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f"<table{kind}><thead><tr>{cells}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def section(key: str, title: str, body: str) -> str:
+    """Return a part of the page; nothing if it is empty."""
+    return f'<section id="{text(key)}"><h2>{text(title)}</h2>{body}</section>' if body else ""
+
+
+def _cell(tag: str, cell: str | Cell) -> str:
+    scope = ' scope="row"' if tag == "th" else ""
+    if not isinstance(cell, Cell):
+        return f"<{tag}{scope}>{text(cell)}</{tag}>"
+    value = "" if cell.value is None else text(cell.value)
+    best = ' class="best" title="best of the column"' if cell.best else ""
+    return f'<{tag}{scope} data-value="{value}"{best}>{text(cell.text)}</{tag}>'
+
+
+def _about(run: Run) -> str:
+    """The reason of a failure, the tiles, the remarks and the details of a run."""
+    tiles = "".join(
+        f'<div><dt>{text(fact.name)}</dt><dd class="value">{text(fact.value)}</dd>'
+        f'<dd class="more">{text(fact.more)}</dd></div>'
+        for fact in summary.headline(run)
+    )
+    items = "".join(f"<li>{text(remark)}</li>" for remark in run.remarks)
+    rows = "".join(f"<dt>{text(f.name)}</dt><dd>{text(f.value)}</dd>" for f in summary.details(run))
+    remarks = f'<ul class="remarks">{items}</ul>' if items else ""
+    return f'{_failure(run)}<dl class="tiles">{tiles}</dl>{remarks}<dl class="facts">{rows}</dl>'
+
+
+def _inner(run: Run, parts: Parts, profile: Profile | None, prefix: str = "") -> str:
+    """The sections that belong to one run."""
     few = ""
     if 0 < len(run.layers) < LEAST_ROWS:
-        few = (
-            f'<p class="lead">Maps of layers over time need {LEAST_ROWS} rows of layers.jsonl; '
-            f"this run has {len(run.layers)}. Log more with a shorter run.layers_every.</p>"
+        few = _lead(
+            f"Maps of layers over time need {LEAST_ROWS} rows of layers.jsonl; this run has "
+            f"{len(run.layers)}. Log more with a shorter run.layers_every."
         )
     return (
         section(f"{prefix}layers", "Layers", _grid(parts["layers"]) + few)
-        + section(f"{prefix}norms", "BatchNorm statistics", _grid(parts["norms"]))
-        + section(
-            f"{prefix}time",
-            "Time and events",
-            _grid([*parts["time"], *parts["events"]]) + _events(run),
-        )
+        + section(f"{prefix}norms", "BatchNorm statistics", _grid(parts["statistics"]))
+        + section(f"{prefix}time", "Time and events", _grid(parts["time"]) + _events(run))
         + section(f"{prefix}trace", "Device", _trace(profile, parts["trace"]))
     )
 
 
-def run_key(run: Run) -> str:
-    """A run's name as part of an id or of a file's name."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
+def _grid(some: Sequence[Figure]) -> str:
+    made = "".join(map(_figure, some))
+    return f'<div class="figures">{made}</div>' if made else ""
 
 
 def _figure(found: Figure) -> str:
     if isinstance(found, Bars):
-        return figure(found.title, found.caption, bars(found))
-    kind = "chart" if isinstance(found, Chart) else "map"
-    host = f'<div class="{kind}" data-figure="{text(found.key)}"></div>'
-    return figure(found.title, found.caption, host)
+        inside = _bars(found)
+    else:
+        kind = "chart" if isinstance(found, Chart) else "map"
+        inside = f'<div class="{kind}" data-figure="{text(found.key)}"></div>'
+    caption = f"<figcaption>{text(found.caption)}</figcaption>"
+    return f"<figure><h3>{text(found.title)}</h3>{inside}{caption}</figure>"
 
 
-def _grid(figures: Sequence[Figure]) -> str:
-    made = "".join(map(_figure, figures))
-    return f'<div class="figures">{made}</div>' if made else ""
+def _bars(found: Bars) -> str:
+    """Bars with the value of each, and a key with the share of each part if there are several."""
+    sums = [sum(parts.values()) for _, parts in found.rows]
+    colours = {part: f"background:var(--s{index + 1})" for part, index in found.colours.items()}
+    rows = ""
+    for (title, parts), length in zip(found.rows, sums, strict=True):
+        pieces = "".join(
+            f'<i style="width:{100 * parts[part] / max(sums):.3f}%;{colour}" '
+            f'title="{text(part)} {parts[part]:.3g} {text(found.unit)}"></i>'
+            for part, colour in colours.items()
+            if parts.get(part)
+        )
+        rows += (
+            f'<span>{text(title)}</span><div class="bar">{pieces}</div><span>{length:.1f}</span>'
+        )
+    key = ""
+    for part, colour in colours.items() if len(colours) > 1 else ():
+        share = sum(parts.get(part, 0.0) for _, parts in found.rows) / sum(sums)
+        shown = f"{100 * share:.0f} %" if share >= 0.005 else "< 1 %"
+        key += f'<li><i style="{colour}"></i>{text(part)} {text(shown)}</li>' if share else ""
+    key = f'<ul class="key">{key}</ul>' if key else ""
+    return f'{key}<div class="bars">{rows}</div><p class="unit">{text(found.unit)}</p>'
 
 
-def _curves(charts: Sequence[Chart]) -> str:
-    return f'<p class="lead">{_HELP}</p>{_grid(charts)}' if charts else ""
+def _lead(words: str) -> str:
+    return f'<p class="lead">{text(words)}</p>'
+
+
+def _curves(charts: Sequence[Figure]) -> str:
+    return _lead(_HELP) + _grid(charts) if charts else ""
 
 
 def _heat() -> list[str]:
-    """The colours of heat maps, from the least to the greatest value."""
+    """Colours of heat maps, from the least to the greatest value."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colormaps[palette.HEAT](share / 255)) for share in range(256)]
+    return [to_hex(colormaps[figures.HEAT](share / 255)) for share in range(256)]
 
 
 def _failure(run: Run, label: str = "") -> str:
-    reason = facts.failure(run)
+    reason = summary.failure(run)
     if reason is None:
         return ""
     return f'<p class="failure" role="alert"><b>{text(label)}Failed.</b> {text(reason)}</p>'
-
-
-def _remarks(run: Run) -> str:
-    items = "".join(f"<li>{text(remark)}</li>" for remark in run.remarks)
-    return f'<ul class="remarks">{items}</ul>' if items else ""
 
 
 def _events(run: Run) -> str:
@@ -206,43 +282,39 @@ def _events(run: Run) -> str:
     if not happened:
         return ""
     rows = [
-        (mark.kind, facts.moment(mark.time), f"{mark.step:,}", f"{mark.samples:,.0f}", mark.text)
-        for mark in happened[-_EVENTS:]
+        (m.kind, summary.moment(m.time), f"{m.step:,}", f"{m.samples:,.0f}", m.text)
+        for m in happened[-_EVENTS:]
     ]
-    left = len(happened) - len(rows)
-    title = f"{len(happened)} events" + (f", the last {len(rows)} of them" if left else "")
-    made = table(("event", "time", "step", "samples", "what"), rows, title)
+    title = f"{len(happened)} events"
+    title += f", the last {_EVENTS} of them" if len(happened) > _EVENTS else ""
+    made = table(("event", "time", "step", "samples", "details"), rows, title)
     return f'<details class="events" open><summary>{text(title)}</summary>{made}</details>'
 
 
-def _trace(profile: Profile | None, figures: Sequence[Figure]) -> str:
+def _trace(profile: Profile | None, some: Sequence[Figure]) -> str:
     if profile is None:
         return ""
     longest = [
         (
-            kernel.name,
-            kernel.origin.kind,
-            f"{1e3 * kernel.seconds:.3f}",
-            f"{kernel.count:,}",
-            kernel.origin.source or kernel.origin.op_name,
+            k.name,
+            k.origin.kind,
+            f"{1e3 * k.seconds:.3f}",
+            f"{k.count:,}",
+            k.origin.source or k.origin.op_name,
         )
-        for kernel in profile.kernels[:_KERNELS]
+        for k in profile.kernels[:_KERNELS]
     ]
-    hidden = 100 * profile.hidden_s / profile.window_s
     lead = (
         f"{1e3 * profile.window_s:,.1f} ms of the device were profiled. Collectives ran hidden "
-        f"beside other work for {hidden:.1f} % of them. Where the host is the device, its threads "
-        "count together."
+        f"beside other work for {100 * profile.hidden_s / profile.window_s:.1f} % of them. Where "
+        "the host is the device, its threads count together."
     )
     head = ("kernel", "class", "ms", "runs", "from")
-    made = table(head, longest, "The longest kernels")
-    return f'<p class="lead">{text(lead)}</p>' + _grid(figures) + made
+    return _lead(lead) + _grid(some) + table(head, longest, "The longest kernels")
 
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
     found = differing(runs)
-    if not found:
-        return '<p class="lead">None: all options are alike.</p>'
 
     def made(some: Sequence[Difference], caption: str) -> str:
         rows = [[each.key, *map(value_text, each.values)] for each in some]
@@ -254,18 +326,15 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
     if rest:
         title = f"{len(rest)} different options that do not change the mathematics"
         body += f"<details><summary>{title}</summary>{made(rest, title)}</details>"
-    return body
+    return body or _lead("None: all options are alike.")
 
 
 def _options(run: Run) -> str:
-    from largebatch.config.options import options
-    from largebatch.config.schema import Config
-
-    default = {key: value_text(_plain(field.default)) for key, _, field in options(Config())}
+    default = {key: value_text(field.default) for key, _, field in options(Config())}
     chosen = [(key, value_text(value)) for key, value in run.options.items()]
     if not chosen:
         return ""
-    changed = [(k, v, default.get(k, facts.NONE)) for k, v in chosen if default.get(k) != v]
+    changed = [(k, v, default.get(k, NONE)) for k, v in chosen if default.get(k) != v]
     rest = [(k, v) for k, v in chosen if default.get(k) == v]
     return (
         table(("option", "value", "default"), changed, "Options that are not the default")
@@ -275,12 +344,8 @@ def _options(run: Run) -> str:
     )
 
 
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _footer(runs: Sequence[Run]) -> str:
-    last = max((m.time for run in runs for m in marks(run.events)), default=0.0)
-    rows = max((len(run.metrics) for run in runs), default=0)
-    newest = f"Last event: {facts.moment(last)}. " if last else ""
+    last = max((mark.time for run in runs for mark in marks(run.events)), default=0.0)
+    rows = max(len(run.metrics) for run in runs)
+    newest = f"Last event: {summary.moment(last)}. " if last else ""
     return f"<footer>{text(newest)}Up to {rows:,} rows of a log were read.</footer>"

@@ -1,4 +1,4 @@
-"""PNG files of the report's figures, for where no browser is: slides, papers, documents."""
+"""PNG files of the figures, for slides, papers and documents."""
 
 import math
 from collections.abc import Sequence
@@ -7,41 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.tools.report import palette
-from largebatch.tools.report.charts import Bars, Chart, Figure, HeatMap, Line, Panel
+from largebatch.tools.report.figures import HEAT, SERIES, Bars, Chart, Figure, HeatMap, Line, Panel
 
 _WIDTH = 6.0
 _LETTERS = 100
-"""Of a line of the legend."""
+"""Characters of a line of the legend."""
 _CSS_INCH = 80.0
 """Pixels of a panel's height that make an inch."""
+_INK, _MUTED, _GRID, _BAD = "#20242c", "#5b6371", "#e4e7ec", "#b3362c"
+COLOURS = ("#1d6fb8", "#c4561b", "#1b8a5b", "#8750a8", "#a67a02", "#0c8891", "#c13a6d", "#69717d")
+"""Colours of curves, as in the light theme of page.css; readable for colour-blind people."""
 _STYLE = {
     "font.size": 8.2,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
-    "axes.titlecolor": palette.MUTED.light,
-    "axes.labelcolor": palette.MUTED.light,
-    "axes.edgecolor": palette.GRID.light,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "grid.color": palette.GRID.light,
     "grid.linewidth": 0.7,
-    "xtick.color": palette.GRID.light,
-    "ytick.color": palette.GRID.light,
-    "xtick.labelcolor": palette.MUTED.light,
-    "ytick.labelcolor": palette.MUTED.light,
     "lines.linewidth": 1.4,
     "legend.frameon": False,
-    "legend.labelcolor": palette.MUTED.light,
-    "text.color": palette.INK.light,
+    "text.color": _INK,
     "text.parse_math": False,
+    **dict.fromkeys(("axes.titlecolor", "axes.labelcolor", "legend.labelcolor"), _MUTED),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _MUTED),
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _GRID),
 }
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write a figure on white with its title, charts against the first axis that they have."""
+    """Write a figure with its title on white; a chart against the first axis that it has."""
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
@@ -70,18 +66,18 @@ def _chart(chart: Chart) -> Any:
         for line in panel.lines:
             _line(ax, line, axis)
         for mark in chart.marks:
-            colour = palette.BAD if mark.bad else palette.MUTED
-            at = float(mark.x.get(axis, np.full(1, np.nan))[0])
+            at = float(mark.x[axis][0])
             if math.isfinite(at):
-                ax.axvline(at, color=colour.light, linewidth=0.8, alpha=0.6)
+                colour = _BAD if mark.bad else _MUTED
+                ax.axvline(at, color=colour, linewidth=0.8, alpha=0.6)
         for value, text in panel.levels:
-            ax.axhline(value, color=palette.MUTED.light, linewidth=1, linestyle="--", label=text)
+            ax.axhline(value, color=_MUTED, linewidth=1, linestyle="--", label=text)
         _scale(ax, panel)
     axes[-1].set_xlabel(label)
-    found: dict[str, Any] = {}  # a run that was never evaluated is in the first panel only
+    found: dict[str, Any] = {}
     for ax in axes:
         found |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    if len(found) > 1 and not chart.panels[0].rows:
+    if len(found) > 1:
         columns = max(1, min(len(found), _LETTERS // (6 + max(map(len, found)))))
         made.legend(found.values(), found, loc="outside lower left", ncols=columns)
         made.set_figheight(made.get_figheight() + 0.18 * -(-len(found) // columns))
@@ -89,20 +85,20 @@ def _chart(chart: Chart) -> Any:
 
 
 def _line(ax: Any, line: Line, axis: str) -> None:
-    from matplotlib import colors
-
-    x = line.x.get(axis, np.full(len(line.y), np.nan))
+    x = line.x[axis]
     known = np.isfinite(x)
-    colour = palette.series(line.colour)
+    dashes, index = divmod(line.colour, SERIES)
+    colour = COLOURS[index]
     if line.band is not None:
         low, high = (edge[known] for edge in line.band)
         ax.fill_between(x[known], low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(
         x[known],
         line.y[known],
-        color=colors.to_rgba(colour),
-        label=line.label if not line.label.startswith("_") else f" {line.label}",
-        linestyle=palette.dash(line.colour) if line.joined else "none",
+        color=colour,
+        # Matplotlib leaves labels with a leading underscore out of the legend.
+        label=f" {line.label}" if line.label.startswith("_") else line.label,
+        linestyle=("-", "--", ":", "-.")[dashes % 4],
         drawstyle="steps-post" if line.steps else "default",
         marker="o" if line.dots else None,
         markersize=3,
@@ -111,10 +107,7 @@ def _line(ax: Any, line: Line, axis: str) -> None:
 
 def _scale(ax: Any, panel: Panel) -> None:
     ax.set_title(panel.title)
-    if panel.rows:
-        ax.set_yticks(range(len(panel.rows)), panel.rows)
-        ax.set_ylim(len(panel.rows) - 0.5, -0.5)
-    elif panel.log:
+    if panel.log:
         ax.set_yscale("log")
         _plain_log(ax.yaxis)
     elif panel.zero:
@@ -122,7 +115,7 @@ def _scale(ax: Any, panel: Panel) -> None:
 
 
 def _plain_log(axis: Any) -> None:
-    """Ticks that are plain numbers, some of them at any range."""
+    """Set ticks that are plain numbers, at least two in any range."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -140,12 +133,10 @@ def _map(found: HeatMap) -> Any:
     made, (ax,) = _panels([max(0.9, 0.135 * count)])
     low, high = found.scale
     shown = np.where(found.values > 0, found.values, np.where(found.values == 0, low, np.nan))
-    # Each cell reaches from the row before, or from 0, to its own.
+    # A column reaches from the one before it, or from 0, to its own x.
     edges = np.concatenate([[min(0.0, found.x[0] - 1e-9)], found.x])
-    norm = LogNorm(low, high, clip=True)
-    image = ax.pcolormesh(
-        edges, np.arange(count + 1) - 0.5, shown, norm=norm, cmap=palette.HEAT, rasterized=True
-    )
+    norm, rows = LogNorm(low, high, clip=True), np.arange(count + 1) - 0.5
+    image = ax.pcolormesh(edges, rows, shown, norm=norm, cmap=HEAT, rasterized=True)
     ax.set(ylim=(count - 0.5, -0.5), xlabel=found.label)
     ax.set_yticks(range(count), found.names, fontsize=6.5)
     ax.grid(visible=False)
@@ -162,7 +153,8 @@ def _bars(found: Bars) -> Any:
     for part, colour in found.colours.items():
         width = np.array([parts.get(part, 0.0) for _, parts in found.rows])
         if width.any():
-            bars = ax.barh(titles, width, 0.66, left, color=palette.series(colour), label=part)
+            hue = COLOURS[colour]
+            bars = ax.barh(titles, width, 0.66, left, color=hue, label=part)
             left += width
     if len(found.colours) == 1:
         ax.bar_label(bars, fmt="%.1f", padding=3)

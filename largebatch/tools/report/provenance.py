@@ -1,4 +1,4 @@
-"""From a compiled program's instructions to what they compute and the source they came from."""
+"""From the instructions of a compiled program to what they compute and their Python source."""
 
 import dataclasses
 import functools
@@ -17,24 +17,24 @@ _MOVES = frozenset(
     )
 )
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
-_TABLE = re.compile(r"^(\d+) (.*)$")
+_ROW = re.compile(r"^(\d+) (.*)$")
 
 
 class Origin(NamedTuple):
-    """What an instruction computes and where that was written."""
+    """What an instruction computes and where the source is."""
 
     kind: str
     """Class: convolution, matrix product, norm …, pooling, copy …, optimizer, collective, other."""
-    op_name: str
+    op_name: str = ""
     """The traced operation, such as jit(f)/jvp()/conv_general_dilated; empty if unknown."""
-    source: str
+    source: str = ""
     """folder/file:line function, innermost; empty if unknown."""
     result: str = ""
-    """Type of its result, such as f32[3,3,64,64]; of the first where there are several."""
+    """Type of the (first) result, such as f32[3,3,64,64]."""
 
 
 class Frame(NamedTuple):
-    """A place in the source."""
+    """A line of the source."""
 
     file: str
     function: str
@@ -46,44 +46,47 @@ class Program:
     """A compiled program and the Python stacks of its instructions.
 
     Attributes:
-        module: Its instructions.
-        stacks: By the number that an instruction's metadata give; the innermost frame first.
+        name: name of the module, such as jit_finish.
+        module: its instructions.
+        stacks: `stack_frame_id` of the metadata → frames, the innermost first.
     """
 
+    name: str
     module: hlo.Module
     stacks: dict[str, tuple[Frame, ...]]
 
     @classmethod
     def parse(cls, text: str) -> "Program":
-        """Reads the text of `jax.stages.Compiled.as_text()`."""
-        return cls(hlo.parse(text), _stacks(text))
+        """Read the text of `jax.stages.Compiled.as_text()`.
+
+        Raises:
+            ValueError: the text is not an HLO module.
+        """
+        module = hlo.parse(text)
+        name = re.match(r"HloModule ([^\s,]+)", text)
+        return cls(name[1] if name else "", module, _stacks(text))
 
     def origin(self, name: str) -> Origin | None:
-        """Of the instruction, or of the only one whose kernel is called so; None if unknown."""
-        name = self._by_kernel.get(name, name)
-        instruction = self.module.instructions.get(name)
-        return self._origin(instruction) if instruction else None
+        """Return the origin of an instruction or of a kernel that is named after it."""
+        found = self.module.instructions.get(self._by_kernel.get(name, name))
+        if found is None:
+            return None
+        parts = [found, *self.module.within(found)]
+        # A fusion is named after its last operation, which may be the one without metadata.
+        named = [part for part in (found, *reversed(parts[1:])) if part.op_name]
+        op_name = named[0].op_name if named else ""
+        stacks = (self.stacks.get(part.attribute("stack_frame_id"), ()) for part in named)
+        stack = next(filter(None, stacks), ())
+        first = found.arrays[:1]
+        result = "".join(f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in first)
+        return Origin(_kind(parts, op_name, stack), op_name, _source(stack), result)
 
     @functools.cached_property
     def _by_kernel(self) -> dict[str, str]:
-        """Names as kernels spell them, without dots and dashes, where that is one's alone."""
+        """Unique names of instructions as kernels are named: with _ for dots and dashes."""
         spelt = {name: re.sub(r"[.\-]", "_", name) for name in self.module.instructions}
         times = Counter(spelt.values())
         return {kernel: name for name, kernel in spelt.items() if times[kernel] == 1}
-
-    def _origin(self, instruction: hlo.Instruction) -> Origin:
-        parts = [instruction, *self.module.within(instruction)]
-        # A fusion is named after its last operation; what has no metadata after any other within.
-        named = [part for part in (parts[0], *reversed(parts[1:])) if part.op_name]
-        op_name = named[0].op_name if named else ""
-        stack = next((s for part in named if (s := self._stack(part))), ())
-        kind, source = _kind(parts, op_name, stack), _source(stack)
-        first = instruction.arrays[:1]
-        result = "".join(f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in first)
-        return Origin(kind, op_name, source, result)
-
-    def _stack(self, instruction: hlo.Instruction) -> tuple[Frame, ...]:
-        return self.stacks.get(instruction.attribute("stack_frame_id"), ())
 
 
 def _kind(parts: list[hlo.Instruction], op_name: str, stack: tuple[Frame, ...]) -> str:
@@ -107,10 +110,10 @@ def _kind(parts: list[hlo.Instruction], op_name: str, stack: tuple[Frame, ...]) 
 
 
 def _source(stack: tuple[Frame, ...]) -> str:
-    """The innermost place that says something, as folder/file:line function.
+    """Return the innermost frame as folder/file:line function.
 
-    Backward operations have the stack of the differentiation before that of what was
-    differentiated; both begin alike, so the first frame that does not come again is meant.
+    A backward operation has the stack of the differentiation before that of the differentiated
+    code. Both begin alike, so the first frame that does not come again is the one.
     """
     if not stack:
         return ""
@@ -119,44 +122,40 @@ def _source(stack: tuple[Frame, ...]) -> str:
 
 
 def _stacks(text: str) -> dict[str, tuple[Frame, ...]]:
-    """The stacks of the tables at the head of the text; none where it has no such tables."""
-    tables = {name: _table(text, name) for name in _TABLES}
-    names = {key: value.strip('"') for key, value in tables["FileNames"].items()}
-    functions = {key: value.strip('"') for key, value in tables["FunctionNames"].items()}
-    places = {}
-    for key, value in tables["FileLocations"].items():
-        given = _given(value)
-        places[key] = Frame(
-            names[given["file_name_id"]], functions[given["function_name_id"]], given["line"]
-        )
-    frames = {key: _given(value) for key, value in tables["StackFrames"].items()}
-    # XLA prints the parent's number plus one, and so 1 for none.
-    beyond = int(frames.get("1", {}).get("parent_frame_id", "0"))
+    """Read the stacks from the tables at the head of a module's text, if it has them."""
+    names, functions = (
+        {key: value.strip('"') for key, value in _table(text, name).items()}
+        for name in ("FileNames", "FunctionNames")
+    )
+    places, frames = (
+        {
+            key: dict(part.split("=") for part in value.strip("{}").split())
+            for key, value in _table(text, name).items()
+        }
+        for name in ("FileLocations", "StackFrames")
+    )
+    # XLA prints the number of the parent plus one; the first frame, which has no parent, shows it.
+    offset = int(frames.get("1", {}).get("parent_frame_id", "0"))
 
     def stack(key: str) -> tuple[Frame, ...]:
         found = []
         while key in frames:
-            found.append(places[frames[key]["file_location_id"]])
-            key = str(int(frames[key].get("parent_frame_id", "0")) - beyond)
+            place = places[frames[key]["file_location_id"]]
+            file, function = names[place["file_name_id"]], functions[place["function_name_id"]]
+            found.append(Frame(file, function, place["line"]))
+            key = str(int(frames[key].get("parent_frame_id", "0")) - offset)
         return tuple(found)
 
     return {key: stack(key) for key in frames}
 
 
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-
-
 def _table(text: str, name: str) -> dict[str, str]:
-    """The numbered lines below a heading."""
+    """Return the numbered lines below a heading."""
     found = {}
     _, _, rest = text.partition(f"\n{name}\n")
     for line in rest.splitlines():
-        match = _TABLE.match(line)
+        match = _ROW.match(line)
         if not match:
             break
         found[match[1]] = match[2]
     return found
-
-
-def _given(text: str) -> dict[str, str]:
-    return dict(part.split("=") for part in text.strip("{}").split())

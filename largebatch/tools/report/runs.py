@@ -1,8 +1,9 @@
-"""What is in the directory of a run, be it finished, broken off or still going on."""
+"""Read the directory of a run: complete, failed or still training."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +11,32 @@ import numpy as np
 
 from largebatch.errors import DataError, UserError
 from largebatch.files import read_json
-from largebatch.tools.report import array_summaries as shapes
 from largebatch.tracking import read_rows
 
 Row = Mapping[str, Any]
-_EVIDENCE = ("metrics.jsonl", "config.json", "events.jsonl")
+_FILES = ("metrics.jsonl", "config.json", "events.jsonl")
+"""A directory with any of these is a run."""
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of a JSON file is a finite number."""
+    try:
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        return known and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 class Rows(tuple[Row, ...]):
-    """Rows of a log; each of its columns is gathered once, for logs have many rows."""
+    """Rows of a log, with its columns as arrays."""
 
     def column(self, name: str) -> np.ndarray:
-        """A column as float64 `[rows]`; NaN where a row has no number of it."""
-        kept = self.__dict__.setdefault("_columns", {})
-        if name not in kept:
-            kept[name] = np.array([_number(row.get(name)) for row in self], np.float64)
-        return kept[name]
-
-    def having(self, name: str) -> np.ndarray:
-        """Which rows have a column, bool `[rows]`."""
-        kept = self.__dict__.setdefault("_having", {})
-        if name not in kept:
-            kept[name] = np.array([name in row for row in self], bool)
-        return kept[name]
+        """Return a column as float64 `[rows]`, NaN where a row has no number of it."""
+        columns = self.__dict__.setdefault("_columns", {})
+        if name not in columns:
+            values = (row.get(name) for row in self)
+            columns[name] = np.array([v if is_number(v) else np.nan for v in values], np.float64)
+        return columns[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +45,14 @@ class Run:
 
     Attributes:
         path: its directory.
-        name: short, and of this run alone where several are read.
-        metrics: rows of `metrics.jsonl` that count, in order of their step.
-        layers: the same of `layers.jsonl`.
-        events: rows of `events.jsonl`, all of them, as they happened.
-        config: `config.json`; empty where there is none.
-        summary: `summary.json`; empty where there is none.
-        remarks: what is missing or damaged, a line each.
+        name: a short name, unique among the runs that were read together.
+        metrics: rows of `metrics.jsonl` by ascending step; a repeated step replaces its old row.
+        layers: rows of `layers.jsonl`, in the same way.
+        events: all rows of `events.jsonl` in the order of time, with the keys `event`, `time`,
+            `step` and `samples`.
+        config: `config.json`; empty if there is none.
+        summary: the numbers and the status in `summary.json`; empty if there is none.
+        remarks: one sentence for each file that is missing or damaged.
     """
 
     path: Path
@@ -62,91 +67,87 @@ class Run:
     @property
     def options(self) -> dict[str, Any]:
         """The resolved options, `section.key` → value."""
+        sections = self.config.get("config", {})
         return {
-            f"{section}.{key}": value
-            for section, chosen in self.config.get("config", {}).items()
-            for key, value in chosen.items()
+            f"{s}.{key}": value for s, chosen in sections.items() for key, value in chosen.items()
         }
 
     @property
     def step(self) -> int:
-        """The last step that anything is known of."""
+        """The last step that any file mentions."""
+        steps = (self.metrics[-1:], self.events[-1:])
         return max(
-            self.metrics[-1]["step"] if self.metrics else 0,
-            *(event.get("step") or 0 for event in self.events[-1:]),
-            self.summary.get("steps") or 0,
+            self.summary.get("steps", 0), *(row["step"] for rows in steps for row in rows), 0
         )
 
     @property
     def status(self) -> str:
-        """As of the summary; `unfinished` where rows are newer than it, or where there is none."""
+        """The status in `summary.json`; `unfinished` without one or if the log has newer rows."""
         last = self.metrics[-1]["step"] if self.metrics else 0
-        if last > (self.summary.get("steps") or 0):
-            return "unfinished"
-        return self.summary.get("status") or "unfinished"
+        is_old = last > self.summary.get("steps", 0)
+        return "unfinished" if is_old else self.summary.get("status", "unfinished")
 
     @property
     def is_complete(self) -> bool:
-        """Whether it came to the end of its training, all of it logged."""
+        """Whether the training reached its end and all of it was logged."""
         return self.status == "complete"
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a directory has any of the files that a training writes."""
+    return any((path / file).is_file() for file in _FILES)
+
+
 def load(paths: Sequence[Path]) -> tuple[Run, ...]:
-    """Reads runs; their names are as much of the ends of their paths as tells them apart.
+    """Read runs; each is named by the shortest end of its path that distinguishes it.
 
     Raises:
-        DataError: a directory is none of a run.
+        DataError: a path is not the directory of a run, or is given twice.
     """
     if len({path.resolve() for path in paths}) < len(paths):
-        raise DataError("the same run is named twice; name each directory once")
-    whole = [Path(os.path.abspath(path)) for path in paths]  # links keep the names they have
+        raise DataError("RUN: the same run is given twice; give each directory once")
+    full = [Path(os.path.abspath(path)) for path in paths]  # a link keeps its own name
     length = 1
-    while len({path.parts[-length:] for path in whole}) < len(whole):
+    while len({path.parts[-length:] for path in full}) < len(full):
         length += 1
-    return tuple(
-        load_one(path, "/".join(full.parts[-length:]))
-        for path, full in zip(paths, whole, strict=True)
-    )
-
-
-def is_run(path: Path) -> bool:
-    """Whether a directory has any of the files that a training writes."""
-    return any((path / file).is_file() for file in _EVIDENCE)
+    names = ["/".join(path.parts[-length:]) for path in full]
+    return tuple(load_one(path, name) for path, name in zip(paths, names, strict=True))
 
 
 def load_one(path: Path, name: str) -> Run:
-    """Reads one run; a file that is absent or damaged becomes a remark.
+    """Read one run; a file that is missing or damaged becomes a remark.
 
     Raises:
-        DataError: it is no directory of a run.
+        DataError: the path is not the directory of a run.
     """
     if not is_run(path):
-        what = "holds" if path.is_dir() else "is no directory:"
-        raise DataError(
-            f"{path} {what} none of {', '.join(_EVIDENCE)}; name the --workdir of a training"
-        )
+        found = "contains none of" if path.is_dir() else "is not a directory with"
+        raise DataError(f"{path} {found} {', '.join(_FILES)}; give the --workdir of a training")
     remarks: list[str] = []
-    stems = ("metrics", "layers", "events")
-    metrics, layers, events = (_rows(path / f"{stem}.jsonl", remarks) for stem in stems)
-    config = shapes.config(_json(path / "config.json", remarks), remarks)
-    summary = shapes.summary(_json(path / "summary.json", remarks), remarks)
+    metrics, layers, events = (
+        _read(path / file, _rows, remarks) or []
+        for file in ("metrics.jsonl", "layers.jsonl", "events.jsonl")
+    )
+    config = _read(path / "config.json", _config, remarks) or {}
+    summary = _read(path / "summary.json", _summary, remarks) or {}
     return Run(
         path,
         name,
         current(metrics),
         current(layers),
-        tuple(row for row in events if "event" in row),
+        tuple(_event(row) for row in events if isinstance(row.get("event"), str)),
         config,
-        summary,
+        {
+            k: v
+            for k, v in summary.items()
+            if is_number(v) or (k == "status" and isinstance(v, str))
+        },
         tuple(remarks),
     )
 
 
 def current(rows: Sequence[Row]) -> Rows:
-    """The rows that count: where a log goes back, what it had from there on is replaced.
-
-    Several rows of one step become one, of which the later values count.
-    """
+    """Return one row for each step: where a log goes back, the later rows replace the old ones."""
     kept: list[Row] = []
     for row in rows:
         step = row.get("step")
@@ -161,30 +162,40 @@ def current(rows: Sequence[Row]) -> Rows:
     return Rows(kept)
 
 
-def _rows(path: Path, remarks: list[str]) -> list[Row]:
-    if not path.is_file():
-        remarks.append(f"There is no {path.name}.")
-        return []
+def _read(path: Path, read: Callable[[Path], Any], remarks: list[str]) -> Any:
+    """Return what `read` makes of a file, or None and a remark."""
     try:
-        return [shapes.row(row, path.name, remarks) for row in read_rows(path)]
-    except UserError as error:
-        remarks.append(str(error))
-    except OSError as error:
-        remarks.append(f"{path.name} cannot be read ({error.strerror}).")
-    return []
-
-
-def _number(value: object) -> float:
-    return float(value) if shapes.is_number(value) else float("nan")
-
-
-def _json(path: Path, remarks: list[str]) -> Row:
-    try:
-        return read_json(path)
+        return read(path)
     except FileNotFoundError:
         remarks.append(f"There is no {path.name}.")
     except OSError as error:
         remarks.append(f"{path.name} cannot be read ({error.strerror}).")
+    except UserError as error:
+        remarks.append(str(error))
     except ValueError:
         remarks.append(f"{path.name} is damaged and was left out.")
-    return {}
+    return None
+
+
+def _rows(path: Path) -> list[Row]:
+    path.stat()  # a missing file is an empty log to `read_rows`
+    return read_rows(path)
+
+
+def _config(path: Path) -> Row:
+    found = read_json(path)
+    parts = {name: found.get(name, {}) for name in ("config", "plan", "environment")}
+    sections = parts["config"].values() if isinstance(parts["config"], dict) else ()
+    if not all(isinstance(part, dict) for part in (*parts.values(), *sections)):
+        raise ValueError("not the configuration of a run")
+    return parts
+
+
+def _summary(path: Path) -> Row:
+    found = read_json(path).items()
+    return {k: v for k, v in found if is_number(v) or (k == "status" and isinstance(v, str))}
+
+
+def _event(row: Row) -> Row:
+    numbers = {key: row.get(key) for key in ("time", "step", "samples")}
+    return {**row, **{key: value if is_number(value) else 0 for key, value in numbers.items()}}

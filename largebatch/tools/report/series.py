@@ -1,67 +1,46 @@
-"""Columns of a log as arrays, what they are drawn against, and fewer points that look the same."""
+"""Columns of a log as curves: positions on the horizontal axes, and fewer points."""
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from largebatch.tools.report.runs import Rows
 
-AXES = ("epochs", "samples", "time")
-"""What a curve can be drawn against; time in seconds."""
-_LEAST_S = 0.5
-_MOST_INTERVALS = 300
-
-
-def against(rows: Rows, axis: str) -> np.ndarray:
-    """Where the rows stand on an axis: float64 `[rows]`, NaN where that is not known.
-
-    Time is that of the whole run, in seconds, pauses between run attempts left out. Of a log
-    without the column `seconds` it is what the steps took at the logged throughput.
-    """
-    if axis == "epochs":
-        return rows.column("epoch")
-    if axis == "samples":
-        return rows.column("samples")
-    seconds = rows.column("seconds")
-    if np.isfinite(seconds).any():
-        return seconds
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spent = np.diff(rows.column("samples"), prepend=0.0) / rows.column("images_per_s")
-    return np.cumsum(np.where(np.isfinite(spent), spent, 0.0))
+AXES = {"epochs": "epoch", "samples": "samples", "time": "seconds"}
+"""Horizontal axis → its column. Time is in seconds, without the pauses between run attempts."""
 
 
 def positions(rows: Rows) -> dict[str, np.ndarray]:
-    """Positions of the rows on every axis."""
-    return {axis: against(rows, axis) for axis in AXES}
+    """Return the positions of the rows on each axis: float64 `[rows]`, NaN where unknown."""
+    return {axis: rows.column(name) for axis, name in AXES.items()}
 
 
 def curve(rows: Rows, name: str, points: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return a column against every axis, thinned; rows without the column are left out.
 
     Args:
-        rows: of the log, in order.
+        rows: rows of the log, in order.
         name: column.
-        points: upper bound, see `thinned`.
+        points: bound of `thinned`.
 
     Returns:
         x of each axis and y, float64 `[points]`; y is NaN where a value was not finite.
     """
-    chosen = np.flatnonzero(rows.having(name))
+    chosen = np.flatnonzero([name in row for row in rows])
     chosen = chosen[thinned(rows.column(name)[chosen], points)]
-    return {a: x[chosen] for a, x in positions(rows).items()}, rows.column(name)[chosen]
+    return {axis: x[chosen] for axis, x in positions(rows).items()}, rows.column(name)[chosen]
 
 
 def thinned(y: np.ndarray, points: int) -> np.ndarray:
     """Return the indices of the points that show every peak, dip and gap of a curve.
 
-    The points are divided into equal intervals; of each, the least and greatest y remain, and one
-    NaN if there is any. The first and the last point remain too.
+    The points are divided into equal intervals. Each keeps its least and greatest y, and one NaN if
+    it has any. The first and the last point remain too.
 
     Args:
         y: `[n]`.
-        points: at most 3 / 2 of this many remain, and 2; at least 2.
+        points: at least 2; at most 3 / 2 of this number remain, and 2.
     """
     count = len(y)
     if count <= points:
@@ -78,50 +57,23 @@ def thinned(y: np.ndarray, points: int) -> np.ndarray:
     return np.array(sorted(kept))
 
 
-class Pooled(NamedTuple):
-    """A column over intervals of time.
+def place(rows: Rows, samples: Sequence[float] | np.ndarray) -> dict[str, np.ndarray]:
+    """Return the positions of moments given in samples, on each axis `[moments]`; NaN if unknown.
 
-    Attributes:
-        x: of each axis, the end of each interval, `[intervals]`.
-        median: of the rows in each interval, `[intervals]`.
-        low: their 10 % quantile.
-        high: their 90 % quantile.
+    Epochs are proportional to samples; times are interpolated between rows.
     """
-
-    x: dict[str, np.ndarray]
-    median: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def pooled(rows: Rows, name: str) -> Pooled:
-    """Return a column in intervals of at least 0.5 s: rows of a few steps are timer noise."""
-    found = positions(rows)
-    time, values = found["time"], rows.column(name)
-    known = np.flatnonzero(np.isfinite(time) & np.isfinite(values))
-    if not known.size:
-        return Pooled({axis: np.empty(0) for axis in AXES}, *(np.empty(0) for _ in range(3)))
-    passed = time[known] - time[known].min()
-    width = max(_LEAST_S, float(passed.max()) / _MOST_INTERVALS)
-    order = np.argsort(passed // width, kind="stable")
-    known, interval = known[order], (passed // width)[order]
-    parts = np.split(known, np.flatnonzero(np.diff(interval)) + 1)
-    quantiles = np.array([np.quantile(values[part], (0.5, 0.1, 0.9)) for part in parts])
-    last = [part[-1] for part in parts]
-    return Pooled({axis: x[last] for axis, x in found.items()}, *quantiles.T)
-
-
-def place(rows: Rows, samples: Sequence[float], axis: str) -> np.ndarray:
-    """Where positions in samples stand on an axis, between rows in proportion; `[positions]`."""
     at = np.asarray(samples, np.float64)
-    if axis == "samples":
-        return at
-    known, value = rows.column("samples"), against(rows, axis)
-    good = np.isfinite(known) & np.isfinite(value)
-    if not good.any():
-        return np.full_like(at, np.nan)
-    known, value = known[good], value[good]
-    if axis == "epochs":  # proportional, beyond the last row too
-        return at * value[-1] / known[-1] if known[-1] else np.zeros_like(at)
-    # Before the first row: time there begins where compiling ends, which is not known better.
-    return np.interp(at, known, value)
+    found = {}
+    for axis, value in positions(rows).items():
+        known = rows.column("samples")
+        good = np.isfinite(known) & np.isfinite(value)
+        known, value = known[good], value[good]
+        if axis == "samples":
+            found[axis] = at
+        elif not known.size:
+            found[axis] = np.full_like(at, np.nan)
+        elif axis == "epochs":
+            found[axis] = at * value[-1] / known[-1] if known[-1] else np.zeros_like(at)
+        else:
+            found[axis] = np.interp(at, known, value)
+    return found

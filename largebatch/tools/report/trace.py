@@ -1,31 +1,28 @@
-"""Where the time of some training steps goes, read from the trace that jax.profiler writes.
+"""Shares of the device's time by kind of work, from a profile that jax.profiler wrote.
 
-Each kernel (a thunk, on CPU) is joined by its instruction's name with the compiled program, whose
-metadata say which traced operation and which line of source it came from. The program is the text
-beside the profile or, without one, what the profile itself brings along. Without TensorFlow and
-without a plugin of TensorBoard.
+`jax.profiler.ProfileData` reads the events. Each event names the instruction that it ran; the text
+of the compiled program beside the profile (`*.hlo.txt`) says what that computes and from which line
+of source it is. Without that text the name of the kernel decides.
 """
 
 import dataclasses
-import gzip
-import json
-import math
 import re
-import zlib
+import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jax.profiler import ProfileData
 
 from largebatch.errors import DataError
-from largebatch.tools.report import xplane
 from largebatch.tools.report.provenance import OTHER, Origin, Program
 
 PROGRAM = "program.hlo.txt"
 IDLE = "idle"
 COLLECTIVE = "collective"
-# What kernels are called that no instruction of the program explains: those of libraries, and those
-# in a graph of several instructions. The first that fits decides.
+# Names of the kernels that no program explains: kernels of libraries, and those of a GPU graph of
+# several instructions. The first pattern that matches decides.
 _BY_NAME = (
     (COLLECTIVE, r"nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter"),
     ("copy, transpose", r"nchwtonhwc|nhwctonchw|transpose|memcpy|memset|copy"),
@@ -40,10 +37,10 @@ class Kernel:
     """All runs of one kernel.
 
     Attributes:
-        name: Of the instruction, or of the kernel where that is not known.
-        origin: Its class and where it comes from.
-        seconds: Of all runs, without what ran inside of them on the same thread.
-        count: Runs.
+        name: name of the instruction, or of the kernel if that is unknown.
+        origin: its class and its source.
+        seconds: time of all runs, without that of events within them on the same thread.
+        count: number of runs.
     """
 
     name: str
@@ -57,11 +54,11 @@ class Profile:
     """The kernels of some steps.
 
     Attributes:
-        kernels: The longest first.
-        window_s: From the start of the first to the end of the last.
-        busy_s: Of that, while at least one ran; the mean of the devices.
-        exposed_s: While collectives ran and nothing else; the mean of the devices.
-        hidden_s: While collectives ran beside others; the mean of the devices.
+        kernels: the longest first.
+        window_s: from the start of the first to the end of the last.
+        busy_s: time of the window in which at least one ran; mean over devices.
+        exposed_s: time in which collectives ran and nothing else; mean over devices.
+        hidden_s: time in which collectives ran beside others; mean over devices.
     """
 
     kernels: tuple[Kernel, ...]
@@ -72,34 +69,29 @@ class Profile:
 
     @property
     def shares(self) -> dict[str, float]:
-        """By class, and IDLE: shares of the window; kernels that run side by side share it."""
-        total = sum(kernel.seconds for kernel in self.kernels)
-        found: dict[str, float] = defaultdict(float)
-        for kernel in self.kernels:
-            found[kernel.origin.kind] += kernel.seconds / total * self.busy_s / self.window_s
-        ordered = dict(sorted(found.items(), key=lambda item: -item[1]))
-        return ordered | {IDLE: 1 - self.busy_s / self.window_s}
+        """Shares of the window by class and IDLE; kernels side by side share their time."""
+        return self._shared(None, self.busy_s)
 
     @property
     def split(self) -> dict[str, float]:
-        """By class: shares of the window, which sum to 1.
+        """As `shares`, but collectives count only where they are exposed."""
+        found = self._shared(COLLECTIVE, self.busy_s - self.exposed_s)
+        idle, exposed = found.pop(IDLE), self.exposed_s / self.window_s
+        return found | {f"{COLLECTIVE}, exposed": exposed, IDLE: idle}
 
-        Of collectives only what is exposed counts. The time while anything else ran is shared out
-        to its kernels by their own times; `hidden_s` lies within it.
-        """
-        others: dict[str, float] = defaultdict(float)
+    def _shared(self, without: str | None, seconds: float) -> dict[str, float]:
+        """Share out seconds to the classes by the times of their kernels."""
+        found: dict[str, float] = defaultdict(float)
         for kernel in self.kernels:
-            if kernel.origin.kind != COLLECTIVE:
-                others[kernel.origin.kind] += kernel.seconds
-        total, computing = sum(others.values()), self.busy_s - self.exposed_s
-        found = {kind: s / total * computing / self.window_s for kind, s in others.items()}
-        ordered = dict(sorted(found.items(), key=lambda item: -item[1]))
-        exposed, idle = self.exposed_s / self.window_s, 1 - self.busy_s / self.window_s
-        return ordered | {f"{COLLECTIVE}, exposed": exposed, IDLE: idle}
+            if kernel.origin.kind != without:
+                found[kernel.origin.kind] += kernel.seconds
+        total = sum(found.values()) * self.window_s
+        ordered = sorted(found.items(), key=lambda item: -item[1])
+        shares = {kind: seconds * spent / total for kind, spent in ordered if total}
+        return shares | {IDLE: 1 - self.busy_s / self.window_s}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Event:
+class _Event(NamedTuple):
     start: float
     end: float
     name: str
@@ -108,152 +100,154 @@ class _Event:
 
 
 def read(place: Path) -> Profile:
-    """The newest profile of a directory, or of one file.
+    """Read the newest profile of a folder, or one file.
 
     Args:
-        place: A folder that jax.profiler wrote to, one with `profile/` in it, or `*.trace.json.gz`.
+        place: a folder that jax.profiler wrote to, the directory of a run with `profile/`, or
+            `*.xplane.pb`.
 
     Raises:
-        DataError: There is none, it is torn, or it holds no kernel.
+        DataError: there is no profile, it is damaged, or it holds no kernel.
     """
     newest = place if place.is_file() else _newest(place)
     try:
-        with gzip.open(newest, "rt") as file:
-            trace = json.load(file)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise DataError(f"{newest} is torn or no trace; record it again") from error
-    return profile(trace, _programs(place, newest), str(newest))
+        with warnings.catch_warnings():  # jaxlib's iterators lack a __module__ for Python 3.12
+            warnings.simplefilter("ignore", DeprecationWarning)
+            devices = _devices(ProfileData.from_serialized_xspace(newest.read_bytes()))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{newest} is not a profile or is damaged; record it again") from error
+    is_usual = newest.match("plugins/profile/*/*.xplane.pb")
+    folder = newest.parents[3] if is_usual else newest.parent
+    texts = sorted(folder.glob("*.hlo.txt"))
+    try:
+        programs = [Program.parse(text.read_text()) for text in texts]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}/*.hlo.txt: damaged; record the profile again") from error
+    return profile(devices, programs, str(newest))
 
 
 def _newest(folder: Path) -> Path:
-    found = [
-        path
-        for below in ("", "profile/")
-        for path in folder.glob(f"{below}plugins/profile/*/*.trace.json.gz")
-    ]
+    below = ("plugins/profile/*/*.xplane.pb", "profile/plugins/profile/*/*.xplane.pb")
+    found = [path for pattern in below for path in folder.glob(pattern)]
     if not found:
         raise DataError(
-            f"{folder} holds no profile; make one with --config.run.profile=START:STOP of train.py "
-            "or --trace of scripts/benchmark.py"
+            f"{folder} contains no profile; make one with --config.run.profile=START:STOP of "
+            "train.py or --trace of scripts/benchmark.py"
         )
     return max(found, key=lambda path: (path.parent.name, path.name))
 
 
-def _programs(place: Path, newest: Path) -> Mapping[str, Program] | Program:
-    text = place / PROGRAM
-    if text.is_file():
-        return Program.parse(text.read_text())
-    brought = newest.with_name(newest.name.replace(".trace.json.gz", ".xplane.pb"))
-    return xplane.programs(brought) if brought.is_file() else {}
+def _devices(data: ProfileData) -> list[list[list[_Event]]]:
+    """Return the events of each stream of each device; of each thread where the host is the device.
+
+    A GPU has a line for each stream; a TPU's kernels are on the line "XLA Ops". Other lines of a
+    device repeat them, summed by operation, module or step.
+    """
+    planes = {plane.name: list(plane.lines) for plane in data.planes}
+    found = []
+    for name, lines in planes.items():
+        if "/device:" in name:
+            streams = [line for line in lines if "stream" in line.name.lower()]
+            operations = [line for line in lines if line.name == "XLA Ops"]
+            found.append([_events(line) for line in streams or operations or lines])
+    if any(stream for device in found for stream in device):
+        return found
+    threads = [_events(line) for line in planes.get("/host:CPU", ())]
+    return [[[event for event in thread if event.instruction] for thread in threads]]
+
+
+def _events(line: Any) -> list[_Event]:
+    found = []
+    for event in line.events:
+        stats = dict(event.stats)
+        # A TPU's event is named by the text of its instruction: %fusion.1 = f32[8] fusion(…).
+        text = re.match(r"%([\w.\-]+) = ", event.name)
+        instruction = str(stats.get("hlo_op") or (text[1] if text else ""))
+        name = text[1] if text else event.name
+        module = str(stats.get("hlo_module") or "")
+        found.append(_Event(event.start_ns, event.end_ns, name, instruction, module))
+    return found
 
 
 def profile(
-    trace: Mapping[str, Any], programs: Mapping[str, Program] | Program, name: str
+    devices: Sequence[Sequence[Sequence[_Event]]], programs: Sequence[Program], name: str
 ) -> Profile:
-    """The kernels of a trace in the format of Chrome's trace viewer.
+    """Sum the events of each kernel.
 
     Args:
-        trace: With `traceEvents`; times in µs.
-        programs: What ran, by the name of its module; one that is not named is meant for all.
-        name: Of the trace, for messages.
+        devices: events of each stream of each device; times in ns.
+        programs: what ran.
+        name: name of the profile, for messages.
 
     Raises:
-        DataError: It has no kernel.
+        DataError: there is no kernel.
     """
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     origins: dict[tuple[str, str], Origin] = {}
-    spans: dict[int, list[tuple[float, float, bool]]] = defaultdict(list)
-    try:
-        every_thread = list(_threads(trace.get("traceEvents", ())))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(f"{name} is no trace of jax.profiler; record it again") from error
-    for device, thread in every_thread:
-        for event, own in _own_times(thread):
-            program = programs if isinstance(programs, Program) else programs.get(event.module)
+    spans: list[list[tuple[float, float, bool]]] = []
+    for device in devices:
+        spans.append([])
+        for event, own in (pair for stream in device for pair in _own_times(stream)):
+            program = _program(event, programs)
             key = event.module, _kernel(event, program)
             if key not in origins:
-                origins[key] = origin(key[1], program)
-            seconds[key] += own * 1e-6
+                origins[key] = _origin(key[1], program)
+            seconds[key] += own * 1e-9
             counts[key] += 1
-            spans[device].append((event.start, event.end, origins[key].kind == COLLECTIVE))
+            spans[-1].append((event.start, event.end, origins[key].kind == COLLECTIVE))
     if not any(seconds.values()):
-        raise DataError(f"{name} holds no kernel; profile the device that computes")
-    every = [span for device in spans.values() for span in device]
+        raise DataError(f"{name} contains no kernel; profile the device that computes")
+    every = [span for device in spans for span in device]
     window = max(end for _, end, _ in every) - min(start for start, _, _ in every)
     busy = exposed = hidden = 0.0
-    for found in spans.values():
+    for found in filter(None, spans):
         union, reducing, others = (
             _covered([(start, end) for start, end, collective in found if collective in which])
             for which in ((True, False), (True,), (False,))
         )
         busy += union
         exposed += max(0.0, union - others)
-        hidden += max(0.0, reducing + others - union)  # sums of spans are not exact
+        hidden += max(0.0, reducing + others - union)  # sums of floats are not exact
     kernels = [
         Kernel(key[1], origins[key], seconds[key], counts[key])
         for key in sorted(seconds, key=lambda key: -seconds[key])
     ]
-    scale = 1e-6 / len(spans)
-    return Profile(tuple(kernels), window * 1e-6, busy * scale, exposed * scale, hidden * scale)
+    scale = 1e-9 / sum(map(bool, spans))
+    return Profile(tuple(kernels), window * 1e-9, busy * scale, exposed * scale, hidden * scale)
 
 
-def origin(name: str, program: Program | None) -> Origin:
-    """What a kernel computes: by the program if it knows the name, else by the name."""
-    known = program.origin(name) if program else None
-    if known:
-        return known
-    for kind, pattern in _BY_NAME:
-        if re.search(pattern, name.lower()):
-            return Origin(kind, "", "")
-    return Origin(OTHER, "", "")
+def _program(event: _Event, programs: Sequence[Program]) -> Program | None:
+    """The program that an event names; if it names none, the first that has its instruction."""
+    found = (
+        each
+        for each in programs
+        if each.name == event.module
+        or (not event.module and each.origin(event.instruction or event.name))
+    )
+    return next(found, None)
 
 
 def _kernel(event: _Event, program: Program | None) -> str:
-    """The instruction that an event runs; its own name where that is not known or holds others.
+    """The instruction that an event runs; the name of the event if that is unknown.
 
-    The kernels of a graph are all said to run the call that the graph was made of.
+    The kernels of a GPU graph name the call that the graph was made of, so their own names count.
     """
-    instruction = program.module.instructions.get(event.instruction) if program else None
-    holds = instruction is not None and instruction.opcode in ("call", "while", "conditional")
-    return event.name if holds else event.instruction or event.name
+    found = program.module.instructions.get(event.instruction) if program else None
+    is_graph = found is not None and found.opcode in ("call", "while", "conditional")
+    return event.name if is_graph else event.instruction or event.name
 
 
-def _threads(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[_Event]]]:
-    """The kernels of each stream with its device; of each thread, where the host is the device.
-
-    A device has other lines, which repeat what these show, summed by operation, module or step.
-    GPUs have streams; a TPU's kernels are those of the line "XLA Ops".
-    """
-    processes, threads = {}, {}
-    found: dict[tuple[int, int], list[_Event]] = defaultdict(list)
-    for event in events:
-        if event.get("ph") == "M" and event["name"] == "process_name":
-            processes[event["pid"]] = event["args"]["name"]
-        if event.get("ph") == "M" and event["name"] == "thread_name":
-            threads[event["pid"], event["tid"]] = str(event["args"]["name"])
-        if event.get("ph") == "X":
-            given = event.get("args", {})
-            ran = str(given.get("hlo_op", "")), str(given.get("hlo_module", ""))
-            start = float(event["ts"])
-            end = start + float(event.get("dur", 0))
-            if not math.isfinite(end):
-                raise ValueError(f"an event ends at {end}")
-            found[event["pid"], event["tid"]].append(_Event(start, end, str(event["name"]), *ran))
-    on_device = [key for key in found if "/device:" in processes.get(key[0], "")]
-    if on_device:
-        streams = [key for key in on_device if "stream" in threads.get(key, "").lower()]
-        operations = [key for key in on_device if threads.get(key) == "XLA Ops"]
-        yield from ((key[0], found[key]) for key in streams or operations or on_device)
-    else:
-        for (process, _), thread in found.items():
-            yield process, [event for event in thread if event.instruction]
+def _origin(name: str, program: Program | None) -> Origin:
+    known = program.origin(name) if program else None
+    by_name = (kind for kind, pattern in _BY_NAME if re.search(pattern, name.lower()))
+    return known or Origin(next(by_name, OTHER))
 
 
-def _own_times(thread: list[_Event]) -> Iterator[tuple[_Event, float]]:
-    """Each event of a thread with its time in µs, less that of the events inside of it."""
+def _own_times(stream: Sequence[_Event]) -> Iterator[tuple[_Event, float]]:
+    """Yield each event of a stream with its time in ns, less that of the events within it."""
     open_: list[tuple[_Event, list[float]]] = []
-    for event in sorted(thread, key=lambda event: (event.start, -event.end)):
+    for event in sorted(stream, key=lambda event: (event.start, -event.end)):
         while open_ and open_[-1][0].end <= event.start:
             closed, inner = open_.pop()
             yield closed, closed.end - closed.start - sum(inner)
@@ -264,8 +258,8 @@ def _own_times(thread: list[_Event]) -> Iterator[tuple[_Event, float]]:
         yield closed, closed.end - closed.start - sum(inner)
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))

@@ -1,4 +1,4 @@
-"""From directories of runs to a page and PNG files on disk."""
+"""Write the report of one or several runs: the page, and a PNG file of each figure."""
 
 import dataclasses
 import os
@@ -7,9 +7,8 @@ from pathlib import Path
 
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
-from largebatch.tools.report import curves, differences, maps, page, png, seeds, trace
-from largebatch.tools.report import summary as facts
-from largebatch.tools.report.charts import Figure
+from largebatch.tools.report import charts, compare, maps, page, png, summary, trace
+from largebatch.tools.report.figures import Figure
 from largebatch.tools.report.runs import Run, load
 from largebatch.tools.report.trace import Profile
 
@@ -19,24 +18,26 @@ PAGE = "report.html"
 def report(
     paths: Sequence[Path], out: Path | None = None, profile: Profile | None = None
 ) -> tuple[Path, tuple[Run, ...]]:
-    """Reads runs and writes `report.html`, with a PNG of each figure beside it.
+    """Read runs and write `report.html`, with a PNG of each figure beside it.
 
     Args:
         paths: directories of runs.
-        out: where to; None: `report/` in the run or, of several, in the folder that holds them all.
-        profile: to show with a single run; None: that in its `profile/`, if any.
+        out: folder to write to; None: `report/` in the run or, for several runs, in the folder that
+            holds them all.
+        profile: a profile to show with a single run; None: the one in its `profile/`, if any.
 
     Returns:
-        The page, and the runs.
+        The path of the page, and the runs.
 
     Raises:
-        DataError: a directory is none of a run, or a profile is given with several.
+        DataError: a path is not the directory of a run, or a profile is given with several.
         UserError: `out` cannot be written.
     """
     runs = load(paths)
     if profile is not None and len(runs) > 1:
-        raise DataError("--trace goes with one run; name one, or leave --trace out")
-    out = out or _place(runs) / "report"
+        raise DataError(f"--trace: expected one RUN, got {len(runs)}; give one, or omit --trace")
+    common = os.path.commonpath([run.path.resolve() for run in runs])
+    out = out or (runs[0].path if len(runs) == 1 else Path(common)) / "report"
     check_parent(out / PAGE)
     read = [_with_profile(run, profile) for run in runs]
     runs = tuple(run for run, _ in read)
@@ -44,27 +45,21 @@ def report(
     each = {run.name: _of_run(run, profiles.get(run.name)) for run in runs}
     if len(runs) == 1:
         (run,) = runs
-        parts = {"curves": curves.figures(runs, [run.name])} | each[run.name]
+        parts = {"training": charts.of_training(runs, [run.name])} | each[run.name]
         figures = [figure for part in parts.values() for figure in part]
         body, title = page.single(run, parts, profiles.get(run.name)), run.name
     else:
-        labels = _marked(differences.labels(runs), facts.best(runs))
-        together = curves.figures(runs, labels)
-        spread = curves.over_seeds(seeds.groups(runs))
+        best = summary.best(runs)
+        labels = [
+            f"{label} ★" if i == best else label for i, label in enumerate(compare.labels(runs))
+        ]
+        together = charts.of_training(runs, labels)
+        spread = charts.over_seeds(compare.groups(runs))
         together += [spread] if spread else []
-        own = {
-            run.name: {
-                part: [
-                    dataclasses.replace(figure, key=f"{page.run_key(run)}-{figure.key}")
-                    for figure in figures
-                ]
-                for part, figures in each[run.name].items()
-            }
-            for run in runs
-        }
-        every = [f for parts in own.values() for part in parts.values() for f in part]
-        figures = [*together, *every]
-        body = page.several(runs, labels, together, own, profiles)
+        each = {run.name: _keyed(each[run.name], page.run_key(run)) for run in runs}
+        own = [figure for parts in each.values() for part in parts.values() for figure in part]
+        figures = [*together, *own]
+        body = page.several(runs, labels, together, each, profiles)
         title = f"{len(runs)} runs compared"
     for figure in figures:
         png.write(figure, out / f"{figure.key}.png")
@@ -73,36 +68,31 @@ def report(
     return out / PAGE, runs
 
 
-def _marked(labels: Sequence[str], best: int | None) -> list[str]:
-    """Labels, of which that of the best run has a star."""
-    return [f"{label} ★" if index == best else label for index, label in enumerate(labels)]
-
-
 def _of_run(run: Run, profile: Profile | None) -> dict[str, list[Figure]]:
-    """Its own figures by part of the page."""
-    found = maps.of_layers(run)
-    time, events = maps.of_time(run), curves.of_events(run)
+    """Return the figures of one run by part of the page."""
+    layers = maps.of_layers(run)
+    time = charts.of_time(run)
     return {
-        "layers": [figure for figure in found if not figure.key.startswith("bn_")],
-        "norms": [figure for figure in found if figure.key.startswith("bn_")],
+        "layers": [figure for figure in layers if not figure.key.startswith("bn_")],
+        "statistics": [figure for figure in layers if figure.key.startswith("bn_")],
         "time": [time] if time else [],
-        "events": [events] if events else [],
-        "trace": [maps.of_trace(profile.split)] if profile else [],
+        "trace": [charts.of_trace(profile.split)] if profile else [],
+    }
+
+
+def _keyed(parts: dict[str, list[Figure]], prefix: str) -> dict[str, list[Figure]]:
+    """Return figures whose keys begin with the run's, since a page holds several runs."""
+    return {
+        part: [dataclasses.replace(each, key=f"{prefix}-{each.key}") for each in some]
+        for part, some in parts.items()
     }
 
 
 def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:
-    """A run and the profile that belongs to it; one that is damaged is a remark."""
+    """Return a run and its profile; a damaged profile is a remark."""
     if given is not None or not (run.path / "profile").is_dir():
         return run, given
     try:
         return run, trace.read(run.path)
     except DataError as error:
         return dataclasses.replace(run, remarks=(*run.remarks, f"{error}.")), None
-
-
-def _place(runs: Sequence[Run]) -> Path:
-    """The run's directory, or that of all."""
-    if len(runs) == 1:
-        return runs[0].path
-    return Path(os.path.commonpath([run.path.resolve() for run in runs]))

@@ -1,4 +1,4 @@
-"""One page for all that look at a whole one: it takes seconds to draw."""
+"""One page for all tests that read one; writing it takes seconds."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def profile():
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory, profile):
+def page_path(tmp_path_factory, profile):
     """The page of a run with everything that there can be."""
     folder = made_up.write(tmp_path_factory.mktemp("whole") / "a run with a rather long name")
     path, _ = report([folder], profile=profile)

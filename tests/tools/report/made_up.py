@@ -125,7 +125,7 @@ def jsonl(path, found):
 
 
 def write(folder, *, seed=0, events=EVENTS, metrics=None, summary=SUMMARY, **changes):
-    """A whole run."""
+    """Write the directory of a complete run."""
     folder.mkdir(parents=True)
     jsonl(folder / "metrics.jsonl", rows(seed=seed) if metrics is None else metrics)
     jsonl(folder / "layers.jsonl", layers())

@@ -8,7 +8,6 @@ from html import unescape
 
 import pytest
 
-from largebatch.tools.report import palette
 from largebatch.tools.report.write import report
 from tests.tools.report import made_up
 
@@ -16,6 +15,9 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="there is no chromium on PATH (apt-get install chromium)"
 )
+# Colours of page.css: the background, and the first curve.
+PAGE = {"light": "#f5f6f8", "dark": "#0e1116"}
+FIRST = {"light": "#1d6fb8", "dark": "#69b1f2"}
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -107,12 +109,12 @@ function load(width) {
       slider.value = 0;
       slider.dispatchEvent(new w.Event("input"));
       await wait(100);
-      const whole = image(w);
+      const unzoomed = image(w);
       mouse(w, "mousedown", 0.2);
       mouse(w, "mousemove", 0.4);
       mouse(w, "mouseup", 0.4);
       await wait(100);
-      found.zoomed = image(w) !== whole;
+      found.zoomed = image(w) !== unzoomed;
       const map = w.document.querySelector(".map canvas");
       pointer(w, "pointermove", 0.99, map);
       found.read = map.closest(".map").querySelector(".read").textContent;
@@ -151,10 +153,10 @@ document.body.append(frame);
 
 
 @pytest.fixture
-def folder(whole):
+def folder(page_path):
     """That of a page, with the probe beside it."""
-    (whole.parent / "probe.html").write_text(PROBE)
-    return whole.parent
+    (page_path.parent / "probe.html").write_text(PROBE)
+    return page_path.parent
 
 
 def browse(folder, page, *flags):
@@ -180,7 +182,7 @@ def read(dump):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_is_shown_whole_and_obeys(folder, theme):
+def test_themes_widths_and_controls(folder, theme):
     shutil.rmtree(folder / "data", ignore_errors=True)
     scheme = {"light": 1, "dark": 0}[theme]
     flags = ("--window-size=1400,1000", f"--blink-settings=preferredColorScheme={scheme}")
@@ -195,12 +197,12 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         assert seen["outside"] == []
         assert seen["columns"] == columns
         assert seen["smallest"] >= 10  # CSS pixels, of the names of layers
-        assert len(seen["drawn"]) == 6
+        assert len(seen["drawn"]) == 5
         assert min(seen["drawn"]) >= 1
         assert len(seen["maps"]) == 5
         assert max(seen["maps"]) > 5  # shades, not one colour
-        assert seen["page"] == rgb(getattr(palette.PAGE, theme))
-        assert seen["line"] == rgb(getattr(palette.SERIES[0], theme))
+        assert seen["page"] == rgb(PAGE[theme])
+        assert seen["line"] == rgb(FIRST[theme])
         assert seen["button"] == other.capitalize()
     # Nothing hovered: the last values. In the middle: those of epoch 2, 2 · exp(−1) = 0.7358.
     assert found["375"]["values"][0] == "4"
@@ -217,8 +219,8 @@ def test_it_is_shown_whole_and_obeys(folder, theme):
         "seconds",
     ]
     for name in ("toggled", "again"):  # at once, and after a reload
-        assert found[name]["page"] == rgb(getattr(palette.PAGE, other))
-        assert found[name]["line"] == rgb(getattr(palette.SERIES[0], other))
+        assert found[name]["page"] == rgb(PAGE[other])
+        assert found[name]["line"] == rgb(FIRST[other])
         assert found[name]["button"] == theme.capitalize()
 
 

@@ -1,6 +1,8 @@
-"""Which options runs set differently, which of these have an effect, and short names from them."""
+"""Compare runs: options that differ, labels made of them, and intervals over seeds."""
 
 import json
+import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from largebatch.config.schema import Config
 from largebatch.tools.report.runs import Run
 
 NONE = "–"
+SEED = "run.seed"
 _NAMED = 3
 """Most options in the label of a run."""
 _LETTERS = 60
@@ -44,9 +47,9 @@ class Difference(NamedTuple):
     """An option that runs set differently.
 
     Attributes:
-        key: of the option.
-        values: of each run; None where the run has no configuration.
-        mathematics: whether it changes what is computed; None where the option is unknown here.
+        key: `section.key`.
+        values: its value in each run; None where the run has no configuration.
+        mathematics: whether it changes what is computed; None for an unknown option.
     """
 
     key: str
@@ -57,9 +60,9 @@ class Difference(NamedTuple):
 def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
     """Return the options that not all runs have alike, in the order of the schema.
 
-    Plain dictionaries are compared, so that runs of other versions can be: an option that a version
-    did not have is at its default here, or None where it is unknown here. A run without a
-    configuration makes no difference. Options without effect in every run are left out.
+    An option that another version did not have counts at its default, or as None if it is unknown
+    here. A run without a configuration makes no difference. Options without effect in every run are
+    left out.
     """
     known = {key: field for key, _, field in options(Config())}
     every = [run.options for run in runs]
@@ -85,32 +88,32 @@ def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a distinct name of each run: the options that distinguish it, or its directory.
+    """Return a distinct label of each run: the options that distinguish it, or its directory.
 
-    Runs are named by their options (`schedule.peak=0.5`) where one to three options that change
-    the mathematics differ, without their sections if there are several. A label that several runs
-    would share gets the directory as well.
+    Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ,
+    without their sections if there are several. Labels that runs share get the directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
+    directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:
-        return [run.name for run in runs]
+        return directories
     keys = [each.key for each in found]
-    if len(found) > 1:  # without the section, where that leaves them different
+    if len(found) > 1:
         last = [key.rpartition(".")[2] for key in keys]
         keys = [n if last.count(n) == 1 else k for k, n in zip(keys, last, strict=True)]
-    values = [tuple(map(value_text, each.values)) for each in found]
+    values = zip(*(map(value_text, each.values) for each in found), strict=True)
     made = [
-        ", ".join(f"{key}={of[index]}" for key, of in zip(keys, values, strict=True))
+        ", ".join(f"{key}={text}" for key, text in zip(keys, of, strict=True))
         if run.options
         else run.name
-        for index, run in enumerate(runs)
+        for run, of in zip(runs, values, strict=True)
     ]
     if max(map(len, made)) > _LETTERS:
-        return [run.name for run in runs]
+        return directories
     shared = Counter(made)
     return [
-        f"{label} ({run.name})" if shared[label] > 1 else label
-        for label, run in zip(made, runs, strict=True)
+        f"{label} ({name})" if shared[label] > 1 else label
+        for label, name in zip(made, directories, strict=True)
     ]
 
 
@@ -123,3 +126,53 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(value_text, value))}]"
     return NONE if value is None else json.dumps(value, ensure_ascii=False)
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its 95 % interval, which is None for a single value."""
+
+    mean: float
+    half: float | None
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the mean with the 95 % interval of Student's t: mean ± t(0.975, n − 1) · s / √n.
+
+    Args:
+        values: one or more.
+    """
+    count, mean = len(values), statistics.fmean(values)
+    if count < 2:
+        return Interval(mean, None)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return Interval(mean, half)
+
+
+def groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Group the runs whose options differ in the seed only, in the order given.
+
+    A seed counts once: of several runs with one seed, the first that is complete counts, else the
+    first. The others are groups of their own, and so are runs without a configuration.
+    """
+    counting: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda run: not run.is_complete):
+        counting.setdefault(_recipe_and_seed(run), run)
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        recipe, seed = _recipe_and_seed(run)
+        alone = not run.options or counting[recipe, seed] is not run
+        found.setdefault(str(run.path.resolve()) if alone else recipe, []).append(run)
+    return list(found.values())
+
+
+def complete(group: Sequence[Run]) -> list[Run]:
+    """Return the complete runs; only these count in a mean over seeds."""
+    return [run for run in group if run.is_complete]
+
+
+def _recipe_and_seed(run: Run) -> tuple[str, str]:
+    chosen = {key: repr(value) for key, value in run.options.items()}
+    seed = chosen.pop(SEED, "")
+    return repr(sorted(chosen.items())), seed
