@@ -77,7 +77,7 @@ def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
     assert options["config"] == CONFIG
 
 
-def test_a_resumed_run_goes_on_with_the_same_and_a_new_one_does_not(wandb, tmp_path):
+def test_a_resumed_run_continues_the_same_and_a_new_one_does_not(wandb, tmp_path):
     opened("wandb", tmp_path).close()
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "fresh"}
     opened("wandb", tmp_path, resume_step=5).close()
@@ -85,14 +85,15 @@ def test_a_resumed_run_goes_on_with_the_same_and_a_new_one_does_not(wandb, tmp_p
     assert [options["id"] for options in wandb.started] == [None, "fresh", None]
 
 
-def test_what_cannot_be_sent_is_told_once_and_ends_nothing(wandb, tmp_path):
+def test_a_failure_is_reported_once_and_ends_nothing(wandb, tmp_path):
     told = []
     tracker = opened("wandb", tmp_path, warn=told.append)
     for step in (1, 2):
         tracker.scalars(step, {"loss": -1})
     tracker.scalars(3, {"loss": 1})
     tracker.close()
-    assert told == ["run.trackers=wandb: no route; the run goes on without"]
+    (line,) = told
+    assert line.startswith("run.trackers=wandb: scalars raised ConnectionError: no route;")
     assert wandb.rows == []
 
 
@@ -114,7 +115,8 @@ def test_a_server_that_does_not_answer_holds_nothing_up(wandb, tmp_path, monkeyp
     tracker = opened("wandb", tmp_path, warn=told.append)
     tracker.scalars(1, {"loss": 1.0})
     tracker.close()
-    assert told == ["run.trackers=wandb: not all is sent after 0 s"]
+    (line,) = told
+    assert line.startswith("run.trackers=wandb: not all rows")
     answers.set()
 
 
@@ -134,11 +136,9 @@ def test_a_refusal_is_one_line(wandb, tmp_path, monkeypatch):
     told = []
     resumed = opened("wandb", tmp_path, resume_step=4, warn=told.append)
     resumed.scalars(5, {"loss": 1.0})
-    assert told == ["run.trackers=wandb: api_key not configured; this turn goes on without"]
-    assert str(caught.value) == (
-        "run.trackers=wandb: api_key not configured; mend its settings, or go on with "
-        "--config.run.trackers='()'"
-    )
+    (line,) = told
+    for text in (line, str(caught.value)):
+        assert text.startswith("run.trackers=wandb: api_key not configured; ")
 
 
 @pytest.mark.filterwarnings("ignore")  # its own, in great number
@@ -226,11 +226,10 @@ def test_a_users_own_tracker(tmp_path):
     ]
     tracker = opened(name, tmp_path, resume_step=1, warn=told.append)
     assert Own.opened == [(tmp_path, None, CONFIG), (tmp_path, "own-1", CONFIG)]
-    # Its first failure is the last that is heard of it.
     for _ in range(2):
         tracker.scalars(2, {"loss": -1})
     tracker.close()
-    assert len(Own.calls) == 5
+    assert len(Own.calls) == 5  # nothing after its first failure
     (line,) = told
     assert name in line
     assert "ConnectionError: no route" in line

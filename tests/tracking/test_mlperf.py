@@ -18,9 +18,8 @@ from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Guard, exit_code
 from largebatch.tracking import MlperfTracker, compliance
-from largebatch.tracking.compliance import check_log, rehearse
+from largebatch.tracking.compliance import check_log, interval, read_log, rehearse
 from largebatch.tracking.mlperf import RULESET
-from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.training import session
 from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import warm_up
