@@ -378,11 +378,6 @@ def test_a_log_is_read_or_said_to_be_damaged(tmp_path):
         read_log(tmp_path / "result_1.txt")
 
 
-def test_what_cannot_be_asked(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        check_log(tmp_path / "result_0.txt")
-
-
 def test_warm_up_reads_no_example(digits):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Digits, "read", None)
