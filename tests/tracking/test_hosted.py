@@ -156,13 +156,13 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     again.layers(4, 400, LAYERS)
     again.event("train_stop", 4, 400)
     again.close()
-    assert again.identity == tracker.identity
+    identity = json.loads((tmp_path / "trackers.json").read_text())["mlflow"]
     client = MlflowClient()
-    history = client.get_metric_history(tracker.identity, "loss")
+    history = client.get_metric_history(identity, "loss")
     assert [(m.step, m.value) for m in history[:1]] == [(3, 2.5)]
     assert history[1].step == 4
     assert math.isnan(history[1].value)
-    run = client.get_run(tracker.identity)
+    run = client.get_run(identity)
     assert run.data.metrics["trust_ratio/stem/conv/kernel"] == 0.5
     assert run.data.params == {"run.seed": "3", "batch.workers": "8"}
     assert run.info.status == "FINISHED"
@@ -177,7 +177,8 @@ def test_wandb_itself_offline(tmp_path, monkeypatch):
     tracker.scalars(3, {"loss": 2.5})
     tracker.close()
     (kept,) = (tmp_path / "wandb").glob("offline-run-*")
-    assert kept.name.endswith(tracker.identity)
+    identity = json.loads((tmp_path / "trackers.json").read_text())["wandb"]
+    assert kept.name.endswith(identity)
 
 
 class Own:
