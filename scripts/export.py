@@ -3,8 +3,8 @@
     python scripts/export.py runs/digits --to=digits.safetensors
     python scripts/export.py runs/imagenet --to=resnet50/ --format=huggingface --verify
 
-A checkpoint, an exported file or published weights can be given too. Formats: torchvision (and
-timm, the same names) for .safetensors, onnx for .onnx, huggingface or timm for a folder.
+WEIGHTS can also be a checkpoint, an exported file or published weights. Formats: torchvision (and
+timm, which has the same names) for .safetensors, onnx for .onnx, huggingface or timm for a folder.
 """
 
 import sys
@@ -19,13 +19,13 @@ from largebatch.fault_tolerance import exit_code
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = Parser(__doc__)
     made.add_argument(
         "weights", type=Path, metavar="WEIGHTS", help="run, checkpoint or file to read"
     )
     made.add_argument("--to", type=Path, required=True, help="file or folder to write")
-    made.add_argument("--format", choices=weights.FORMATS, help="whose (by the suffix of --to)")
+    made.add_argument("--format", choices=weights.FORMATS, help="format (by the suffix of --to)")
     made.add_argument("--force", action="store_true", help="replace what is there")
     made.add_argument(
         "--verify", action="store_true", help="load it in that library and compare logits"
@@ -34,11 +34,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Export and say what was written.
-
-    Raises:
-      UserError: anything that the user can mend.
-    """
+    """Export and print what was written."""
     flags = parser().parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     form = weights.format_of(flags.to, flags.format)
@@ -52,26 +48,26 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def verified(written: weights.Written) -> str:
-    """What loading the files again has shown, in words.
+    """Load the files again and return the result in words.
 
     Raises:
-      WeightsError: they are not what they were made from, or the library is not installed.
+      WeightsError: they are not what was exported, or the library is not installed.
     """
     weights.check_read_back(written)
     seen = weights.compare(written)
     if seen is None:
         return "; the library has no such network to compare logits with"
-    said = (
+    result = (
         f"{seen.library} {seen.version}: logits differ by {seen.difference:.1e} at most, of "
         f"{seen.largest:.3g} (limit {seen.limit:.0e})"
     )
     if not seen.is_equal:
-        raise weights.WeightsError(f"{written.path} is not what it was made from; {said}")
-    return f", and in {said}"
+        raise weights.WeightsError(f"{written.path} is not what was exported; {result}")
+    return f", and in {result}"
 
 
 def described(found: weights.Weights, written: weights.Written) -> list[str]:
-    """What was written, what to feed it with, and how to load it."""
+    """Return what was written, its input, and how to load it, as lines."""
     model = written.weights.model
     height, width, channels = found.image_shape
     names = f"{len(found.classes):,} names" if found.classes else "without names"
@@ -82,7 +78,7 @@ def described(found: weights.Weights, written: weights.Written) -> list[str]:
         f"mean {_numbers(found.mean)}; std {_numbers(found.std)}"
     ]
     lines += [f"note     {note}" for note in written.notes]
-    return [*lines, "load it with", *(f"    {line}" for line in written.loading.lines)]
+    return [*lines, "load it with", *(f"    {line}" for line in written.loading)]
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -1,12 +1,14 @@
-"""MLPerf's own checkers, asked about our logs: in processes of their own, as they are published."""
+"""MLPerf's checker and logs: check a log, rehearse the log of a plan, read a log."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from largebatch.config import Plan
 from largebatch.errors import UserError
@@ -15,11 +17,11 @@ from largebatch.tracking.mlperf import RULESET, Division, MlperfTracker
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a checker found.
+    """The result of the checker.
 
     Attributes:
         accepted: its exit code was 0.
-        text: what it said.
+        text: its output.
     """
 
     accepted: bool
@@ -27,7 +29,7 @@ class Verdict:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What the compliance checker does not accept, a short text each."""
+        """What the checker does not accept, a short text each."""
         failed = re.findall(
             r"CHECK for '([^']*)' failed.*\n.*\"value\": ([^,]*),.*\nfailed test: *(.*?) *\n",
             self.text,
@@ -37,17 +39,23 @@ class Verdict:
 
 
 def check_log(log: Path) -> Verdict:
-    """Asks the compliance checker about one log, its warnings taken for errors.
+    """Run MLPerf's compliance checker on a log, with warnings as errors.
 
     Args:
         log: `result_N.txt`; it names its division and benchmark itself.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or the checker cannot run.
     """
     if not log.is_file():
-        raise UserError(f"{log}: no such file; name a log, result_N.txt")
-    return _ask("compliance_checker", "--usage=training", f"--ruleset={RULESET}", "--werror", log)
+        raise _missing(log)
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage=training"]
+    command += [f"--ruleset={RULESET}", "--werror", f"--log_output={os.devnull}", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UserError(f"mlperf-logging's checker ended with {done.returncode}: {last}")
+    return Verdict(done.returncode == 0, done.stderr)
 
 
 def rehearse(
@@ -59,16 +67,16 @@ def rehearse(
     target: float = 0.0,
     images_per_s: float = 1e6,
 ) -> None:
-    """Writes the log that a run of a plan would leave, with a made-up clock and made-up accuracies.
+    """Write the log of a run of a plan with an invented clock and invented accuracies.
 
-    With it a checker can be asked about a recipe before anything is trained.
+    With it, a recipe can be checked before training.
 
     Args:
         log: the file to write.
         plan: the run.
         division: `open` or `closed`.
         accuracy: epochs consumed → top-1, a fraction.
-        target: as of `MlperfTracker`.
+        target: see `MlperfTracker`.
         images_per_s: of training and of evaluation.
     """
     now = 0.0
@@ -76,28 +84,67 @@ def rehearse(
         log, plan, division=division, platform="none", target=target, clock=lambda: now
     )
 
-    def tell(name: str, step: int, **values: float) -> None:
+    def event(name: str, step: int, **values: float) -> None:
         tracker.event(name, step, plan.position(step), **values)
 
-    tell("train_start", 0)
+    event("train_start", 0)
     last = plan.stop_after_step
     for step in range(1, last + 1):
         now += (plan.position(step) - plan.position(step - 1)) / images_per_s
         if step == last or plan.evaluates_at(step):
-            tell("eval_start", step)
+            event("eval_start", step)
             now += plan.facts.validation_examples / images_per_s
-            tell("eval_stop", step, top1=accuracy(plan.position(step) / plan.epoch_samples))
-        tell("step", step)
-    tell("train_stop", last)
+            event("eval_stop", step, top1=accuracy(plan.position(step) / plan.epoch_samples))
+        event("step", step)
+    event("train_stop", last)
     tracker.close()
 
 
-def _ask(checker: str, *arguments: str | Path) -> Verdict:
-    command = [sys.executable, "-m", f"mlperf_logging.{checker}", f"--log_output={os.devnull}"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    if done.returncode not in (0, 1):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(f"{checker} of mlperf-logging ended with {done.returncode}: {last}")
-    return Verdict(done.returncode == 0, done.stderr)
+class Event(NamedTuple):
+    """A line of a log."""
+
+    key: str
+    value: Any
+    metadata: Mapping[str, Any]
+    seconds: float
+    """Since 1970."""
+
+
+def read_log(path: Path) -> list[Event]:
+    """Return the events of `result_N.txt`, in order.
+
+    Raises:
+        UserError: the file is missing, or a line is not one of a log.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line.removeprefix(":::MLLOG "))
+            event = Event(*(entry[key] for key in ("key", "value", "metadata", "time_ms")))
+            events.append(event._replace(seconds=event.seconds / 1000))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: line {number} of {len(lines)} is not a line of an MLPerf log; delete it"
+            ) from error
+    return events
+
+
+def interval(events: Sequence[Event], name: str) -> float:
+    """Return the seconds between the first `<name>_start` and the last `<name>_stop`.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    starts = [event.seconds for event in events if event.key == f"{name}_start"]
+    stops = [event.seconds for event in events if event.key == f"{name}_stop"]
+    if not starts or not stops:
+        raise UserError(f"the log has {len(starts)} {name}_start and {len(stops)} {name}_stop")
+    return stops[-1] - starts[0]
+
+
+def _missing(log: Path) -> UserError:
+    return UserError(f"{log}: no such file; use the path of a log, result_N.txt")

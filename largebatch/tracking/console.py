@@ -4,12 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import contextmanager, nullcontext
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.rule import Rule
@@ -24,9 +24,9 @@ CHANGED = "bold yellow"
 class Console:
     """Prints for a person: animated in a terminal, plain lines anywhere else.
 
-    Where the output is no terminal (a file, a pipe, a notebook, TERM=dumb) nothing moves and no
-    control code is written, FORCE_COLOR or not. NO_COLOR removes colour. Lines are never wrapped
-    or cut, so that paths and commands can be pasted.
+    If the output is not a terminal (a file, a pipe, a notebook, TERM=dumb), nothing moves and no
+    control code is written, whatever FORCE_COLOR says. NO_COLOR removes colour. Lines are never
+    wrapped or cut, so that paths and commands can be pasted.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Console:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Looks at the output; prints nothing.
+        """Inspect the output; print nothing.
 
         Args:
             quiet: print nothing at all, for processes other than 0.
-            file: where to print; standard output when None.
+            file: where to print; standard output if None.
             force_terminal: treat the output as a terminal or not; None asks it.
             width: terminal cells; None asks the terminal.
             every_s: least time, in seconds, between two progress lines without a terminal; in a
@@ -53,17 +53,25 @@ class Console:
         terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
         self._quiet = quiet
         self._to_stdout = file is None
-        # A job's file is read afterwards, beside the log: a line for each row there.
+        # A job's output is read afterwards, beside the log: one line for each row there.
         self._every_s = None if "SLURM_JOB_ID" in os.environ else every_s
         self._clock = clock
-        self._out = _rich(file=file, force_terminal=terminal, width=width)
+        self._out = RichConsole(
+            file=file,
+            force_terminal=terminal,
+            width=width,
+            markup=False,  # brackets and colons are printed as they are
+            emoji=False,
+            highlight=False,
+            force_jupyter=False,
+        )
         self._animates = terminal and self._out.is_interactive and not quiet
         self._animating = False
 
     def plan(
         self, title: str, rows: Sequence[tuple[str, str]], changed: Collection[str] = ()
     ) -> None:
-        """Prints the resolved recipe.
+        """Print the resolved recipe.
 
         Args:
             title: one line.
@@ -83,16 +91,16 @@ class Console:
         self._box(title, lines)
 
     def note(self, text: str) -> None:
-        """Prints a line."""
+        """Print a line."""
         self._line(Text(text))
 
     def warn(self, text: str) -> None:
-        """Prints a line that begins with `warning:`."""
+        """Print a line that begins with `warning:`."""
         self._line(Text.assemble(("warning:", "bold yellow"), " ", text))
 
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Says that something compiles, for how long it has and how long it took.
+        """Show that something compiles, and how long it took.
 
         Args:
             what: what is compiled, such as `training step`.
@@ -102,12 +110,18 @@ class Console:
         def elapsed() -> float:
             return self._clock() - started
 
+        spinner = Spinner("line")  # of ASCII characters
+
+        def waiting() -> RenderableType:
+            spinner.update(text=f"compiling {what}{GAP}{duration(elapsed())}")
+            return spinner
+
         self.note(f"compiling {what}: may take minutes the first time")
+        animated = self._may_animate()
         try:
-            if self._may_animate():
-                with self._animate(_Waiting(f"compiling {what}", elapsed), transient=True):
-                    yield
-            else:
+            with (
+                self._animate(get_renderable=waiting, transient=True) if animated else nullcontext()
+            ):
                 yield
         except BaseException:
             self.note(f"compiling {what} stopped after {elapsed():.1f} s")
@@ -118,35 +132,29 @@ class Console:
     def progress(
         self, total_steps: int, first_step: int, *, samples_per_step: int
     ) -> Iterator[Progress]:
-        """Shows training progress while the body runs.
+        """Show training progress while the body runs.
 
         Args:
-            total_steps: steps of the whole run.
+            total_steps: steps of the complete run.
             first_step: steps completed before: 0, or the step resumed from.
             samples_per_step: the global batch, in images.
 
         Yields:
-            The object to report to: `update(step, *, loss, images_per_s, epoch)`.
+            The object to report to.
         """
+        steps: dict[str, Any] = {"samples_per_step": samples_per_step, "clock": self._clock}
         if self._may_animate():
-            live = Progress(
-                total_steps, first_step, samples_per_step=samples_per_step, clock=self._clock
-            )
-            with self._animate(live):
-                yield live
+            progress = Progress(total_steps, first_step, **steps)
+            with self._animate(get_renderable=lambda: progress.bar(self._out.width)):
+                yield progress
             return
-        plain = PlainProgress(
-            total_steps,
-            first_step,
-            samples_per_step=samples_per_step,
-            clock=self._clock,
-            emit=self.note,
-            every_s=self._every_s,
+        lines = PlainProgress(
+            total_steps, first_step, **steps, emit=self.note, every_s=self._every_s
         )
         try:
-            yield plain
+            yield lines
         finally:
-            plain.finish()
+            lines.finish()
 
     def evaluation(
         self,
@@ -159,7 +167,7 @@ class Console:
         seconds: float,
         target: str = "",
     ) -> None:
-        """Prints the result of an evaluation, also while progress is shown.
+        """Print the result of an evaluation, also while progress is shown.
 
         Args:
             step: steps completed.
@@ -167,8 +175,8 @@ class Console:
             loss: validation loss, nats per image.
             top1: accuracy, a fraction.
             top5: the same within the first five guesses; None is not shown.
-            seconds: how long the evaluation took.
-            target: what to say of the accuracy that the run is to reach; empty: nothing.
+            seconds: duration of the evaluation.
+            target: remark on the target accuracy, or ''.
         """
         fields = (
             f"validation at step {step}",
@@ -182,27 +190,27 @@ class Console:
         self._line(Text(GAP.join(fields), style="bold"))
 
     def closing(self, rows: Sequence[tuple[str, str]], title: str) -> None:
-        """Prints the outcome; paths and commands can be pasted whatever the width.
+        """Print the outcome; paths and commands can be pasted whatever the width.
 
         Args:
             rows: (label, value), such as top-1, time, images/s, checkpoint, next command.
             title: one line.
         """
-        aligned = _aligned(rows)
-        self._box(
-            title, [Text.assemble(label + pad, (value, "bold")) for label, value, pad in aligned]
-        )
+        lines = [
+            Text.assemble(label + pad, (value, "bold")) for label, value, pad in _aligned(rows)
+        ]
+        self._box(title, lines)
 
     def _line(self, text: Text) -> None:
         if not self._quiet:
             self._out.print(text, soft_wrap=True)
 
     def _box(self, title: str, lines: Sequence[Text]) -> None:
-        """Prints lines in a box, or between two rules when they are too long for one."""
+        """Print lines in a box, or between two rules if they are too long for one."""
         if self._quiet:
             return
         heading = Text(title, style="bold")
-        # Two borders and a space inside each; the title stands within the upper border.
+        # Two borders and a space inside each; the title is within the upper border.
         needed = max(cell_len(text) for text in [title + "  ", *(line.plain for line in lines)]) + 4
         if needed <= self._out.width:
             body = Text("\n").join(lines)
@@ -214,46 +222,24 @@ class Console:
         self._out.print(Rule(style=""))
 
     def _may_animate(self) -> bool:
-        """Whether a live display can be started: one at a time is all that a terminal has."""
+        """Whether a live display can be started: a terminal has one at a time."""
         return self._animates and not self._animating
 
     @contextmanager
-    def _animate(self, what: RenderableType, *, transient: bool = False) -> Iterator[None]:
+    def _animate(self, **options: Any) -> Iterator[None]:
         self._animating = True
         try:
             with Live(
-                what,
                 console=self._out,
                 refresh_per_second=4,
-                transient=transient,
                 redirect_stdout=self._to_stdout,
-                # `2> file` must keep receiving what is written to standard error.
+                # `2> file` must still receive what is written to standard error.
                 redirect_stderr=_is_terminal(sys.stderr),
+                **options,
             ):
                 yield
         finally:
             self._animating = False
-
-
-class _Waiting:
-    """A spinner, what is waited for and for how long; the time is read at every refresh."""
-
-    def __init__(self, what: str, elapsed: Callable[[], float]) -> None:
-        self._what = what
-        self._elapsed = elapsed
-        self._spinner: Spinner | None = None
-
-    def __rich_console__(
-        self, console: RichConsole, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        self._spinner = self._spinner or Spinner("line" if options.ascii_only else "dots")
-        self._spinner.text = Text(f"{self._what}{GAP}{duration(self._elapsed())}")
-        yield self._spinner
-
-
-def _rich(**options: object) -> RichConsole:
-    """Makes a rich console that prints text as it is: brackets and colons mean nothing in it."""
-    return RichConsole(markup=False, emoji=False, highlight=False, force_jupyter=False, **options)
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -264,6 +250,6 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Returns (label, value, padding) such that the values stand in one column."""
+    """(label, value, padding) such that the values are in one column."""
     widest = max((cell_len(label) for label, _ in rows), default=0)
     return [(label, value, " " * (widest - cell_len(label)) + GAP) for label, value in rows]

@@ -1,12 +1,12 @@
-"""Experiment trackers that many teams have already: Weights & Biases, MLflow, and users' own.
+"""Hosted experiment trackers: Weights & Biases, MLflow, and users' own.
 
-Both take what `metrics.jsonl` has, under the same names, and layers as `<quantity>/<path>`.
-Project, server, key and offline mode come from their own environment variables (WANDB_…,
-MLFLOW_…). A turn that resumes goes on with the same run there; rows after the checkpoint are sent
-again, equal to the first ones.
+They receive the rows of `metrics.jsonl` under the same names, and layers as `<quantity>/<path>`.
+Project, server, key and offline mode come from the environment variables of each package
+(WANDB_…, MLFLOW_…). A resumed run continues the same run there; rows after the checkpoint are sent
+again with the same values.
 
-The run's own files have every row, so a server that fails ends no training, nor holds it up: rows
-are sent by a thread, and the first failure, which is told, is the last thing heard of it.
+The run's own files have every row, so a failing server neither ends nor delays training: a thread
+calls the tracker, and the first failure is reported and ends the calls.
 """
 
 import importlib.util
@@ -21,23 +21,22 @@ from typing import Any
 from largebatch.config.trackers import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
-from largebatch.tracking.tracker import Composite, Tracker, layer_scalars
+from largebatch.tracking.tracker import Composite, Forwarding, Tracker, layer_scalars
 from largebatch.trees import flatten_paths
 
 PROJECT = "largebatch"
-"""Where neither WANDB_PROJECT nor MLFLOW_EXPERIMENT_NAME says another."""
+"""Unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another."""
 CLOSE_S = 30.0
 """Longest wait, in seconds, for rows that are still to be sent when the run ends."""
 _METHODS = ("scalars", "layers", "event", "flush", "close")
-_PARAMS, _METRICS = 100, 1000
-"""What MLflow takes in one call."""
+_MAX_PARAMS, _MAX_METRICS = 100, 1000  # of one call to MLflow
 
 
 def check_installed(name: str) -> None:
-    """Refuses a tracker whose package is not here.
+    """Refuse a tracker whose package is missing.
 
     Raises:
-        UserError: with how to install it; or a user's own cannot be imported.
+        UserError: it is not installed, or a user's own tracker cannot be imported.
     """
     if name not in TRACKERS:
         _ = TRACKERS[name]
@@ -53,22 +52,22 @@ def hosted_tracker(
     config: Mapping[str, Any],
     warn: Callable[[str], None],
 ) -> Tracker:
-    """Opens a tracker by its name.
+    """Open a tracker by its name.
 
     The factory of the name is called as factory(workdir, identity, config, warn) and returns a
-    `Tracker`, which may have an `identity`, a text that the factory gets when the run resumes; of a
-    new run it gets None.
+    `Tracker`. Its attribute `identity`, if it has one, is a text that the factory receives when the
+    run resumes; for a new run it receives None.
 
     Args:
         name: of `TRACKERS`, or `package.module:factory`.
-        workdir: directory of the run, in which `trackers.json` keeps what the run is called there.
+        workdir: run directory; its `trackers.json` keeps the identities.
         resume_step: step of the checkpoint resumed from; 0 is a new run.
-        config: all that the run resolved to, nested.
-        warn: is told, once, that rows cannot be sent any more; the run goes on.
+        config: everything that the run resolved to, nested.
+        warn: is called if the tracker fails; the run continues without it.
 
     Raises:
-        UserError: the package is not installed; the factory returns no tracker; or, of a new run,
-            the tracker refuses. A run that resumes, perhaps by itself at night, goes on without.
+        UserError: the package is not installed; the factory returns no tracker; or the factory
+            fails for a new run. A resumed run, which may be unattended, continues without it.
     """
     check_installed(name)
     path = workdir / "trackers.json"
@@ -80,10 +79,10 @@ def hosted_tracker(
         tracker = TRACKERS[name](workdir, known.get(name) if resume_step else None, config, warn)
     except Exception as error:
         if resume_step:
-            warn(f"run.trackers={name}: {one_line(error)}; this turn goes on without")
+            warn(f"run.trackers={name}: {one_line(error)}; the run continues without it")
             return Composite(())
         raise UserError(
-            f"run.trackers={name}: {one_line(error)}; mend its settings, or go on with "
+            f"run.trackers={name}: {one_line(error)}; fix its settings, or use "
             "--config.run.trackers='()'"
         ) from error
     if missing := [method for method in _METHODS if not callable(getattr(tracker, method, None))]:
@@ -93,55 +92,69 @@ def hosted_tracker(
         )
     if identity := getattr(tracker, "identity", None):
         write_json(path, known | {name: identity})
-    return tracker if isinstance(tracker, _Hosted) else _Guarded(name, tracker, warn)
+    return _Background(name, tracker, warn)
 
 
-class _Guarded:
-    """A user's own tracker, which is left alone after its first failure: no run ends by it."""
+class _Background(Forwarding):
+    """Calls a tracker from a thread, until its first failure."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
-        self._name, self._warn = name, warn
-        self._tracker: Tracker | None = tracker
+        self._name, self._tracker, self._warn = name, tracker, warn
+        self._calls: queue.SimpleQueue[tuple[str, tuple, dict] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
-    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """See `Tracker.scalars`."""
-        self._call("scalars", step, values)
-
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """See `Tracker.layers`."""
-        self._call("layers", step, samples, values)
-
-    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """See `Tracker.event`."""
-        self._call("event", name, step, samples, **values)
-
-    def flush(self) -> None:
-        """See `Tracker.flush`."""
-        self._call("flush")
+    def call(self, method: str, *arguments: Any, **values: Any) -> None:
+        self._calls.put((method, arguments, values))
 
     def close(self) -> None:
-        """See `Tracker.close`."""
-        self._call("close")
-
-    def _call(self, method: str, *arguments: Any, **values: Any) -> None:
-        if self._tracker is None:
+        """Wait until all is sent, for `CLOSE_S` at most; a second call does nothing."""
+        if self._closed:
             return
-        try:
-            getattr(self._tracker, method)(*arguments, **values)
-        except Exception as error:
-            self._tracker = None
-            self._warn(
-                f"run.trackers={self._name}: {method} raised {type(error).__name__}: "
-                f"{one_line(error)}; the run continues without it"
-            )
+        self._closed = True
+        self.call("close")
+        self._calls.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._warn(f"run.trackers={self._name}: not all rows are sent after {CLOSE_S:.0f} s")
+
+    def _work(self) -> None:
+        failed = False
+        while (call := self._calls.get()) is not None:
+            if failed:
+                continue
+            method, arguments, values = call
+            try:
+                getattr(self._tracker, method)(*arguments, **values)
+            except Exception as error:
+                failed = True
+                self._warn(
+                    f"run.trackers={self._name}: {method} raised {type(error).__name__}: "
+                    f"{one_line(error)}; the run continues without it"
+                )
 
 
-class _Hosted:
-    """What both have in common: a row is one call with numbers, made by a thread."""
+class _Hosted(Tracker):
+    """Rows of numbers, and how the run ended."""
 
-    name: str
-    identity: str
-    """Of the run at the tracker."""
+    status = "failed"  # until an event says otherwise
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        self._send(step, {k: float(v) for k, v in values.items() if not isinstance(v, str)})
+
+    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
+        self._send(step, layer_scalars(values))
+
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        self.status = {"train_stop": "finished", "preempted": "killed"}.get(name, self.status)
+
+    def _send(self, step: int, row: dict[str, float]) -> None:
+        raise NotImplementedError
+
+
+class WandbTracker(_Hosted):
+    """A run of Weights & Biases; with WANDB_MODE=offline, in `workdir/wandb/`."""
 
     def __init__(
         self,
@@ -150,69 +163,7 @@ class _Hosted:
         config: Mapping[str, Any],
         warn: Callable[[str], None],
     ) -> None:
-        """Opens the run called `identity` there, or a new one."""
-        self.identity = self._open(workdir, identity, config)
-        self._warn = warn
-        self._status = "failed"  # until the run says otherwise
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._failed = self._closed = False
-        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-        self._thread.start()
-
-    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Sends a row; texts are left out. See `Tracker.scalars`."""
-        row = {k: float(v) for k, v in values.items() if not isinstance(v, str)}
-        self._calls.put(lambda: self._send(step, row))
-
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Sends a row; see `Tracker.layers`."""
-        row = layer_scalars(values)
-        self._calls.put(lambda: self._send(step, row))
-
-    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """Remembers how the run ends; see `Tracker.event`."""
-        self._status = {"train_stop": "finished", "preempted": "killed"}.get(name, self._status)
-
-    def flush(self) -> None:
-        """Rows are sent as soon as they can be; `close` waits for them."""
-
-    def close(self) -> None:
-        """Waits until all is sent, but not for long; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._calls.put(lambda: self._finish(self._status))
-        self._calls.put(None)
-        self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
-            self._warn(f"run.trackers={self.name}: not all is sent after {CLOSE_S:.0f} s")
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            if self._failed:
-                continue
-            try:
-                call()
-            except Exception as error:
-                self._failed = True
-                self._warn(f"run.trackers={self.name}: {one_line(error)}; the run goes on without")
-
-    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
-        raise NotImplementedError
-
-    def _send(self, step: int, row: dict[str, float]) -> None:
-        raise NotImplementedError
-
-    def _finish(self, status: str) -> None:
-        raise NotImplementedError
-
-
-class WandbTracker(_Hosted):
-    """A run at Weights & Biases; with WANDB_MODE=offline, in `workdir/wandb/`."""
-
-    name = "wandb"
-
-    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
+        """Open the run of this identity, or a new one."""
         import wandb
 
         self._run = wandb.init(
@@ -224,24 +175,30 @@ class WandbTracker(_Hosted):
             config=dict(config),
             settings=wandb.Settings(console="off"),  # the terminal is the run's own
         )
-        # Its own count of steps cannot go back, as a resumed run does: the step is a value.
+        # W&B's own step cannot decrease, as it does in a resumed run: the step is a value.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-        return self._run.id
+        self.identity = self._run.id
+
+    def close(self) -> None:
+        """Finish the run there."""
+        self._run.finish(exit_code=0 if self.status == "finished" else 1)
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         self._run.log({"step": step, **row})
-
-    def _finish(self, status: str) -> None:
-        self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
 class MlflowTracker(_Hosted):
     """A run at the server of MLFLOW_TRACKING_URI."""
 
-    name = "mlflow"
-
-    def _open(self, workdir: Path, identity: str | None, config: Mapping[str, Any]) -> str:
+    def __init__(
+        self,
+        workdir: Path,
+        identity: str | None,
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Open the run of this identity, or a new one."""
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
@@ -253,17 +210,18 @@ class MlflowTracker(_Hosted):
             identity = self._client.create_run(experiment, run_name=workdir.name).info.run_id
             flat = flatten_paths(config["config"])
             params = [Param(key.replace("/", "."), str(value)) for key, value in flat.items()]
-            for start in range(0, len(params), _PARAMS):
-                self._client.log_batch(identity, params=params[start : start + _PARAMS])
+            for start in range(0, len(params), _MAX_PARAMS):
+                self._client.log_batch(identity, params=params[start : start + _MAX_PARAMS])
         else:
             self._client.update_run(identity, status="RUNNING")
-        return identity
+        self.identity = identity
+
+    def close(self) -> None:
+        """Finish the run there."""
+        self._client.set_terminated(self.identity, status=self.status.upper())
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(key, value, now, step) for key, value in row.items()]
-        for start in range(0, len(metrics), _METRICS):
-            self._client.log_batch(self.identity, metrics=metrics[start : start + _METRICS])
-
-    def _finish(self, status: str) -> None:
-        self._client.set_terminated(self.identity, status=status.upper())
+        for start in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(self.identity, metrics=metrics[start : start + _MAX_METRICS])

@@ -9,42 +9,42 @@ from typing import Any, BinaryIO
 
 from largebatch.errors import UserError
 from largebatch.files import plain, replacing
+from largebatch.tracking.tracker import Tracker
 
 
-class JsonlTracker:
-    """Appends one JSON object per record, each handed to the system at once.
+class JsonlTracker(Tracker):
+    """Appends one JSON object per record, unbuffered: a killed process loses no complete row.
 
     `metrics.jsonl` holds `{"step": …, <name>: <value>, …}`, `layers.jsonl` holds
     `{"step": …, "samples": …, "layers": {<path>: {"trust_ratio": …, …}}}`; NaN and the infinities
-    are written as null. A killed process loses no complete row.
+    are written as null. Opening drops what a resumed run will write again: rows after
+    `resume_step` and an incomplete last line. So the history of a resumed run equals that of an
+    uninterrupted one.
 
-    `events.jsonl` holds `{"time": <seconds since 1970>, "event": …, "step": …, "samples": …, …}`:
-    what happened to the run, in all its turns. None of it is dropped.
-
-    Opening drops what a resumed run will write again: rows after `resume_step` and a torn last
-    line. So the history of a resumed run equals that of an uninterrupted one.
+    `events.jsonl` holds `{"time": <seconds since 1970>, "event": …, "step": …, "samples": …, …}`
+    of all attempts; nothing of it is dropped.
     """
 
     def __init__(self, workdir: Path, *, resume_step: int, again: bool = False) -> None:
-        """Opens the files.
+        """Open the files.
 
         Args:
-            workdir: directory of the run; made when absent.
+            workdir: run directory, created if absent.
             resume_step: step of the checkpoint resumed from; rows of later steps are dropped.
-                0 is a new run, which starts with no rows at all.
-            again: whether the row of `resume_step` itself is written once more.
+                0 is a new run, which starts without rows.
+            again: whether the row of `resume_step` itself will be written again.
 
         Raises:
             ValueError: `resume_step` is negative.
         """
         if resume_step < 0:
-            raise ValueError(f"resume_step is {resume_step}; it must be 0 (a new run) or more")
+            raise ValueError(f"resume_step: expected 0 (a new run) or more, got {resume_step}")
         self._metrics = _open(workdir / "metrics.jsonl", resume_step - again)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
         self._events = (workdir / "events.jsonl").open("ab", buffering=0)
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Appends a row to `metrics.jsonl`; see `Tracker.scalars`.
+        """Append a row to `metrics.jsonl`; see `Tracker.scalars`.
 
         Raises:
             ValueError: a value is named `step`.
@@ -54,22 +54,22 @@ class JsonlTracker:
         _append(self._metrics, {"step": step, **values})
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Appends a row to `layers.jsonl`; see `Tracker.layers`."""
+        """Append a row to `layers.jsonl`; see `Tracker.layers`."""
         _append(self._layers, {"step": step, "samples": samples, "layers": values})
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """Appends a row to `events.jsonl`, but for the end of each step; see `Tracker.event`."""
+        """Append a row to `events.jsonl`, except for `step`; see `Tracker.event`."""
         if name != "step":
             row = {"time": time.time(), "event": name, "step": step, "samples": samples}
             _append(self._events, row | values)
 
     def flush(self) -> None:
-        """Forces the rows from the system's cache to the disk."""
+        """Write the rows from the system's cache to the disk."""
         for stream in self._streams:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Flushes and closes the files; a second call does nothing."""
+        """Flush and close the files; a second call does nothing."""
         if not self._metrics.closed:
             self.flush()
             for stream in self._streams:
@@ -81,21 +81,21 @@ class JsonlTracker:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Reads a file of JSON lines, also while a run is writing it.
+    """Read a file of JSON lines, also while a run is writing it.
 
     Args:
         path: `metrics.jsonl` or `layers.jsonl`.
 
     Returns:
-        Its rows in file order; a last line that is torn is left out.
+        Its rows in file order, without an incomplete last line.
 
     Raises:
-        UserError: the file is missing, or a line before the last is no JSON object.
+        UserError: the file is missing, or a line before the last is not a JSON object.
     """
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; name the directory of a run") from error
+        raise UserError(f"{path}: no such file; use the directory of a run") from error
     rows = [_parse(line) for line in lines]
     if rows and rows[-1] is None:
         rows.pop()
@@ -106,16 +106,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _open(path: Path, resume_step: int) -> BinaryIO:
-    """Drops what a run resumed at `resume_step` will write again, and opens for appending."""
+    """Drop what a run resumed at `resume_step` will write again, and open for appending."""
     with replacing(path) as kept:
         if resume_step > 0 and path.exists():
             with path.open("rb") as old:
                 for line in old:
                     row = _parse(line)
-                    # A damaged line is dropped wherever it stands: a log must not stop a resume.
+                    # A damaged line is dropped wherever it is: a log must not stop a resume.
                     if row is not None and _step(row) <= resume_step:
                         kept.write(line.rstrip(b"\r\n") + b"\n")
-    # Unbuffered, so that each row is one write and survives the death of the process.
     return path.open("ab", buffering=0)
 
 
@@ -126,7 +125,7 @@ def _append(stream: BinaryIO, row: Mapping[str, Any]) -> None:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Returns the object on a line; None when it is torn, damaged or no object."""
+    """The object on a line; None if it is incomplete, damaged or not an object."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -1,9 +1,9 @@
 """The log of a run by the rules of MLPerf Training, ruleset 4.0.0: `result_N.txt`.
 
-The clock is that of the rules since v0.6: it starts before the training data are first read, when
-everything is compiled, warmed up and initialised, and stops as soon as an evaluation reaches the
-target (mlcommons/training_policies, training_rules.adoc, "Run Results"). Epochs count from 1, and
-an event that falls inside one has a fraction of three decimals.
+The clock follows the rules since v0.6: it starts before the training data are first read, when all
+is compiled, warmed up and initialized, and stops as soon as an evaluation reaches the target
+(mlcommons/training_policies, training_rules.adoc, "Run Results"). Epochs count from 1; an event
+inside an epoch has a fraction of three decimals.
 """
 
 import logging
@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-if TYPE_CHECKING:  # it brings JAX with it, which reading a history does without
+from largebatch.tracking.tracker import Tracker
+
+if TYPE_CHECKING:  # it imports JAX, which reading a history does not need
     from largebatch.config import Plan
 
 RULESET = "4.0.0"
@@ -21,15 +23,15 @@ Division = Literal["open", "closed"]
 CLOSED_TARGET = 0.759
 """Top-1 that ends a run of the closed division since v0.6 (training_rules.adoc, "Benchmarks")."""
 
-# What is trimmed from the source file that mllog names in every line.
+# Removed from the path of the source file that mllog writes in every line.
 _ROOT = Path(__file__).parents[2]
 
 
-class MlperfTracker:
-    """Writes the events of one run; what the run's other records hold, it leaves to them.
+class MlperfTracker(Tracker):
+    """Writes the events of one run.
 
-    Everything about the recipe is read from the plan. Once the clock has stopped, at the target or
-    at the end, nothing more is written, however long training goes on.
+    Everything about the recipe is read from the plan. After the clock has stopped, at the target or
+    at the end, nothing more is written, even if training continues.
     """
 
     def __init__(
@@ -44,16 +46,16 @@ class MlperfTracker:
         began: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Starts the file, in place of an older one, with everything that is known before training.
+        """Replace the file and write what is known before training.
 
         Args:
-            path: the file; its directory is made when absent.
+            path: the file; its directory is created if absent.
             plan: the run.
             division: `open` or `closed`.
             platform: the devices, in words.
             target: top-1, a fraction, at which the clock stops; 0: `CLOSED_TARGET` in the closed
                 division, the end of training in the open one.
-            organisation: who would submit the log.
+            organisation: the submitter.
             began: when initialisation began, in seconds of `clock`; None: now.
             clock: seconds since 1970.
 
@@ -61,12 +63,12 @@ class MlperfTracker:
             ValueError: an unknown division.
         """
         if division not in get_args(Division):
-            raise ValueError(f"division is {division!r}; it must be one of {get_args(Division)}")
+            raise ValueError(f"division: expected one of {get_args(Division)}, got {division!r}")
         from mlperf_logging.mllog import constants
         from mlperf_logging.mllog.mllog import MLLogger
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A logger of its own, unknown to logging's registry: two runs in a process share nothing.
+        # Not in the registry of `logging`: two runs in a process share nothing.
         logger = logging.Logger("mlperf", logging.INFO)
         self._file = logging.FileHandler(path, mode="w")
         logger.addHandler(self._file)
@@ -78,7 +80,7 @@ class MlperfTracker:
         self._state: Literal["initialising", "running", "stopped"] = "initialising"
         self._epoch: int | None = None
         self._block: tuple[int, float] | None = None  # samples and time at which it started
-        # It is not ours to empty the system's caches; the rules want it done before each run.
+        # The rules require empty system caches before each run, which is left to the submitter.
         self._point(constants.CACHE_CLEAR, False)
         self._start(constants.INIT_START, began=began)
         for key, value in {
@@ -91,23 +93,14 @@ class MlperfTracker:
         }.items():
             self._point(key, value)
 
-    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Not part of this log."""
-
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Not part of this log."""
-
     def event(self, name: str, step: int, samples: int, **values: float) -> None:
-        """See `Tracker.event`; the log has no word for some."""
+        """See `Tracker.event`; events without a key in the log are left out."""
         known = name in ("train_start", "step", "eval_start", "eval_stop", "train_stop")
         if known and self._state != "stopped":
             getattr(self, f"_{name}")(step, samples, **values)
 
-    def flush(self) -> None:
-        """Every line is written at once."""
-
     def close(self) -> None:
-        """Closes the file; a run that is still on the clock is logged as aborted."""
+        """Close the file; a run whose clock is still running is logged as aborted."""
         if self._state == "running":
             self._run_stop(None, self._keys.ABORTED)
         self._state = "stopped"
@@ -149,7 +142,7 @@ class MlperfTracker:
         self._state = "stopped"
 
     def _open(self, step: int, samples: int) -> None:
-        """A block, from one evaluation to the next, and an epoch, where none is open."""
+        """Start a block, from one evaluation to the next, and an epoch, unless they are open."""
         keys, per_epoch = self._keys, self._plan.epoch_samples
         if self._block is None:
             self._block = samples, self._clock()
@@ -168,7 +161,7 @@ class MlperfTracker:
         since, started = self._block
         seconds = self._clock() - started
         self._end(self._keys.BLOCK_STOP, metadata=self._from(since))
-        # As in the logs of v3 and v4 submissions; the rules do not ask for it.
+        # As in the logs of v3 and v4 submissions; the rules do not require it.
         self._point(
             "tracked_stats",
             {"throughput": round((samples - since) / max(seconds, 1e-9), 3)},
@@ -210,13 +203,13 @@ class MlperfTracker:
 
 
 def hyperparameters(plan: "Plan") -> dict[str, Any]:
-    """What the rules want to be told of a recipe, by the keys of the log.
+    """Return the hyperparameters that the rules require, by the keys of the log.
 
     Values that a recipe does not have, such as the power of a cosine, are left out, so that the
-    closed division's check misses them.
+    closed division's check reports them as missing.
     """
     from largebatch.config.optimizers import OPTIMIZERS
-    from largebatch.optim.flavours import lars_of  # brings JAX, as the plan does
+    from largebatch.optim.flavours import lars_of  # imports JAX, as the plan does
 
     optimizer, schedule = plan.config.optimizer, plan.schedule
     power = {"polynomial": schedule.power, "linear": 1.0}.get(schedule.decay)
@@ -248,5 +241,5 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
 
 
 def _tidy(number: float) -> float:
-    """Whole where it is, otherwise to three decimals, as the convergence checker reads epochs."""
+    """An integer if it is one, else three decimals, as the convergence checker reads epochs."""
     return int(number) if number == int(number) else round(number, 3)

@@ -1,8 +1,9 @@
-"""How a run ended, in one small file that other programs can read."""
+"""How a run ended, as one small file for other programs, and when it reached its target."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from largebatch.files import read_json, write_json
 
@@ -15,24 +16,24 @@ class Summary:
 
     Attributes:
         status: how it ended.
-        top1: validation accuracy, a fraction; None when nothing was evaluated.
+        top1: validation accuracy, a fraction; None if nothing was evaluated.
         top5: the same within the first five guesses.
-        loss: validation loss, nats per image; None when nothing was evaluated.
-        steps: optimizer steps completed, those before a resume included.
+        loss: validation loss, nats per image; None if nothing was evaluated.
+        steps: optimizer steps completed, including those before a resume.
         samples: training samples consumed by them.
-        wall_s: wall time of all turns at the run, in seconds, compilation included.
-        compile_s: time spent compiling, in seconds.
-        images_per_s: training throughput without compilation; None when no step was timed.
-        train_s: seconds of steps in this turn at the run, the waits for data included.
+        wall_s: wall time of all attempts, in seconds, compilation included.
+        compile_s: time of compilation, in seconds.
+        images_per_s: training throughput without compilation; None if no step was timed.
+        train_s: seconds of steps in this attempt, including waits for data.
         wait_s: seconds of those that were waits for data.
-        evaluation_s: seconds of evaluations in this turn.
-        checkpoint_s: seconds that checkpoints kept this turn from training.
-        skips: steps of all turns whose update was left out, since it was not finite.
-        rollbacks: how often the run went back to a checkpoint, in all turns.
-        unreadable: examples that process 0 met in this turn and could not decode.
-        target_top1: accuracy that the run was to reach, a fraction; None without one.
-        target_step: steps after which an evaluation first reached it; None where none did.
-        target_s: wall time until then, of all turns, in seconds; None likewise.
+        evaluation_s: seconds of evaluations in this attempt.
+        checkpoint_s: seconds that checkpoints delayed training in this attempt.
+        skips: steps of all attempts whose update was skipped because it was not finite.
+        rollbacks: number of returns to a checkpoint, in all attempts.
+        unreadable: corrupt examples that process 0 met in this attempt.
+        target_top1: target accuracy, a fraction; None without one.
+        target_step: steps after which an evaluation first reached it; None if none did.
+        target_s: wall time until then, of all attempts, in seconds; None if none did.
     """
 
     status: Status
@@ -57,25 +58,67 @@ class Summary:
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
-            raise ValueError(f"status is {self.status!r}; it must be one of {get_args(Status)}")
+            raise ValueError(f"status: expected one of {get_args(Status)}, got {self.status!r}")
 
     @classmethod
     def read(cls, workdir: Path) -> "Summary | None":
-        """Reads `summary.json` of the directory of a run; None where none is whole."""
+        """Read `summary.json` of a run directory; None if there is no valid one."""
         try:
             return cls(**read_json(workdir / "summary.json"))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, workdir: Path) -> Path:
-        """Writes `summary.json` into the directory of the run.
-
-        Args:
-            workdir: directory of the run; made when absent.
-
-        Returns:
-            The file written.
-        """
+        """Write `summary.json` into a run directory, created if absent, and return its path."""
         path = workdir / "summary.json"
         write_json(path, asdict(self))
         return path
+
+
+class Target:
+    """The target accuracy of a run, compared with every evaluation, of earlier attempts too.
+
+    Attributes:
+        top1: target accuracy, a fraction; 0: none.
+        step: steps after which an evaluation first reached it; None before.
+        seconds: wall time of the run until that evaluation; None before, or unknown.
+        best: the greatest accuracy so far, a fraction; None before the first evaluation.
+    """
+
+    def __init__(self, top1: float, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Take the target accuracy, and the rows that `metrics.jsonl` has already."""
+        self.top1 = top1
+        self.step: int | None = None
+        self.seconds: float | None = None
+        self.best: float | None = None
+        for row in rows:
+            found = row.get("validation/top1")
+            if found is not None:
+                self.look(row["step"], row.get("seconds"), found)
+
+    def look(self, step: int, seconds: float | None, top1: float) -> str:
+        """Compare an evaluation with the target.
+
+        Args:
+            step: steps completed.
+            seconds: wall time of the run.
+            top1: accuracy found, a fraction.
+
+        Returns:
+            A remark if the target is reached for the first time, else ''.
+        """
+        self.best = top1 if self.best is None else max(self.best, top1)
+        if not self.top1 or self.step is not None or top1 < self.top1:
+            return ""
+        self.step, self.seconds = step, seconds
+        return f"target {self.top1:.2%} reached"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, value) for the end of the run; nothing without a target."""
+        if not self.top1:
+            return []
+        if self.step is None:
+            best = "nothing was evaluated" if self.best is None else f"best {self.best:.2%}"
+            return [("target", f"{self.top1:.2%} not reached, {best}")]
+        after = "" if self.seconds is None else f", after {self.seconds:.1f} s"
+        return [("target", f"{self.top1:.2%} reached at step {self.step:,}{after}")]

@@ -6,28 +6,27 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from largebatch.tracking.tracker import layer_scalars
+from largebatch.tracking.tracker import Tracker, layer_scalars
 
 FLUSH_S = 30.0
-"""Longest time, in seconds, that a record waits in this process before it is written out."""
+"""Longest time, in seconds, that a record stays in memory."""
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Writes scalars and layer quantities to an event file in `workdir/tensorboard/`.
 
-    Names that contain `/` are kept, others are put under `train/`; text is left out. A layer's
-    quantity becomes `trust_ratio/<path>`, and so on. The x axis is the step.
+    Names that contain `/` are kept, others get the prefix `train/`; texts are left out. A layer's
+    quantity becomes `trust_ratio/<path>`, for example. The x axis is the step.
 
-    Events are written with tensorboardX's `RecordWriter` rather than its `SummaryWriter`: the
-    latter queues events to a thread, which its `flush` does not wait for, and names files by the
-    second, so that a run resumed within one second would overwrite its own history.
+    tensorboardX's `SummaryWriter` is not used: its `flush` does not wait for its thread, and it
+    names files by the second, so a run resumed within a second would overwrite its own history.
     """
 
     def __init__(self, workdir: Path, *, resume_step: int) -> None:
-        """Opens a new event file, which hides what a resumed run will write again.
+        """Open a new event file, which hides what a resumed run will write again.
 
         Args:
-            workdir: directory of the run; made when absent.
+            workdir: run directory, created if absent.
             resume_step: step of the checkpoint resumed from; events of later steps are purged
                 from display. 0 is a new run, which purges everything.
 
@@ -35,9 +34,8 @@ class TensorBoardTracker:
             ValueError: `resume_step` is negative.
         """
         if resume_step < 0:
-            raise ValueError(f"resume_step is {resume_step}; it must be 0 (a new run) or more")
-        # Imported here because it also imports torch where that is installed, which takes seconds
-        # that only the process that writes should spend.
+            raise ValueError(f"resume_step: expected 0 (a new run) or more, got {resume_step}")
+        # It imports torch if that is installed, which takes seconds.
         from tensorboardX import RecordWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
@@ -48,14 +46,14 @@ class TensorBoardTracker:
         self._writer = RecordWriter(str(_next_file(directory)))
         self._closed = False
         self._write(0, file_version="brain.Event:2")
-        # TensorBoard takes the first START of a directory for a beginning and purges, at every
-        # later one, the events of its step and after. So a new run has to write one as well.
+        # At each START but the first of a directory, TensorBoard purges the events of its step and
+        # after. So a new run must write one as well.
         start = SessionLog(status=SessionLog.START)
         self._write(resume_step + 1 if resume_step else 0, session_log=start)
         self.flush()
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """Writes one event; see `Tracker.scalars`."""
+        """Write one event; see `Tracker.scalars`."""
         self._write_values(
             step,
             (
@@ -66,19 +64,16 @@ class TensorBoardTracker:
         )
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Writes one event; see `Tracker.layers`."""
+        """Write one event; see `Tracker.layers`."""
         self._write_values(step, layer_scalars(values).items())
 
-    def event(self, name: str, step: int, samples: int, **values: float) -> None:
-        """Not part of this record; see `Tracker.event`."""
-
     def flush(self) -> None:
-        """Brings the events written so far to the disk."""
+        """Write all events to the disk."""
         self._writer.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flushes and closes the event file; a second call does nothing."""
+        """Flush and close the event file; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self.flush()
@@ -98,11 +93,10 @@ class TensorBoardTracker:
 
 
 def _next_file(directory: Path) -> Path:
-    """Names an event file that sorts after every other in the directory.
+    """The path of an event file that sorts after every other in the directory.
 
-    TensorBoard reads the files in the order of their names, whose first part is a time; the time
-    is moved on where another file has it, so that neither a quick restart nor a host whose clock
-    is behind can overwrite or precede the history that it continues.
+    TensorBoard reads the files in the order of their names, which begin with a time in seconds. A
+    quick restart, or a host whose clock is slow, gets the next free second.
     """
     prefix = "events.out.tfevents."
     taken = [path.name.removeprefix(prefix).split(".")[0] for path in directory.glob(prefix + "*")]

@@ -11,6 +11,9 @@ import numpy as np
 
 from largebatch import data, tracking
 from largebatch.checkpoint.manifest import Progress
+from largebatch.config.optimizers import OPTIMIZERS
+from largebatch.config.recipe_file import find, split_argument
+from largebatch.environment import ROOT
 from largebatch.files import write_json
 from largebatch.optim import by_path
 from largebatch.tracking import Tracker
@@ -49,7 +52,7 @@ class Journal:
             self._left_out += float(metrics.left_out) / (plan.facts.devices * stage.microbatches)
         if extra is None and not plan.is_due(step, stage.log_every_steps):
             return False
-        rates = plan.rates(step)
+        rates, rule = plan.rates(step), plan.config.optimizer.name
         then, waited, logged = self._logged
         seconds = max(self._clock.now() - then, 1e-9)
         values = {
@@ -59,7 +62,8 @@ class Journal:
             "top1": float(metrics.top1),
             "top5": float(metrics.top5),
             "learning_rate": rates.learning_rate,
-            "momentum": rates.momentum,
+            # Of other rules, such as optax's, the momentum is unknown.
+            **({"momentum": rates.momentum} if rule in OPTIMIZERS else {}),
             "batch": stage.samples_per_step,
             "image_size": stage.facts.image_shape[0],
             "gradient_norm": float(metrics.gradient_norm),
@@ -134,7 +138,9 @@ def nothing() -> History:
     return History(tracking.Composite(()), tracking.Target(0.0))
 
 
-def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History:
+def opened(
+    run: Run, workdir: Path, progress: Progress, began: float, recipe: Path | None = None
+) -> History:
     """Write ``config.json`` and open the logs and trackers of a run.
 
     Args:
@@ -142,11 +148,15 @@ def opened(run: Run, workdir: Path, progress: Progress, began: float) -> History
       workdir: run directory.
       progress: where training starts.
       began: the ``time.perf_counter()`` at which this attempt started.
+      recipe: the recipe file; None if there is none.
 
     Raises:
       UserError: a tracker is not installed or cannot be reached.
     """
     resolved = description.resolved(run)
+    if recipe is not None:  # the user's own modules may be beside it
+        file = find(split_argument(recipe)[0]).resolve()
+        resolved["recipe"] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
     write_json(workdir / "config.json", resolved)
     where = {"workdir": workdir, "resume_step": progress.step}
     options = run.plan.config.run

@@ -352,7 +352,7 @@ class _Session:
     def _history(self, progress: Progress) -> journal.History:
         run, place = self.run, self.request.workdir
         written = processes.first_process_does(
-            lambda: journal.opened(run, place, progress, self.began)
+            lambda: journal.opened(run, place, progress, self.began, self.request.recipe)
         )
         return written or journal.nothing()
 

@@ -1,9 +1,9 @@
-"""Weights in and out: runs, checkpoints, and the files of PyTorch, timm, Hugging Face and ONNX."""
+"""Weights of runs and checkpoints, and files of PyTorch, timm, Hugging Face and ONNX."""
 
 from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
+from largebatch.weights.fine_tuning import initial
 from largebatch.weights.reading import read
 from largebatch.weights.run import check_no_run, options_at
-from largebatch.weights.starting import initial
 from largebatch.weights.verification import Comparison, check_read_back, compare
 from largebatch.weights.weights import Weights, WeightsError
 

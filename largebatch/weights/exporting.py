@@ -1,4 +1,4 @@
-"""Weights as files of other libraries, each written whole or not at all."""
+"""Writes weights as files of other libraries, each complete or not at all."""
 
 import dataclasses
 import json
@@ -9,70 +9,75 @@ from typing import Literal, get_args
 import numpy as np
 
 from largebatch.files import check_parent, replacing
+from largebatch.models import DEPTHS
 from largebatch.trees import flatten_paths, unflatten_paths
-from largebatch.weights import hub, hub_files, metadata, names, onnx_file
-from largebatch.weights.loading import Loading, loading
+from largebatch.weights import hub, onnx_file
+from largebatch.weights.architecture import COUNTER, foreign_name, to_foreign
 from largebatch.weights.run import check_no_run
-from largebatch.weights.weights import Weights, WeightsError, by_path
+from largebatch.weights.weights import Weights, WeightsError, by_path, encode
 
 Format = Literal["torchvision", "timm", "huggingface", "onnx", "flax"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 EPSILON = 1e-5
-"""Of every BatchNorm that PyTorch's constructors make; their files cannot say another."""
-_SUFFIXES = {".safetensors": ("torchvision", "timm", "flax"), ".onnx": ("onnx",)}
+"""Of every BatchNorm of PyTorch's constructors; their files cannot state another."""
+_FOLDER = ("huggingface", "timm")
+_BY_SUFFIX = {".safetensors": ("torchvision", "timm", "flax"), ".onnx": ("onnx",)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What an export has left on the disk."""
+    """What an export wrote."""
 
     path: Path
     format: Format
     weights: Weights
-    """As they are in the files; `read` gives them back to the bit, with another origin."""
+    """As they are in the files; `read` returns them bitwise identical, with another origin."""
     files: tuple[Path, ...]
     notes: tuple[str, ...]
-    """What a user should know, a line each."""
-    loading: Loading
+    """Remarks for the user."""
+    library: str
+    """The package that loads the files; '' if the format's library cannot build the network."""
+    loading: tuple[str, str]
+    """Lines of Python that load the files; with a ``library``, they define ``model``, the network
+    in evaluation mode."""
 
 
-def format_of(target: Path, asked: str | None) -> Format:
-    """The format for a path: by its suffix, where ``asked`` is None.
+def format_of(target: Path, requested: str | None) -> Format:
+    """Return the format for a path: the requested one, or the default of its suffix.
 
     Raises:
-      WeightsError: the two do not fit, or the path says nothing.
+      WeightsError: the format does not fit the path, or the path's suffix is unknown.
     """
-    fitting = _SUFFIXES.get(target.suffix, ("huggingface", "timm"))
-    if asked is None:
-        known_folder = target.suffix in _SUFFIXES or not target.suffix or target.is_dir()
-        if not known_folder:
+    fitting = _BY_SUFFIX.get(target.suffix, _FOLDER)
+    if requested is None:
+        if target.suffix and target.suffix not in _BY_SUFFIX and not target.is_dir():
             raise WeightsError(
-                f"--to={target} ends in {target.suffix!r}; use .safetensors, .onnx, or a folder "
-                "with --format=huggingface or timm"
+                f"--to={target}: unknown suffix {target.suffix!r}; use .safetensors, .onnx, or a "
+                "folder with --format=huggingface or timm"
             )
         return fitting[0]
-    if asked not in fitting:
-        places = "a folder" if target.suffix not in _SUFFIXES else f"a {target.suffix} file"
+    if requested not in fitting:
+        suffix = next((s for s, forms in _BY_SUFFIX.items() if requested in forms), "")
         raise WeightsError(
-            f"--format={asked} is not for {places}, which takes {' or '.join(fitting)}; give "
-            f"--to={target.with_suffix(_suffix(asked))}"
+            f"--format={requested} does not fit --to={target}, which takes {' or '.join(fitting)}; "
+            f"use --to={target.with_suffix(suffix)}"
         )
-    return asked
+    return requested
 
 
 def check_target(target: Path, force: bool) -> None:
-    """See that the path is free, before any work.
+    """Check that the path is free, before any work.
 
     Raises:
       UserError: it is not, or cannot be written.
     """
+    check_no_run(target, "--to")
     taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
-    check_no_run(target, "an export", "--to")
     if taken and not force:
-        raise WeightsError(f"{target} exists; give another --to, or --force to replace it")
-    if target.suffix not in _SUFFIXES and target.is_file():
-        raise WeightsError(f"{target} is a file, not a folder; give another --to")
+        raise WeightsError(f"{target} exists; use another --to, or --force to replace it")
+    if target.suffix not in _BY_SUFFIX and target.is_file():
+        raise WeightsError(f"{target} is a file, not a folder; use another --to")
     check_parent(target / hub.CONFIG if target.is_dir() else target)
 
 
@@ -81,12 +86,12 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
 
     Args:
       weights: what to write.
-      target: the file, or the folder for Hugging Face's and timm's.
-      form: whose.
+      target: the file, or the folder for Hugging Face or timm.
+      form: the format.
       force: whether to replace what is there.
 
     Raises:
-      WeightsError: the network is none that the format can hold, or a library is missing.
+      WeightsError: the format cannot hold the network, or a package is missing.
       UserError: the path is taken or cannot be written.
     """
     check_target(target, force)
@@ -94,88 +99,81 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
     notes = []
     if form not in ("onnx", "flax") and weights.model.epsilon != EPSILON:
         notes.append(
-            f"running variances hold norm.epsilon={weights.model.epsilon:g} − {EPSILON:g} besides, "
-            "since these files cannot say an epsilon: the logits stay the same"
+            f"norm.epsilon={weights.model.epsilon:g} − {EPSILON:g} is added to the running "
+            "variances, since these files cannot state an epsilon; the logits stay the same"
         )
-        weights = _with_usual_epsilon(weights)
+        weights = _with_pytorch_epsilon(weights)
     arrays = by_path(weights)
     if form != "flax":
         style = "huggingface" if form == "huggingface" else "torchvision"
-        arrays = {
-            names.foreign_name(path, style): names.to_foreign(path, array)
-            for path, array in arrays.items()
-        }
-    about = metadata.encode(weights)
+        arrays = {foreign_name(path, style): to_foreign(path, x) for path, x in arrays.items()}
+    about = encode(weights)
+    folder = target.suffix not in _BY_SUFFIX
     if form == "onnx":
-        files = {target: onnx_file.encode(weights.model, arrays, about, weights.image_shape)}
+        contents = {target: onnx_file.encode(weights.model, arrays, about, weights.image_shape)}
+    elif not folder:
+        contents = {target: _safetensors(arrays, about, "flax" if form == "flax" else "pt")}
     else:
-        tensors = _safetensors(arrays, about, "flax" if form == "flax" else "pt")
-        files = {target: tensors}
-        if target.suffix not in _SUFFIXES:
-            texts = hub_files.of(weights, form)
-            # The tensors last: without them, a folder is visibly incomplete.
-            files = {
-                **{target / n: (json.dumps(x, indent=2) + "\n").encode() for n, x in texts.items()},
-                target / hub.TENSORS: tensors,
-            }
+        configurations = hub.files(weights, form).items()
+        contents = {target / n: f"{json.dumps(x, indent=2)}\n".encode() for n, x in configurations}
+        # The tensors last: without them, a folder is visibly incomplete.
+        contents[target / hub.TENSORS] = _safetensors(arrays, about, "pt")
+        if weights.resampling == "linear" and weights.data:
+            notes.append(
+                "the run's evaluation resized without antialiasing, Pillow's bilinear has it: "
+                "accuracy may differ a little"
+            )
+    path = target
     try:
-        if target.suffix not in _SUFFIXES:
-            # Of another format: readers would take what it says beside the new tensors.
+        if folder:  # a file of another format would be read beside the new tensors
             for path in (target / hub.TENSORS, target / hub.CONFIG, target / hub.PREPROCESSOR):
                 path.unlink(missing_ok=True)
-        for path, content in files.items():
+        for path, content in contents.items():
             with replacing(path) as stream:
                 stream.write(content)
     except OSError as error:
         raise WeightsError(
-            f"{path} cannot be written ({error.strerror}); free space or choose another place"
+            f"{path} cannot be written ({error.strerror}); free space or use another --to"
         ) from error
-    if target.suffix not in _SUFFIXES and weights.resampling == "linear" and weights.data:
-        notes.append(
-            "the run's evaluation resized without antialiasing, Pillow's bilinear has it: accuracy "
-            "may differ a little"
-        )
-    return Written(
-        target, form, weights, tuple(files), tuple(notes), loading(weights, target, form)
-    )
+    library, lines = _loading(weights, target, form)
+    return Written(target, form, weights, tuple(contents), tuple(notes), library, lines)
 
 
 def _check_expressible(weights: Weights, form: Format) -> None:
-    model, remedy = weights.model, "use --format=onnx, or torchvision's names in a .safetensors"
+    model, remedy = weights.model, "use --format=onnx, or torchvision with a .safetensors file"
     if form != "flax" and not model.is_resnet:
         raise WeightsError(
             f"{weights.origin} has model.name={model.name}, and --format={form} is for ResNets; "
-            "use --format=flax and a .safetensors file"
+            "use --format=flax with a .safetensors file"
         )
     if model.blur_pool:
         raise WeightsError(
-            f"{weights.origin} has model.blur_pool=True, which none of these formats can say; "
-            "train without it to export"
+            f"{weights.origin} has model.blur_pool=True, which no format can hold; train without "
+            "it to export"
         )
     if form == "huggingface" and model.stem == "small":
-        raise WeightsError(f"Hugging Face's ResNet has no stem of 3×3 (model.stem=small); {remedy}")
-    if form == "timm":
-        for option, value, only in (("stem", model.stem, "conv7"), ("width", model.width, 64)):
-            if value not in (only, "space_to_depth"):
-                raise WeightsError(
-                    f"timm's ResNets have model.{option}={only}, this is {value}; {remedy}"
-                )
-
-
-def _with_usual_epsilon(weights: Weights) -> Weights:
-    """The same function with `EPSILON`: of variance and epsilon only the sum counts."""
-    more = weights.model.epsilon - EPSILON
-    flat = {
-        path: (array.astype(np.float64) + more).astype(np.float32)
-        if path.endswith("/var")
-        else array
-        for path, array in flatten_paths(weights.stats).items()
-    }
-    if least := [p for p, array in flat.items() if p.endswith("/var") and array.min() < 0]:
         raise WeightsError(
-            f"{least[0]} has a variance below {-more:g}, which {EPSILON:g} cannot make up for; use "
-            "--format=onnx"
+            f"--format=huggingface cannot hold the 3×3 stem (model.stem=small); {remedy}"
         )
+    if form == "timm" and (model.stem == "small" or model.width != 64):
+        raise WeightsError(
+            "--format=timm: expected model.stem=conv7 and model.width=64, got "
+            f"model.stem={model.stem} and model.width={model.width}; {remedy}"
+        )
+
+
+def _with_pytorch_epsilon(weights: Weights) -> Weights:
+    """The same function with `EPSILON`: only the sum of variance and epsilon counts."""
+    more = weights.model.epsilon - EPSILON
+    flat = flatten_paths(weights.stats)
+    for path, array in flat.items():
+        if path.endswith("/var"):
+            flat[path] = (array.astype(np.float64) + more).astype(np.float32)
+            if flat[path].min() < 0:
+                raise WeightsError(
+                    f"{path} has a variance below {-more:g}, which cannot hold the difference of "
+                    f"norm.epsilon to {EPSILON:g}; use --format=onnx"
+                )
     model = dataclasses.replace(weights.model, epsilon=EPSILON)
     return dataclasses.replace(weights, model=model, stats=unflatten_paths(flat))
 
@@ -183,12 +181,44 @@ def _with_usual_epsilon(weights: Weights) -> Weights:
 def _safetensors(arrays: Mapping[str, np.ndarray], about: Mapping[str, str], library: str) -> bytes:
     from safetensors.numpy import save
 
-    # One counter a BatchNorm, as PyTorch's state dicts have: transformers tells of absent ones.
+    # PyTorch's state dicts have a counter for each BatchNorm; transformers warns of absent ones.
     norms = [name.rpartition(".")[0] for name in arrays if name.endswith(".running_var")]
-    counters = {f"{norm}.{names.COUNTER}": np.zeros((), np.int64) for norm in norms}
-    # transformers asks what wrote the file.
+    counters = {f"{norm}.{COUNTER}": np.zeros((), np.int64) for norm in norms}
+    # transformers requires the format.
     return save({**arrays, **counters}, {"format": library, **about})
 
 
-def _suffix(form: str) -> str:
-    return {"onnx": ".onnx"}.get(form, ".safetensors" if form in ("torchvision", "flax") else "")
+def _loading(weights: Weights, path: Path, form: Format) -> tuple[str, tuple[str, str]]:
+    """The package that loads a file, and the lines that do it."""
+    place, model = repr(str(path)), weights.model
+    if form == "onnx":
+        return _lines("onnxruntime", f"onnxruntime.InferenceSession({place})")
+    if form == "huggingface":
+        loader = "transformers.AutoModelForImageClassification.from_pretrained"
+        return _lines("transformers", f"{loader}({place})")
+    if form == "timm" and path.is_dir():
+        return _lines("timm", f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True).eval()")
+    if form == "timm":
+        name, arguments = hub.timm_arguments(weights)
+        more = "".join(f", {key}={value!r}" for key, value in arguments.items())
+        settings = f"num_classes={model.classes}{more}, checkpoint_path={place}"
+        return _lines("timm", f"timm.create_model({name!r}, {settings}).eval()")
+    if form == "flax":
+        remark = "# NumPy arrays by the '/'-joined paths of Flax's state"
+        load = f"arrays = safetensors.numpy.load_file({place})  {remark}"
+        return "", ("import safetensors.numpy", load)
+    load = f"safetensors.torch.load_file({place})"
+    if model.width != 64 or model.stem == "small" or model.channels != 3:
+        remark = "# torchvision's names; its constructors have width 64, a 7×7 stem and RGB only"
+        return "", ("import safetensors.torch", f"state = {load}  {remark}")
+    build = f"{model.name}("
+    if model.name == "resnet10":  # torchvision has no name for it
+        _, depths = DEPTHS[model.name]
+        build = f"ResNet(torchvision.models.resnet.BasicBlock, {list(depths)}, "
+    build = f"torchvision.models.{build}num_classes={model.classes})"
+    load = f"model = {build}.eval(); model.load_state_dict({load})"
+    return "torchvision", ("import safetensors.torch, torchvision", load)
+
+
+def _lines(library: str, build: str) -> tuple[str, tuple[str, str]]:
+    return library, (f"import {library}", f"model = {build}")

@@ -1,4 +1,4 @@
-"""What a folder of Hugging Face's hub says beside its tensors, in timm's words or transformers'."""
+"""The configuration files of a folder for Hugging Face's hub, in timm's or transformers' format."""
 
 import math
 from collections.abc import Mapping
@@ -8,32 +8,47 @@ from typing import Any
 from largebatch.errors import did_you_mean, one_line
 from largebatch.files import read_json
 from largebatch.models import DEPTHS
-from largebatch.weights.weights import WeightsError
+from largebatch.weights.weights import Weights, WeightsError
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 TENSORS = "model.safetensors"
+# Arguments of timm's constructor that change nothing, or what the arrays show.
 _SHAPES = {"num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool"}
-"""Arguments of timm's constructor that change nothing, or what the arrays show."""
-BILINEAR = 2
-"""Of Pillow's filters."""
-_MOST_CHANNELS = 1024
-_MOST_JSON = 16 * 2**20
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""Pillow's, by number."""
+_MAX_CHANNELS = 1024
+_MAX_JSON_BYTES = 16 * 2**20
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Fields of `metadata.About`, as far as the folder says them, and ``origin``.
+    """Return the fields of `weights.About` that a folder states, and ``origin``.
 
     Raises:
-      WeightsError: a file is damaged, or describes a network that this program does not have.
+      WeightsError: a file is damaged, or describes an unknown network.
     """
     config = _json(path / CONFIG)
     timms = "architecture" in config or "pretrained_cfg" in config
-    return _timm(path, config) if timms else _transformers(path, config)
+    return _from_timm(path, config) if timms else _from_transformers(path, config)
 
 
-def _timm(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What timm's configuration says; its keys are those of ``pretrained_cfg``."""
+def files(weights: Weights, form: str) -> dict[str, dict[str, Any]]:
+    """Return the configuration files of a folder by name, for ``timm`` or ``huggingface``."""
+    if form == "timm":
+        return {CONFIG: _to_timm(weights)}
+    return {CONFIG: _to_transformers(weights), PREPROCESSOR: _to_preprocessor(weights)}
+
+
+def timm_arguments(weights: Weights) -> tuple[str, dict[str, Any]]:
+    """Return timm's name of the network, and further arguments of its constructor."""
+    model = weights.model
+    arguments: dict[str, Any] = {"in_chans": model.channels} if model.channels != 3 else {}
+    if model.name == "resnet10":  # timm has no name for it
+        return "resnet18", {"layers": list(DEPTHS[model.name][1]), **arguments}
+    return model.name, arguments
+
+
+def _from_timm(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     name = str(config.get("architecture", ""))
     if name not in DEPTHS:
         raise WeightsError(
@@ -46,117 +61,182 @@ def _timm(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             f"{path}/{CONFIG} builds its network with {other[0]}={arguments[other[0]]!r}, which no "
             "network here has"
         )
-    said = _mapping(config, "pretrained_cfg", path) or config
-    seen: dict[str, Any] = {}
-    if "mean" in said and "std" in said:
-        seen = {key: _scaled(said[key], 255.0, path, key) for key in ("mean", "std")}
-    size = said.get("test_input_size") or said.get("input_size")
-    if size:
-        seen["image_shape"] = _sides(size, path)
-    crop = said.get("test_crop_pct") or said.get("crop_pct")
-    if crop:
-        seen["evaluation_crop"] = crop
-    names = config.get("label_names") or said.get("label_names")
+    stated = _mapping(config, "pretrained_cfg", path) or config
+    fields: dict[str, Any] = {}
+    if "mean" in stated and "std" in stated:
+        fields = {key: _scaled(stated[key], 255.0, path, key) for key in ("mean", "std")}
+    if size := stated.get("test_input_size") or stated.get("input_size"):
+        fields["image_shape"] = _shape(size, path)
+    if crop := stated.get("test_crop_pct") or stated.get("crop_pct"):
+        fields["evaluation_crop"] = crop
+    names = config.get("label_names") or stated.get("label_names")
     if isinstance(names, list):
-        seen["classes"] = names
-    return seen | _resized(path, said.get("interpolation", "bilinear"))
+        fields["classes"] = names
+    return fields | _resized(path, stated.get("interpolation", "bilinear"))
 
 
-def _transformers(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration of ``ResNetForImageClassification`` and its preprocessor say."""
-    if config.get("model_type") != "resnet":
-        raise WeightsError(
-            f"{path}/config.json is of model_type {str(config.get('model_type'))!r}; only resnet "
-            "is known"
-        )
-    other = {
-        key: config[key]
-        for key, only in (
-            ("downsample_in_bottleneck", False),
-            ("downsample_in_first_stage", False),
-            ("hidden_act", "relu"),
-        )
-        if config.get(key, only) != only
-    }
-    if other:
-        key, value = next(iter(other.items()))
-        raise WeightsError(f"{path}/config.json has {key}={value!r}, which no network here has")
+def _from_transformers(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration of ``ResNetForImageClassification`` and its preprocessor state."""
+    for key, expected in (
+        ("model_type", "resnet"),
+        ("downsample_in_bottleneck", False),
+        ("downsample_in_first_stage", False),
+        ("hidden_act", "relu"),
+    ):
+        value = config.get(key, None if key == "model_type" else expected)
+        if value != expected:
+            raise WeightsError(
+                f"{path}/{CONFIG} has {key}={str(value)[:80]!r}, which no network here has"
+            )
     labels = _mapping(config, "id2label", path)
     names = [labels.get(str(number)) for number in range(len(labels))]
     plain = all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    seen: dict[str, Any] = {"classes": () if plain else names, "origin": str(path)}
-    return seen | _preprocessor(path, config.get("num_channels", 3))
+    fields: dict[str, Any] = {"classes": () if plain else names, "origin": str(path)}
+    return fields | _from_preprocessor(path, config.get("num_channels", 3))
 
 
-def _preprocessor(path: Path, channels: Any) -> dict[str, Any]:
-    """What transformers' image processor of a folder says."""
+def _from_preprocessor(path: Path, channels: Any) -> dict[str, Any]:
+    """What the image processor of a folder states."""
     file = path / PREPROCESSOR
     if not file.exists():
         return {}
-    if type(channels) is not int or not 0 < channels <= _MOST_CHANNELS:
+    if type(channels) is not int or not 0 < channels <= _MAX_CHANNELS:
         raise WeightsError(f"{path}/{CONFIG} has num_channels={str(channels)[:80]}")
-    said, seen = _json(file), {}
-    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
+    stated, fields = _json(file), {}
+    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale", True) else 1
     (scale,) = _scaled([factor], 1, file, "rescale_factor")
     if scale <= 0:
-        raise WeightsError(f"{file}: rescale_factor is {scale}; it must be above 0")
-    if not said.get("do_normalize", True):
+        raise WeightsError(f"{file}: rescale_factor: expected a number above 0, got {scale}")
+    means, deviations = stated.get("image_mean"), stated.get("image_std")
+    if not stated.get("do_normalize", True):
         means, deviations = (0,) * channels, (1,) * channels
-    else:
-        means, deviations = said.get("image_mean"), said.get("image_std")
     if means is not None and deviations is not None:
-        seen["mean"] = _scaled(means, 1 / scale, file, "image_mean")
-        seen["std"] = _scaled(deviations, 1 / scale, file, "image_std")
-    size = said.get("size")
-    side = size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size
-    if side:
-        seen["image_shape"] = _sides((channels, side, side), file)
-    if said.get("crop_pct"):
-        seen["evaluation_crop"] = said["crop_pct"]
-    number = said.get("resample", BILINEAR)
-    filters = dict(enumerate(("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")))
-    name = filters.get(number) if isinstance(number, int) else None
-    return seen | _resized(path, name or str(number)[:80])
+        fields["mean"] = _scaled(means, 1 / scale, file, "image_mean")
+        fields["std"] = _scaled(deviations, 1 / scale, file, "image_std")
+    size = stated.get("size")
+    if side := size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size:
+        fields["image_shape"] = _shape((channels, side, side), file)
+    if stated.get("crop_pct"):
+        fields["evaluation_crop"] = stated["crop_pct"]
+    number = stated.get("resample", _FILTERS.index("bilinear"))
+    known = isinstance(number, int) and 0 <= number < len(_FILTERS)
+    return fields | _resized(path, _FILTERS[number] if known else str(number)[:80])
 
 
 def _resized(path: Path, interpolation: str) -> dict[str, Any]:
-    """Their libraries resize through Pillow, whose bilinear is our ``antialias``."""
-    told = "" if interpolation == "bilinear" else f" (made for {interpolation} resizing)"
-    return {"resampling": "antialias", "origin": f"{path}{told}"}
+    """Both libraries resize with Pillow, whose bilinear filter is our ``antialias``."""
+    remark = "" if interpolation == "bilinear" else f" (trained with {interpolation} resizing)"
+    return {"resampling": "antialias", "origin": f"{path}{remark}"}
+
+
+def _to_timm(weights: Weights) -> dict[str, Any]:
+    model = weights.model
+    height, width, channels = weights.image_shape
+    name, arguments = timm_arguments(weights)
+    return {
+        "architecture": name,
+        "num_classes": model.classes,
+        "num_features": _features(weights)[-1],
+        "global_pool": "avg",
+        **({"label_names": list(weights.classes)} if weights.classes else {}),
+        **({"model_args": arguments} if arguments else {}),
+        "pretrained_cfg": {
+            "num_classes": model.classes,
+            "input_size": [channels, height, width],
+            "fixed_input_size": False,
+            "pool_size": None,
+            "crop_pct": weights.evaluation_crop,
+            "crop_mode": "center",
+            "interpolation": "bilinear",
+            "mean": _fractions(weights.mean),
+            "std": _fractions(weights.std),
+            "first_conv": "conv1",
+            "classifier": "fc",
+        },
+    }
+
+
+def _to_transformers(weights: Weights) -> dict[str, Any]:
+    model = weights.model
+    kind, depths = DEPTHS[model.name]
+    names = weights.classes or [f"LABEL_{number}" for number in range(model.classes)]
+    return {
+        "architectures": ["ResNetForImageClassification"],
+        "model_type": "resnet",
+        "num_channels": model.channels,
+        "embedding_size": model.width,
+        "hidden_sizes": _features(weights),
+        "depths": list(depths),
+        "layer_type": kind,
+        "hidden_act": "relu",
+        "downsample_in_first_stage": False,
+        "downsample_in_bottleneck": False,  # v1.5: the 3×3 convolution has the stride
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        "dtype": "float32",
+    }
+
+
+def _to_preprocessor(weights: Weights) -> dict[str, Any]:
+    """ConvNeXt's, as of the published ResNets: shorter side to size / crop, then the centre."""
+    return {
+        "image_processor_type": "ConvNextImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": weights.image_shape[0]},
+        "crop_pct": weights.evaluation_crop,
+        "resample": _FILTERS.index("bilinear"),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": _fractions(weights.mean),
+        "image_std": _fractions(weights.std),
+    }
+
+
+def _features(weights: Weights) -> list[int]:
+    """Output channels of each stage."""
+    kind, depths = DEPTHS[weights.model.name]
+    factor = 4 if kind == "bottleneck" else 1
+    return [factor * weights.model.width << stage for stage in range(len(depths))]
+
+
+def _fractions(levels: tuple[float, ...]) -> list[float]:
+    """Grey levels as fractions of 255, without the last digits of the division."""
+    return [round(level / 255, 12) for level in levels]
 
 
 def _scaled(value: Any, factor: float, path: Path, name: str) -> tuple[float, ...]:
     try:
         found = tuple(float(x) * factor for x in value)
-    except (TypeError, ValueError) as error:
-        raise WeightsError(f"{path}: {name} is {str(value)[:80]!r}, no list of numbers") from error
+    except (TypeError, ValueError):
+        found = (math.nan,)
     if not all(map(math.isfinite, found)):
-        raise WeightsError(f"{path}: {name} is {found}")
+        raise WeightsError(f"{path}: {name}: expected numbers, got {str(value)[:80]!r}")
     return found
 
 
-def _sides(size: Any, path: Path) -> tuple[int, int, int]:
+def _shape(size: Any, path: Path) -> tuple[int, int, int]:
     """Height, width and channels, from channels, height and width."""
     try:
         channels, height, width = (int(side) for side in size)
     except (TypeError, ValueError) as error:
-        raise WeightsError(f"{path}: its image size is {str(size)[:80]!r}") from error
+        raise WeightsError(f"{path}: invalid image size {str(size)[:80]!r}") from error
     return height, width, channels
 
 
 def _mapping(config: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
     found = config.get(key) or {}
     if not isinstance(found, Mapping):
-        raise WeightsError(f"{path}/{CONFIG} has {key}={str(found)[:80]!r}, no mapping")
+        raise WeightsError(f"{path}/{CONFIG}: {key}: expected an object, got {str(found)[:80]!r}")
     return found
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_JSON:
-            raise WeightsError(f"{path} has {path.stat().st_size:,} bytes; it is no configuration")
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise WeightsError(f"{path} is too large: {path.stat().st_size:,} bytes")
         return read_json(path)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise WeightsError(f"{path} is no JSON object ({one_line(error)})") from error
+        raise WeightsError(f"{path} is not a JSON object ({one_line(error)})") from error

@@ -1,9 +1,9 @@
-"""ONNX: the network in evaluation mode as a graph, its initialisers under torchvision's names.
+"""ONNX: the network in evaluation mode as a graph, with initializers under torchvision's names.
 
-    images (batch, channels, height, width) float32, normalised  →  logits (batch, classes)
+    images (batch, channels, height, width) float32, normalized  →  logits (batch, classes)
 
-The batch is free, the other sides are those of the run's evaluation. Metadata hold the rest, as in
-our safetensors files.
+The batch is free, the image size is that of the run's evaluation. The metadata are those of our
+safetensors files.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,11 @@ import numpy as np
 
 from largebatch.errors import one_line
 from largebatch.models import DEPTHS, Model
-from largebatch.weights import metadata
-from largebatch.weights.weights import About, WeightsError
+from largebatch.weights.weights import About, WeightsError, decode
 
 OPSET = 17
-_IR = 8
-"""Of the format itself; that of ONNX 1.12, the first with opset 17."""
-_MISSING = "ONNX needs the package onnx: pip install -e '.[export]'"
+_IR_VERSION = 8
+"""Of the file format: that of ONNX 1.12, the first with opset 17."""
 IMAGES, LOGITS = "images", "logits"
 
 
@@ -30,7 +28,7 @@ def encode(
     about: Mapping[str, str],
     shape: tuple[int, int, int],
 ) -> bytes:
-    """The bytes of a file that ONNX's checker accepts.
+    """Return the bytes of a file that ONNX's checker accepts.
 
     Args:
       model: the network.
@@ -45,21 +43,21 @@ def encode(
     from onnx import TensorProto, helper, numpy_helper
 
     height, width, channels = shape
+
+    def value(name: str, *sides: str | int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, sides)
+
     graph = helper.make_graph(
         _Graph(model, helper.make_node).nodes,
         model.name,
-        [
-            helper.make_tensor_value_info(
-                IMAGES, TensorProto.FLOAT, ["batch", channels, height, width]
-            )
-        ],
-        [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", model.classes])],
+        [value(IMAGES, "batch", channels, height, width)],
+        [value(LOGITS, "batch", model.classes)],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
     made = helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=_IR,
+        ir_version=_IR_VERSION,
         producer_name="largebatch",
     )
     helper.set_model_props(made, dict(about))
@@ -68,7 +66,7 @@ def encode(
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], str, About]:
-    """The arrays by torchvision's names, the file, and its metadata.
+    """Return the arrays by torchvision's names, the path as text, and the metadata.
 
     Raises:
       WeightsError: onnx is not installed, or the file is damaged or not ours.
@@ -81,13 +79,13 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], str, About]:
         arrays = {x.name: numpy_helper.to_array(x) for x in found.graph.initializer}
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # of protobuf, whose kinds change with its versions
-        raise WeightsError(f"{path} is no sound ONNX file ({one_line(error)})") from error
-    own = metadata.decode({x.key: x.value for x in found.metadata_props}, str(path))
+    except Exception as error:  # protobuf's, whose types change with its versions
+        raise WeightsError(f"{path} is not a valid ONNX file ({one_line(error)})") from error
+    own = decode({x.key: x.value for x in found.metadata_props}, str(path))
     if own is None:
         raise WeightsError(
-            f"{path} was not written by scripts/export.py; only those have names that can be read "
-            "back: give the safetensors file or state dict that it was made from"
+            f"{path} was not written by scripts/export.py, and only its names are known; use the "
+            "safetensors file or state dict that it was exported from"
         )
     return arrays, str(path), own
 
@@ -146,7 +144,7 @@ class _Graph:
         return self._add("Relu", f"{x}.relu", x)
 
     def _add(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
-        """A node whose output has its name; returns that."""
+        """Add a node and return its name, which is also that of its output."""
         self.nodes.append(self._make(kind, list(inputs), [name], name, **attributes))
         return name
 
@@ -155,5 +153,5 @@ def _onnx() -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise WeightsError(_MISSING) from error
+        raise WeightsError("ONNX needs the package onnx: pip install -e '.[export]'") from error
     return onnx

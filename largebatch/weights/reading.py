@@ -1,15 +1,21 @@
-"""Weights from whatever path is given."""
+"""Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
+import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from largebatch.errors import one_line
 from largebatch.models import Model
-from largebatch.weights import architecture, hub, metadata, onnx_file, run, tensor_files
-from largebatch.weights.weights import About, Weights, WeightsError
+from largebatch.weights import architecture, hub, onnx_file, run
+from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
 
+PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
+_TORCH = (2, 6)
+"""The first version whose reader of state dicts executes nothing, whatever the file holds."""
+_NEST = ("state_dict", "model_state_dict", "model")
 _KINDS = (
     "a run, a checkpoint, a .safetensors or .onnx file, a .pth state dict, or a folder with "
     f"{hub.CONFIG} and {hub.TENSORS}"
@@ -18,18 +24,18 @@ _SIDE = 224
 
 
 def read(path: Path) -> Weights:
-    """The network that a path holds, ready to be evaluated or trained further.
+    """Read the network at a path, for evaluation or further training.
 
     Args:
-      path: a run's directory, whose newest sound checkpoint is taken; a checkpoint's directory; a
+      path: a run directory, whose newest valid checkpoint is read; a checkpoint's directory; a
         ``.safetensors`` file with torchvision's, timm's or Hugging Face's names; a ``.pth`` or
-        ``.pt`` state dict, read without executing pickles; a folder of Hugging Face's hub, of
-        transformers or of timm; an ``.onnx`` file that we exported.
+        ``.pt`` state dict, read without executing pickles; a folder of transformers or timm for
+        Hugging Face's hub; an ``.onnx`` file that we exported.
 
     Raises:
-      CheckpointError: a checkpoint is not sound, or there is none.
-      WeightsError: a file is missing, damaged or of no network that this program has; every
-        array is accounted for, both ways.
+      CheckpointError: a checkpoint is not valid, or there is none.
+      WeightsError: a file is missing, damaged or of an unknown network. An array too many or too
+        few is an error.
     """
     path = Path(path)
     if path.is_dir():
@@ -39,60 +45,121 @@ def read(path: Path) -> Weights:
             return run.newest(path)
         if run.is_checkpoint(path):
             return run.checkpoint(path)
-        if (path / hub.TENSORS).is_file():
-            return _folder(path)
-        raise WeightsError(f"{path} holds no weights; give {_KINDS}")
+        if not (path / hub.TENSORS).is_file():
+            raise WeightsError(f"{path} holds no weights; use {_KINDS}")
+        arrays, texts = read_safetensors(path / hub.TENSORS)
+        own = decode(texts, str(path))
+        return _weights(arrays, str(path), own, None if own else hub.described(path))
     if not path.is_file():
-        raise WeightsError(f"{path} does not exist; give {_KINDS}")
+        raise WeightsError(f"{path} does not exist; use {_KINDS}")
     if path.suffix == ".safetensors":
-        arrays, texts = tensor_files.read_safetensors(path)
-        return from_foreign(arrays, str(path), metadata.decode(texts, str(path)))
+        arrays, texts = read_safetensors(path)
+        return _weights(arrays, str(path), decode(texts, str(path)))
     if path.suffix == ".onnx":
-        return from_foreign(*onnx_file.read(path))
-    if path.suffix in tensor_files.PICKLED:
-        return from_foreign(*tensor_files.read_pickled(path), None)
-    raise WeightsError(f"{path} is no file of weights; give {_KINDS}")
+        return _weights(*onnx_file.read(path))
+    if path.suffix in PICKLED:
+        return _weights(*read_pickled(path))
+    raise WeightsError(f"{path} is not a file of weights; use {_KINDS}")
 
 
-def from_foreign(
-    arrays: Mapping[str, np.ndarray],
-    origin: str,
-    own: About | None,
-    seen: Mapping[str, Any] | None = None,
-) -> Weights:
-    """Weights from arrays by foreign names.
-
-    Args:
-      arrays: in PyTorch's layout.
-      origin: the file.
-      own: what our export says of them; None for foreign files.
-      seen: of those, what is known of classes and preprocessing. The rest is torchvision's own:
-        ImageNet's normalisation, 224 pixels, a crop of 0.875.
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:
+    """Return the arrays of a file by name, and its metadata.
 
     Raises:
-      WeightsError: as of `read`.
+      WeightsError: it is missing or damaged.
     """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            texts = stream.metadata()
+            types = {name: stream.get_slice(name).get_dtype() for name in stream.keys()}  # noqa: SIM118
+            arrays = {name: stream.get_tensor(name) for name in types if types[name] != "BF16"}
+        if len(arrays) < len(types):  # NumPy alone has no bfloat16
+            with safe_open(path, framework="flax") as stream:
+                halves = [name for name in types if name not in arrays]
+                arrays |= {name: np.asarray(stream.get_tensor(name)) for name in halves}
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror or error})") from error
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise WeightsError(
+            f"{path} is not a valid safetensors file ({one_line(error)}); download or export it "
+            "again"
+        ) from error
+    return arrays, texts
+
+
+def read_pickled(path: Path) -> tuple[dict[str, np.ndarray], str]:
+    """Return the tensors of a state dict, and their place. Nothing in the file is executed.
+
+    Raises:
+      WeightsError: torch is not installed or too old, or the file holds more than tensors.
+    """
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    if not version or tuple(int(x) for x in version.split(".")[:2]) < _TORCH:
+        raise WeightsError(
+            f"{path} is a pickle, which only torch {'.'.join(map(str, _TORCH))} or newer reads "
+            f"without executing it ({version or 'none'} is installed): pip install torch, or "
+            "convert the file to safetensors"
+        )
+    import torch
+
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # torch's reader may raise anything on unknown content
+        raise WeightsError(
+            f"{path} is refused: it holds more than tensors, or is damaged "
+            f"({type(error).__name__}); save model.state_dict() alone"
+        ) from error
+    nested = [k for k in _NEST if isinstance(found, dict) and isinstance(found.get(k), dict)]
+    origin = f"{path}, its {nested[0]!r}" if nested else str(path)
+    tensors = found[nested[0]] if nested else found
+    named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not named or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
+        raise WeightsError(f"{origin} holds more than named tensors; save model.state_dict() alone")
+    try:
+        return {name: _array(tensor) for name, tensor in tensors.items()}, origin
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise WeightsError(
+            f"{origin} holds tensors that are not plain arrays ({one_line(error)}); save dense ones"
+        ) from error
+
+
+def _array(tensor: Any) -> np.ndarray:
+    tensor = tensor.detach()
+    half = tensor.is_floating_point() and tensor.itemsize < 4  # NumPy has no bfloat16
+    return (tensor.float() if half else tensor).numpy()
+
+
+def _weights(
+    arrays: Mapping[str, np.ndarray],
+    origin: str,
+    own: About | None = None,
+    described: Mapping[str, Any] | None = None,
+) -> Weights:
+    """Weights from arrays by foreign names, with our metadata or with what a folder states."""
     model, params, stats = architecture.imported(arrays, origin, own.model if own else None)
-    return (own or _foreign(model, origin, seen or {})).weights(params, stats)
+    return (own or _foreign(model, origin, described or {})).weights(params, stats)
 
 
-def _folder(path: Path) -> Weights:
-    arrays, texts = tensor_files.read_safetensors(path / hub.TENSORS)
-    own = metadata.decode(texts, str(path))
-    return from_foreign(arrays, str(path), own, None if own else hub.described(path))
-
-
-def _foreign(model: Model, origin: str, seen: Mapping[str, Any]) -> About:
+def _foreign(model: Model, origin: str, described: Mapping[str, Any]) -> About:
+    """What is known of a foreign file; the rest is torchvision's preprocessing."""
     from largebatch.data.photos import MEAN, STD  # brings the image libraries
 
-    defaults = {
+    grey_levels = (127.5,) * model.channels
+    torchvision = {
         "classes": (),
-        "mean": MEAN if model.channels == 3 else (127.5,) * model.channels,
-        "std": STD if model.channels == 3 else (127.5,) * model.channels,
+        "mean": MEAN if model.channels == 3 else grey_levels,
+        "std": STD if model.channels == 3 else grey_levels,
         "image_shape": (_SIDE, _SIDE, model.channels),
         "evaluation_crop": 0.875,
         "resampling": "antialias",
         "data": "",
         "origin": origin,
     }
-    return metadata.checked({**defaults, **seen, "model": model}, origin)
+    return checked({**torchvision, **described, "model": model}, origin)

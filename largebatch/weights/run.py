@@ -1,4 +1,4 @@
-"""The weights of a run of our own, from its checkpoints."""
+"""Reads the weights of our own runs from their checkpoints."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,48 +15,48 @@ from largebatch.checkpoint import manifest
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.data.openers import is_photographs
+from largebatch.environment import ROOT
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
+from largebatch.registry import add_directory
 from largebatch.trees import unflatten_paths
-from largebatch.weights import architecture, metadata
-from largebatch.weights.weights import Weights, WeightsError, few
+from largebatch.weights import architecture
+from largebatch.weights.weights import Weights, WeightsError, checked, few
 
-# What decides the network and what evaluation sees. Options of other sections may come and go with
+# What determines the network and its evaluation. Options of other sections may change between
 # versions of this program; old checkpoints stay readable.
 _SECTIONS = ("model", "norm", "data")
-_LOGS = ("metrics.jsonl", "events.jsonl")
-"""Of a run, whether or not it has come to a checkpoint."""
+_LOGS = ("metrics.jsonl", "events.jsonl")  # of a run without checkpoints too
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Return whether a directory is that of a run."""
     return (path / "checkpoints").is_dir()
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is that of one checkpoint."""
+    """Return whether a directory is that of one checkpoint."""
     return (path / manifest.NAME).is_file()
 
 
-def check_no_run(path: Path, what: str, flag: str) -> None:
-    """See that a folder to write to is not what training has written.
+def check_no_run(path: Path, flag: str) -> None:
+    """Refuse to write into the directory of a run.
 
     Args:
-      path: the folder, or where it is to be made.
-      what: would be written there, for the message.
-      flag: names the folder on the command line.
+      path: the directory, which may be absent.
+      flag: names it on the command line.
 
     Raises:
       WeightsError: it is a run, its ``checkpoints``, or one of them.
     """
     run = path.parent if path.name == "checkpoints" else path
     if is_run(run) or is_checkpoint(path) or any((path / file).is_file() for file in _LOGS):
-        raise WeightsError(f"{path} is a run, which {what} must not touch; give another {flag}")
+        raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
 def newest(path: Path) -> Weights:
-    """The newest sound checkpoint of a run; those that are not are left alone.
+    """Read the newest valid checkpoint of a run; invalid ones are left as they are.
 
     Raises:
       CheckpointError: there is none.
@@ -69,18 +69,18 @@ def newest(path: Path) -> Weights:
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
-        told = f", since {len(rejected)} newer cannot be used" if rejected else ""
-        return dataclasses.replace(found, origin=found.origin + told)
+        remark = f", since {len(rejected)} newer cannot be used" if rejected else ""
+        return dataclasses.replace(found, origin=found.origin + remark)
     if rejected:
         raise CheckpointError(f"no checkpoint of {path} can be read: {rejected[0]}")
-    raise CheckpointError(f"{path} holds no checkpoint yet; train first, or give another run")
+    raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
 
 
 def checkpoint(path: Path) -> Weights:
-    """One checkpoint, all of it verified.
+    """Read and verify one checkpoint.
 
     Raises:
-      CheckpointError: it is not as it was written, or of another version of this program.
+      CheckpointError: it is damaged, or of another version of this program.
     """
     try:
         about = checkpoint_directories.read_manifest(path)
@@ -99,53 +99,45 @@ def checkpoint(path: Path) -> Weights:
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
-    model = Model.of_options(
-        config.model,
-        config.norm,
-        classes=about.facts.classes,
-        channels=about.facts.image_shape[-1],
-    ).for_evaluation()
-    names = architecture.shapes(model)
+    written = _written(path)
+    if isinstance(recipe := written.get("recipe"), str):  # as train.py does
+        add_directory((ROOT / recipe).parent)
+    classes, channels = about.facts.classes, about.facts.image_shape[-1]
+    model = Model.of_options(config.model, config.norm, classes=classes, channels=channels)
+    model = model.for_evaluation()
     trees = []
-    for part, shapes in zip(("params", "stats"), names, strict=True):
-        found = {
-            n.removeprefix(f"{part}/"): x for n, x in arrays.items() if n.startswith(f"{part}/")
-        }
+    for part, shapes in zip(("params", "stats"), architecture.shapes(model), strict=True):
+        prefix = f"{part}/"
+        found = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
         wrong = [n for n in shapes.keys() | found.keys() if shapes.get(n) != np.shape(found.get(n))]
         if wrong:
             raise CheckpointError(
                 f"checkpoint {path} does not hold the network of its options: {few(sorted(wrong))}"
             )
         trees.append(unflatten_paths({n: np.asarray(found[n], np.float32) for n in shapes}))
-    seen = _seen(path, config, about.facts, shape)
-    described = metadata.checked(
-        {
-            "model": model,
-            **seen,
-            "image_shape": shape,
-            # Other sources have nothing to crop.
-            "evaluation_crop": (
-                config.data.evaluation_crop if is_photographs(config.data.source) else 1.0
-            ),
-            "resampling": config.data.resampling,
-            "origin": str(path),
-            "data": config.data.source,
-        },
-        str(path),
-    )
-    return dataclasses.replace(described.weights(*trees), manifest=about)
+    cropped = is_photographs(config.data.source)
+    fields = {
+        "model": model,
+        **_of_data(path, written, config, about.facts, shape),
+        "image_shape": shape,
+        "evaluation_crop": config.data.evaluation_crop if cropped else 1.0,
+        "resampling": config.data.resampling,
+        "origin": str(path),
+        "data": config.data.source,
+    }
+    return dataclasses.replace(checked(fields, str(path)).weights(*trees), manifest=about)
 
 
 def options_at(about: Manifest, sections: Sequence[str]) -> Config:
-    """The options of a run at the step of one of its checkpoints.
+    """Return the options of a run at the step of one of its checkpoints.
 
     Args:
-      about: what the checkpoint says of itself.
-      sections: those that are needed; others may be of another version of this program, and are
-        at their defaults unless the run has stages.
+      about: the checkpoint's manifest.
+      sections: those that are needed. Others may be of another version of this program; they have
+        their defaults, unless the run has stages.
 
     Raises:
-      ConfigError: this program does not know an option of them.
+      ConfigError: this version does not know one of the options.
     """
     if _is_staged(about):
         return _stage(about).config
@@ -153,7 +145,7 @@ def options_at(about: Manifest, sections: Sequence[str]) -> Config:
 
 
 def _image_shape(about: Manifest, config: Config) -> tuple[int, int, int]:
-    """What evaluation sees at the checkpoint's step: height, width, channels."""
+    """Height, width and channels of the images that evaluation uses at the checkpoint's step."""
     shape = _stage(about).facts.image_shape if _is_staged(about) else about.facts.image_shape
     side = config.data.evaluation_size
     return (side, side, shape[2]) if side else shape
@@ -167,18 +159,28 @@ def _stage(about: Manifest) -> StagePlan:
     return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
 
 
-def _seen(
-    path: Path, config: Config, facts: Facts, shape: tuple[int, int, int]
-) -> Mapping[str, Any]:
-    """Classes and normalisation: what the run has written down, or what its data say.
+def _written(path: Path) -> Mapping[str, Any]:
+    """The ``config.json`` of the run of a checkpoint; empty if there is none."""
+    try:
+        return read_json(path.parent.parent / "config.json")
+    except (OSError, ValueError):
+        return {}
 
-    Where the data are not here, photographs' normalisation is still known, and classes have no
-    names.
+
+def _of_data(
+    path: Path,
+    written: Mapping[str, Any],
+    config: Config,
+    facts: Facts,
+    shape: tuple[int, int, int],
+) -> Mapping[str, Any]:
+    """Classes and normalization: what the run recorded, else what its data say.
+
+    Without the data, the normalization of photographs is still known, and classes have no names.
     """
     try:
-        written = read_json(path.parent.parent / "config.json")["source"]
-        return {name: written[name] for name in ("classes", "mean", "std")}
-    except (OSError, ValueError, LookupError, TypeError):
+        return {name: written["source"][name] for name in ("classes", "mean", "std")}
+    except (LookupError, TypeError):
         pass
     from largebatch.data.open import open_source
     from largebatch.data.photos import MEAN, STD  # brings the image libraries
@@ -188,9 +190,9 @@ def _seen(
     except UserError as error:
         if shape[2] != 3:
             raise CheckpointError(
-                f"checkpoint {path} needs its data for their normalisation: {one_line(error)}"
+                f"checkpoint {path} needs its data for their normalization: {one_line(error)}"
             ) from error
         return {"classes": (), "mean": MEAN, "std": STD}
-    # Other data in the same place say nothing of this network.
+    # Other data may have been put in the same place since.
     names = tuple(source.classes) if len(source.classes) == facts.classes else ()
     return {"classes": names, "mean": source.mean, "std": source.std}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from largebatch.models.loss import classification_sums
-from largebatch.weights.evaluation.outcomes import kept_of
+from largebatch.weights.evaluation.classifier import per_image
 
 
 def by_hand(logits, labels, smoothing):
@@ -51,7 +51,7 @@ def test_without_finite_probabilities_there_is_no_hit(junk, smoothing):
     logits = jnp.eye(3)[:, ::-1].at[:2, 0].set(junk)
     labels = jnp.array([2, 1, 0])
     sums = classification_sums(logits, labels, jnp.ones(3), smoothing)
-    kept = kept_of(logits, labels, smoothing)
+    kept = per_image(logits, labels, smoothing)
     assert (sums.top1, sums.top5) == (1, 1)
     assert kept.top1.tolist() == kept.top5.tolist() == [False, False, True]
 

@@ -14,8 +14,7 @@ import pytest
 import reproduce
 
 from largebatch.tools.reproduce.statistics import olympic_mean
-from largebatch.tracking.compliance import check_log
-from largebatch.tracking.mlperf_log import read_log
+from largebatch.tracking.compliance import check_log, read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # The recipe's 90 epochs of 16 steps become one, with two evaluations.

@@ -77,7 +77,7 @@ def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
     assert options["config"] == CONFIG
 
 
-def test_a_resumed_run_goes_on_with_the_same_and_a_new_one_does_not(wandb, tmp_path):
+def test_a_resumed_run_continues_the_same_and_a_new_one_does_not(wandb, tmp_path):
     opened("wandb", tmp_path).close()
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "fresh"}
     opened("wandb", tmp_path, resume_step=5).close()
@@ -85,14 +85,15 @@ def test_a_resumed_run_goes_on_with_the_same_and_a_new_one_does_not(wandb, tmp_p
     assert [options["id"] for options in wandb.started] == [None, "fresh", None]
 
 
-def test_what_cannot_be_sent_is_told_once_and_ends_nothing(wandb, tmp_path):
+def test_a_failure_is_reported_once_and_ends_nothing(wandb, tmp_path):
     told = []
     tracker = opened("wandb", tmp_path, warn=told.append)
     for step in (1, 2):
         tracker.scalars(step, {"loss": -1})
     tracker.scalars(3, {"loss": 1})
     tracker.close()
-    assert told == ["run.trackers=wandb: no route; the run goes on without"]
+    (line,) = told
+    assert line.startswith("run.trackers=wandb: scalars raised ConnectionError: no route;")
     assert wandb.rows == []
 
 
@@ -114,7 +115,8 @@ def test_a_server_that_does_not_answer_holds_nothing_up(wandb, tmp_path, monkeyp
     tracker = opened("wandb", tmp_path, warn=told.append)
     tracker.scalars(1, {"loss": 1.0})
     tracker.close()
-    assert told == ["run.trackers=wandb: not all is sent after 0 s"]
+    (line,) = told
+    assert line.startswith("run.trackers=wandb: not all rows")
     answers.set()
 
 
@@ -134,11 +136,9 @@ def test_a_refusal_is_one_line(wandb, tmp_path, monkeypatch):
     told = []
     resumed = opened("wandb", tmp_path, resume_step=4, warn=told.append)
     resumed.scalars(5, {"loss": 1.0})
-    assert told == ["run.trackers=wandb: api_key not configured; this turn goes on without"]
-    assert str(caught.value) == (
-        "run.trackers=wandb: api_key not configured; mend its settings, or go on with "
-        "--config.run.trackers='()'"
-    )
+    (line,) = told
+    for text in (line, str(caught.value)):
+        assert text.startswith("run.trackers=wandb: api_key not configured; ")
 
 
 @pytest.mark.filterwarnings("ignore")  # its own, in great number
@@ -156,13 +156,13 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     again.layers(4, 400, LAYERS)
     again.event("train_stop", 4, 400)
     again.close()
-    assert again.identity == tracker.identity
+    identity = json.loads((tmp_path / "trackers.json").read_text())["mlflow"]
     client = MlflowClient()
-    history = client.get_metric_history(tracker.identity, "loss")
+    history = client.get_metric_history(identity, "loss")
     assert [(m.step, m.value) for m in history[:1]] == [(3, 2.5)]
     assert history[1].step == 4
     assert math.isnan(history[1].value)
-    run = client.get_run(tracker.identity)
+    run = client.get_run(identity)
     assert run.data.metrics["trust_ratio/stem/conv/kernel"] == 0.5
     assert run.data.params == {"run.seed": "3", "batch.workers": "8"}
     assert run.info.status == "FINISHED"
@@ -177,7 +177,8 @@ def test_wandb_itself_offline(tmp_path, monkeypatch):
     tracker.scalars(3, {"loss": 2.5})
     tracker.close()
     (kept,) = (tmp_path / "wandb").glob("offline-run-*")
-    assert kept.name.endswith(tracker.identity)
+    identity = json.loads((tmp_path / "trackers.json").read_text())["wandb"]
+    assert kept.name.endswith(identity)
 
 
 class Own:
@@ -226,11 +227,10 @@ def test_a_users_own_tracker(tmp_path):
     ]
     tracker = opened(name, tmp_path, resume_step=1, warn=told.append)
     assert Own.opened == [(tmp_path, None, CONFIG), (tmp_path, "own-1", CONFIG)]
-    # Its first failure is the last that is heard of it.
     for _ in range(2):
         tracker.scalars(2, {"loss": -1})
     tracker.close()
-    assert len(Own.calls) == 5
+    assert len(Own.calls) == 5  # nothing after its first failure
     (line,) = told
     assert name in line
     assert "ConnectionError: no route" in line

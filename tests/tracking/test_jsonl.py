@@ -85,7 +85,7 @@ def test_refuses_what_would_corrupt_a_row(tmp_path):
         tracker.scalars(1, {"loss": np.ones(2)})
     tracker.close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
-    with pytest.raises(ValueError, match="resume_step is -1"):
+    with pytest.raises(ValueError, match="got -1"):
         JsonlTracker(tmp_path, resume_step=-1)
 
 

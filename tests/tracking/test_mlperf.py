@@ -18,9 +18,8 @@ from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Watchdog, exit_code
 from largebatch.tracking import MlperfTracker, compliance
-from largebatch.tracking.compliance import check_log, rehearse
+from largebatch.tracking.compliance import check_log, interval, read_log, rehearse
 from largebatch.tracking.mlperf import RULESET
-from largebatch.tracking.mlperf_log import interval, read_log
 from largebatch.training import session
 from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import warm_up
@@ -377,11 +376,6 @@ def test_a_log_is_read_or_said_to_be_damaged(tmp_path):
         read_log(log)
     with pytest.raises(UserError, match="no such file"):
         read_log(tmp_path / "result_1.txt")
-
-
-def test_what_cannot_be_asked(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        check_log(tmp_path / "result_0.txt")
 
 
 def test_warm_up_reads_no_example(digits):

@@ -1,4 +1,4 @@
-"""The summary of a run as a file."""
+"""The summary of a run as a file, and when a run reached its target."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from largebatch.tracking import Summary
+from largebatch.tracking import Summary, Target
 
 DONE = Summary(
     status="complete",
@@ -43,3 +43,35 @@ def test_diverged_summary_is_valid_json(tmp_path):
 def test_unknown_status_is_refused():
     with pytest.raises(ValueError, match="'done'"):
         replace(DONE, status="done")
+
+
+ROWS = [
+    {"step": 4, "seconds": 10.0, "loss": 2.0},
+    {"step": 5, "seconds": 12.0, "validation/top1": 0.5},
+    {"step": 10, "seconds": 20.0, "validation/top1": 0.76},
+    {"step": 15, "seconds": 30.0, "validation/top1": 0.74},
+]
+
+
+def test_the_first_evaluation_that_reaches_the_target_counts():
+    target = Target(0.76)
+    texts = [target.look(row["step"], row["seconds"], row["validation/top1"]) for row in ROWS[1:]]
+    assert list(map(bool, texts)) == [False, True, False]
+    assert (target.step, target.seconds, target.best) == (10, 20.0, 0.76)
+    assert target.rows() == [("target", "76.00% reached at step 10, after 20.0 s")]
+
+
+def test_a_later_attempt_continues_from_the_rows_of_earlier_ones():
+    target = Target(0.7, ROWS)
+    assert (target.step, target.seconds) == (10, 20.0)
+    assert target.look(20, 40.0, 0.8) == ""
+    assert target.step == 10
+    without_times = Target(0.5, [{"step": 5, "validation/top1": 0.5}])
+    assert (without_times.step, without_times.seconds) == (5, None)
+
+
+@pytest.mark.parametrize(("rows", "text"), [((), "nothing was evaluated"), (ROWS, "best 76.00%")])
+def test_a_target_that_was_not_reached(rows, text):
+    ((_, value),) = Target(0.9, rows).rows()
+    assert value.endswith(text)
+    assert Target(0.0, rows).rows() == []

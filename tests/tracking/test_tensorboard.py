@@ -119,7 +119,7 @@ def test_a_clock_that_is_behind_does_not_reorder_files(tmp_path):
 
 
 def test_negative_resume_step_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="resume_step is -1"):
+    with pytest.raises(ValueError, match="got -1"):
         TensorBoardTracker(tmp_path, resume_step=-1)
 
 

@@ -52,12 +52,3 @@ def test_composite_closes_all_when_one_raises(failing):
     with pytest.raises(OSError, match="disk full"):
         Composite(trackers).close()
     assert all(tracker.calls == [("close",)] for tracker in trackers)
-
-
-def test_empty_composite_is_a_null_tracker():
-    nothing = Composite(())
-    nothing.scalars(1, {"loss": 1.0})
-    nothing.layers(1, 2, {})
-    nothing.event("step", 1, 2)
-    nothing.flush()
-    nothing.close()

@@ -201,7 +201,7 @@ def ours_to_theirs(library, model, folder):
         module.load_state_dict(load_file(written.path))
     else:
         space = {}
-        exec("\n".join(written.loading.lines), space)
+        exec("\n".join(written.loading), space)
         module = space["model"]
     return written, compared(weights, images, foreign_logits(module, images), library)
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from largebatch.models import Model
 from largebatch.trees import flatten_paths
-from largebatch.weights import export, hub, read, tensor_files, verification
+from largebatch.weights import export, hub, read, reading, verification
 from tests.weights import libraries
 from tests.weights.libraries import CASES, MAKERS, NETWORKS
 from tests.weights.samples import TINY, sample
@@ -53,7 +53,7 @@ def test_theirs_is_ours(network, library, tmp_path):
     # And back to the bit, every array of theirs accounted for.
     form, name = libraries.FORMATS[library]
     path = export(weights, tmp_path / name, form).path
-    arrays, _ = tensor_files.read_safetensors(path / hub.TENSORS if path.is_dir() else path)
+    arrays, _ = reading.read_safetensors(path / hub.TENSORS if path.is_dir() else path)
     state = {key: tensor.numpy() for key, tensor in module.state_dict().items()}
     assert arrays.keys() == state.keys()
     for key, array in state.items():
@@ -69,7 +69,7 @@ def test_timm_builds_what_it_has_no_name_for(tmp_path):
     for name in ("folder", "x.safetensors"):
         written = export(weights, tmp_path / name, "timm")
         space = {}
-        exec("\n".join(written.loading.lines), space)
+        exec("\n".join(written.loading), space)
         theirs = verification.foreign_logits(space["model"], images)
         np.testing.assert_allclose(theirs, verification.logits(weights, images), atol=1e-4)
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
+import sys
 
-import numpy as np
 import pytest
 
 from largebatch.checkpoint import arrays as stored_arrays
@@ -64,7 +64,7 @@ def run(tmp_path_factory):
     return path, made
 
 
-def test_the_newest_sound_checkpoint(run):
+def test_the_newest_valid_checkpoint(run):
     path, made = run
     eighth = str(path / "checkpoints/8")
     for place, origin in (
@@ -75,6 +75,9 @@ def test_the_newest_sound_checkpoint(run):
         found = read(place)
         assert same(found, made[8])
         assert found.origin == origin
+    assert same(read(path / "checkpoints/4"), made[4])
+    with pytest.raises(CheckpointError, match=r"12 cannot be used: .*digest"):
+        read(path / "checkpoints/12")
     digits = open_source("digits", "validation")
     assert found.model == MODEL  # float32, whatever the run computed in
     assert found.classes == tuple("0123456789")
@@ -82,30 +85,7 @@ def test_the_newest_sound_checkpoint(run):
     assert found.image_shape == (8, 8, 1)
     assert found.evaluation_crop == 1.0  # digits are never cropped
     assert found.data == "digits"
-    assert (path / "checkpoints/12").is_dir()  # a reader sets nothing aside
-
-
-def test_an_older_one_by_its_own_path(run):
-    path, made = run
-    assert same(read(path / "checkpoints/4"), made[4])
-
-
-def test_a_damaged_one_by_its_own_path(run):
-    path, _ = run
-    with pytest.raises(CheckpointError, match=r"12 cannot be used: .* the digest of its manifest"):
-        read(path / "checkpoints/12")
-
-
-def test_a_run_without_a_checkpoint(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("statistics", ["auto", "ema", "last", "precise"])
-def test_a_checkpoint_holds_the_statistics_of_its_evaluation(statistics, tmp_path):
-    weights = checkpoint(tmp_path, 4, norm={"statistics": statistics, "epsilon": 2e-5})
-    assert same(read(tmp_path), weights)
+    assert (path / "checkpoints/12").is_dir()  # reading moves nothing
 
 
 def test_what_the_run_has_written_down_comes_before_its_data(tmp_path):
@@ -128,66 +108,53 @@ def test_photographs_that_are_not_here(tmp_path):
     assert (found.evaluation_crop, found.image_shape) == (0.75, (32, 32, 3))
 
 
-def test_a_checkpoint_of_another_network(tmp_path):
-    checkpoint(tmp_path, 4, model=OPTIONS["model"] | {"width": 8})
-    with pytest.raises(CheckpointError, match="not hold the network of its options: head/kernel"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (None, "no checkpoint yet"),
+        ({"model": {"width": 8}}, "network of its options: head/kernel"),
+        ({"data": {"source": "folder:/gone"}}, "needs its data"),
+    ],
+)
+def test_unusable_runs(options, words, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    if options is not None:
+        checkpoint(tmp_path, 4, **options)
+    with pytest.raises(CheckpointError, match=words):
         read(tmp_path)
 
 
-def test_one_channel_needs_its_data(tmp_path):
-    checkpoint(tmp_path, 4, data={"source": f"folder:{tmp_path}/gone"})
-    with pytest.raises(CheckpointError, match="needs its data for their normalisation"):
-        read(tmp_path)
-
-
-def test_the_stage_of_the_checkpoint_decides_what_evaluation_sees(tmp_path):
-    facts = dataclasses.replace(FACTS, image_shape=(8, 8, 1))
-    stages = ("50 steps: data.image_size=16",)
+def test_image_size_and_options_are_those_of_the_checkpoints_stage(tmp_path):
+    batch = OPTIONS["batch"] | {"stages": ("50 steps: data.image_size=16",)}
     for step, side in ((4, 8), (60, 16)):
-        checkpoint(
-            tmp_path,
-            step,
-            facts=facts,
-            batch=OPTIONS["batch"] | {"stages": stages},
-            data={"image_size": 8},
-        )
-        assert read(tmp_path).image_shape == (side, side, 1)
-
-
-def test_options_are_those_of_the_stage_of_the_checkpoint(tmp_path):
-    stages = ("50 steps: data.image_size=16",)
-    for step, side in ((4, 8), (60, 16)):
-        checkpoint(
-            tmp_path, step, batch=OPTIONS["batch"] | {"stages": stages}, data={"image_size": 8}
-        )
-        assert options_at(read(tmp_path).manifest, ("data",)).data.image_size == side
-
-
-def test_evaluation_at_another_size(tmp_path):
-    checkpoint(tmp_path, 4, data={"evaluation_size": 24})
+        checkpoint(tmp_path, step, batch=batch, data={"image_size": 8})
+        found = read(tmp_path)
+        assert found.image_shape == (side, side, 1)
+        assert options_at(found.manifest, ("data",)).data.image_size == side
+    checkpoint(tmp_path, 61, data={"evaluation_size": 24})
     assert read(tmp_path).image_shape == (24, 24, 1)
 
 
-def test_options_of_other_versions_are_left_alone_outside_of_the_network(tmp_path):
-    def older(about):
-        config = dict(about.config)
-        config["run"] = config["run"] | {"an_option_of_old": 3}
-        return dataclasses.replace(about, config=config)
+def test_unknown_options_matter_in_sections_of_the_network_only(tmp_path):
+    def unknown(section):
+        def change(about):
+            config = dict(about.config)
+            config[section] = config[section] | {"an_option": 3}
+            return dataclasses.replace(about, config=config)
 
-    def newer(about):
-        config = dict(about.config)
-        config["model"] = config["model"] | {"attention": True}
-        return dataclasses.replace(about, config=config)
+        return change
 
-    weights = checkpoint(tmp_path / "older", 4, change=older)
-    assert same(read(tmp_path / "older"), weights)
-    checkpoint(tmp_path / "newer", 4, change=newer)
-    with pytest.raises(CheckpointError, match=r"another version: unknown option 'model\.attention"):
-        read(tmp_path / "newer")
+    weights = checkpoint(tmp_path / "run", 4, change=unknown("run"))
+    assert same(read(tmp_path / "run"), weights)
+    checkpoint(tmp_path / "model", 4, change=unknown("model"))
+    with pytest.raises(CheckpointError, match=r"another version: .*model\.an_option"):
+        read(tmp_path / "model")
 
 
-def test_float64_arrays_are_not_lost_on(tmp_path):
-    """Whatever the state's type, weights are float32."""
-    weights = checkpoint(tmp_path, 4)
-    assert {x.dtype for x in flatten_paths(read(tmp_path).params).values()} == {np.dtype("float32")}
-    assert weights.model.dtype == "float32"
+def test_modules_are_found_beside_the_recipe_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    checkpoint(tmp_path / "run", 4)
+    recipe = tmp_path / "recipes" / "mine.py"
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"recipe": str(recipe)}))
+    read(tmp_path / "run")
+    assert str(recipe.parent) in sys.path

@@ -23,8 +23,7 @@ from largebatch.parallel import compiler, processes
 from largebatch.planning.prediction import Prediction, known_clusters
 from largebatch.tools.reproduce import record
 from largebatch.tools.reproduce.statistics import SeedResult
-from largebatch.tracking.compliance import check_log
-from largebatch.tracking.mlperf_log import interval, read_log
+from largebatch.tracking.compliance import check_log, interval, read_log
 from largebatch.training import session
 from largebatch.training.preflight import preflight
 

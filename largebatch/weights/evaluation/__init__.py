@@ -1,1 +1,1 @@
-"""What a network makes of images, in detail: outcomes, calibration, confusions; trains nothing."""
+"""Evaluation of weights in detail: each image, each class, calibration and confusions."""

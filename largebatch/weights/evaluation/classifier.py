@@ -1,9 +1,12 @@
-"""Some weights on the devices, with the program that makes of each image what is kept of it."""
+"""A network on the devices, and what is kept of its output for each image.
+
+No array of images × classes is kept. The device reduces the logits of each image to the most
+probable classes and a few numbers: about 70 bytes an image.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +16,75 @@ from jax.sharding import Mesh
 from largebatch import parallel
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.models import Model
+from largebatch.models.loss import Sums, classification_sums
 from largebatch.parallel.transfer import Images, OnDevices
 from largebatch.weights import Weights
-from largebatch.weights.evaluation.outcomes import TOP, Kept, kept_of
 from largebatch.weights.evaluation.settings import Settings
 
-PyTree = Any
+TOP = 5
+
+
+class Outputs(NamedTuple):
+    """For each image of a batch; arrays of the device or of the host."""
+
+    loss: Any
+    """float32 (images,): −log of the label's probability, nats."""
+    smoothed_loss: Any
+    """float32 (images,): the same with smoothed labels, as in training."""
+    brier: Any
+    """float32 (images,): Σ over classes of (probability − target)², 0 to 2."""
+    label_probability: Any
+    """float32 (images,)."""
+    top: Any
+    """int32 (images, k): the k most probable classes; −1 if the probabilities are not finite. k is
+    5, or the number of classes if there are fewer."""
+    probabilities: Any
+    """float32 (images, k): of `top`; NaN if they are not finite."""
+    top1: Any
+    """bool (images,): the label is the most probable class; False without finite probabilities."""
+    top5: Any
+    """bool (images,): the label is one of the five most probable classes; likewise."""
+
+
+def per_image(
+    logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0, top: int = TOP
+) -> Outputs:
+    """Reduce the logits of a batch, on the device.
+
+    Args:
+        logits: (images, classes).
+        labels: int32 (images,).
+        label_smoothing: Of `Outputs.smoothed_loss`.
+        top: k of `Outputs.top`.
+    """
+
+    def sums(smoothing: float) -> Sums:
+        def one(logits: jax.Array, label: jax.Array) -> Sums:
+            return classification_sums(logits[None], label[None], jnp.ones(1), smoothing)
+
+        return jax.vmap(one)(logits, labels)
+
+    plain = sums(0.0)
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    probabilities = jax.nn.softmax(logits)
+    target = jax.nn.one_hot(labels, logits.shape[1], dtype=probabilities.dtype)
+    # By logits: rounding may make probabilities equal whose logits are not.
+    _, first = jax.lax.top_k(logits, min(top, logits.shape[1]))
+    finite = jnp.isfinite(probabilities).all(axis=1)  # top_k sorts NaN first, comparisons last
+    return Outputs(
+        loss=plain.loss,
+        smoothed_loss=sums(label_smoothing).loss if label_smoothing else plain.loss,
+        brier=jnp.square(probabilities - target).sum(axis=1),
+        label_probability=jnp.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0],
+        top=jnp.where(finite[:, None], first, -1),
+        probabilities=jnp.take_along_axis(probabilities, first, axis=1),
+        top1=plain.top1 > 0,
+        top5=plain.top5 > 0,
+    )
 
 
 class Classifier:
-    """A network in evaluation mode, computed as evaluation during training does.
+    """A network in evaluation mode, computed as training's evaluation computes it.
 
     Attributes:
         mesh: Its devices.
@@ -36,98 +98,79 @@ class Classifier:
         outputs: np.ndarray,
         *,
         only: bool = False,
-        most: int = TOP,
+        top: int = TOP,
     ) -> None:
-        """Sends the weights to the devices.
+        """Copy the weights to the devices.
 
         Args:
-            weights: What to compute with.
+            weights: The network.
             settings: How images are prepared.
             mesh: Devices, all of this process.
-            outputs: int32 (labels,): the network's output that each label of the data is.
-            only: Whether to look at these outputs alone, which then are classes 0, 1, …
-            most: How many of the most probable classes are kept.
+            outputs: int32 (labels,): the network's output of each label of the data.
+            only: Whether to use these outputs alone, which are then classes 0, 1, …
+            top: Number of most probable classes to keep.
         """
         self.mesh = mesh
-        self._settings = settings
-        self._most = most
-        self._model = model_for(weights.model, settings.dtype, mesh.devices.flat[0].platform)
-        everywhere = parallel.replicated(mesh)
-        self._trees = jax.device_put((weights.params, weights.stats), everywhere)
-        columns = outputs if only else np.arange(weights.model.classes, dtype=np.int32)
-        places = np.arange(len(outputs), dtype=np.int32) if only else outputs.astype(np.int32)
-        self._columns, self._places = jax.device_put((columns, places), everywhere)
+        model = for_platform(weights.model, settings.dtype, mesh.devices.flat[0].platform)
+        columns, classes = np.arange(weights.model.classes), outputs
+        if only:
+            columns, classes = outputs, np.arange(len(outputs))
+        trees = weights.params, weights.stats, columns.astype(np.int32), classes.astype(np.int32)
+        self._replicated = jax.device_put(trees, parallel.replicated(mesh))
+        same, split = parallel.REPLICATED, parallel.SPLIT
 
-    def __call__(self, batch: OnDevices) -> Kept:
-        """What is kept of each row, padding included, on the devices; compiled once a shape."""
-        arguments = (*self._trees, self._columns, self._places, batch.images, batch.labels)
-        return self._kept(*arguments, shape=batch.shape)
-
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        """Logits of images as they are fed.
-
-        Args:
-            images: uint8 (n, height, width, channels); n a multiple of the devices.
-
-        Returns:
-            float32 (n, classes), of all outputs.
-        """
-        sent = parallel.from_local(self.mesh, images)
-        return np.asarray(self._logits(*self._trees, sent))
-
-    @functools.cached_property
-    def _kept(self) -> Callable[..., Kept]:
-        def kept(
-            params: PyTree,
-            stats: PyTree,
+        def compute(
+            params: Any,
+            stats: Any,
             columns: jax.Array,
-            places: jax.Array,
+            classes: jax.Array,
             images: Images,
             labels: jax.Array,
+            *,
             shape: tuple[int, int],
-        ) -> Kept:
-            logits = self._compute(params, stats, images, shape)
-            smoothing = self._settings.label_smoothing
-            return kept_of(logits[:, columns], places[labels], smoothing, self._most)
+        ) -> Outputs:
+            logits = logits_of(model, params, stats, images, settings, shape)
+            return per_image(logits[:, columns], classes[labels], settings.label_smoothing, top)
 
-        return jax.jit(self._split(kept, 4, 2), static_argnames="shape")
+        def over_mesh(*arguments: Any, shape: tuple[int, int]) -> Outputs:
+            local = functools.partial(compute, shape=shape)
+            specs = (same, same, same, same, split, split)
+            return parallel.map_over(mesh, local, specs, split)(*arguments)
 
-    @functools.cached_property
-    def _logits(self) -> Callable[..., jax.Array]:
-        return jax.jit(self._split(self._compute, 2, 1))
+        self._compute = jax.jit(over_mesh, static_argnames="shape")
 
-    def _split(self, function: Callable, same: int, split: int) -> Callable:
-        """Run by every device on its own rows: of the last ``split`` arguments."""
-        specs = (parallel.REPLICATED,) * same + (parallel.SPLIT,) * split
-
-        def run(*arguments: Any, **static: Any) -> Any:
-            part = functools.partial(function, **static)
-            return parallel.map_over(self.mesh, part, specs, parallel.SPLIT)(*arguments)
-
-        return run
-
-    def _compute(
-        self,
-        params: PyTree,
-        stats: PyTree,
-        images: Images,
-        shape: tuple[int, int] | None = None,
-    ) -> jax.Array:
-        settings = self._settings
-        if isinstance(images, tuple):
-            pictures, crops = images
-            flips = crops[:, 4] != 0
-            resampling = settings.options.resampling
-            images = crop_and_resize(pictures, crops[:, :4], flips, shape, resampling=resampling)
-        mean, std = (jnp.asarray(x, jnp.float32) for x in (settings.mean, settings.std))
-        pixels = (images.astype(jnp.float32) - mean) / std
-        logits = self._model.apply(params, stats, pixels)
-        if settings.flip:
-            logits = (logits + self._model.apply(params, stats, pixels[:, :, ::-1])) / 2
-        return logits
+    def __call__(self, batch: OnDevices) -> Outputs:
+        """Return the outputs of each row, padding included, on the devices."""
+        return self._compute(*self._replicated, batch.images, batch.labels, shape=batch.shape)
 
 
-def model_for(model: Model, dtype: str, platform: str) -> Model:
-    """The same network in an arithmetic, in the form that suits a platform."""
+def logits_of(
+    model: Model, params: Any, stats: Any, images: Images, settings: Settings, shape: Any
+) -> jax.Array:
+    """Return the logits (images, classes) of images as `data.evaluation_batches` gives them.
+
+    Args:
+        model: The network.
+        params: Its parameters.
+        stats: Its BatchNorm statistics.
+        images: uint8 (images, height, width, channels), or decoded images with their crops.
+        settings: Normalization and mirror image.
+        shape: Height and width to which decoded images are cropped.
+    """
+    if isinstance(images, tuple):
+        decoded, crops = images
+        images = crop_and_resize(
+            decoded, crops[:, :4], crops[:, 4] != 0, shape, resampling=settings.options.resampling
+        )
+    mean, std = (jnp.asarray(x, jnp.float32) for x in (settings.mean, settings.std))
+    pixels = (images.astype(jnp.float32) - mean) / std
+    logits = model.apply(params, stats, pixels)
+    if settings.flip:
+        logits = (logits + model.apply(params, stats, pixels[:, :, ::-1])) / 2
+    return logits
+
+
+def for_platform(model: Model, dtype: str, platform: str) -> Model:
+    """Return the network with this arithmetic, in the form that is fast on the platform."""
     pointwise = "matmul" if platform == "cpu" else "convolution"
     return dataclasses.replace(model, dtype=dtype, pointwise=pointwise)

@@ -1,6 +1,7 @@
-"""How images are prepared for some weights: as in their run, unless the command says otherwise."""
+"""How images are prepared for some weights: as in their run, unless flags say otherwise."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from largebatch.config import Config
@@ -9,42 +10,25 @@ from largebatch.errors import ConfigError, DataError
 from largebatch.weights import Weights, options_at
 
 _SECTIONS = ("model", "data", "loss")
-_MOST_SIDE = 2**14
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What the command line says; None for what it leaves to the weights."""
-
-    source: str | None = None
-    data_dir: str | None = None
-    image_size: int | None = None
-    crop: float | None = None
-    resampling: str | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    flip: bool | None = None
-    dtype: str | None = None
-    classes: int | None = None
-    max_unreadable: float | None = None
+_MAX_SIDE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What decides the logits of an image beside the weights.
+    """What determines the logits of an image besides the weights.
 
     Attributes:
-        source: Data specification, '' where none is known.
+        source: Data specification, '' if unknown.
         options: What the source is opened with.
-        side: Pixels a side, of the shorter side for rectangles.
-        rectangular: Whether each picture is seen at about its own aspect.
-        flip: Whether logits are means over the image and its mirror image.
-        on_device: Whether the device cuts the centre out of decoded pictures.
+        side: Pixels of a side; of the shorter side if rectangular.
+        rectangular: Whether each image is evaluated near its own aspect ratio.
+        flip: Whether logits are averaged over the image and its mirror image.
+        on_device: Whether the device crops decoded images.
         mean: Of each channel, in 0..255.
-        std: Likewise.
-        dtype: Of the convolutions' arithmetic.
-        label_smoothing: Of the run's loss, 0 where none is known.
-        max_unreadable: Share of the images that may be undecodable.
+        std: Of each channel, in 0..255.
+        dtype: Of the convolutions.
+        label_smoothing: Of the run's loss, 0 if unknown.
+        max_unreadable: Fraction of the images that may be corrupt.
     """
 
     source: str
@@ -60,113 +44,113 @@ class Settings:
     max_unreadable: float
 
     def preprocessing(self) -> dict[str, Any]:
-        """What decides the pixels, for a summary."""
+        """Return what determines the pixels, for ``summary.json``."""
         names = ("side", "rectangular", "flip", "mean", "std", "dtype")
-        seen = {name: getattr(self, name) for name in names}
-        crop, resampling = self.options.evaluation_crop, self.options.resampling
-        return seen | {"crop": crop, "resampling": resampling}
+        return {name: getattr(self, name) for name in names} | {
+            "crop": self.options.evaluation_crop,
+            "resampling": self.options.resampling,
+        }
 
 
 def run_options(weights: Weights) -> Config | None:
-    """Options of the run at the checkpoint that was read; None for anything but a checkpoint.
+    """Return the options of the run at the checkpoint that was read; None for files.
 
     Raises:
-        ConfigError: As of `options_at`.
+        ConfigError: This version does not know one of the options.
     """
     return None if weights.manifest is None else options_at(weights.manifest, _SECTIONS)
 
 
-def settings_of(weights: Weights, options: Config | None, wanted: Wanted) -> Settings:
-    """What is used: the command's word, else the run's, else the weights'.
+def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) -> Settings:
+    """Take each setting from the flags, else from the run, else from the weights.
 
     Args:
         weights: What is evaluated.
-        options: Of its run, as of `run_options`.
-        wanted: What the command line says.
+        run: Options of their run, from `run_options`.
+        flags: Command-line flags by name; a flag that is absent or None was not given.
 
     Raises:
-        ConfigError: A value is out of range, or not for so many channels.
+        ConfigError: A value is out of range, or does not fit the number of channels.
     """
-    channels = weights.image_shape[2]
-    source = wanted.source or weights.data
-    seen = options.data if options is not None else None
-    own = seen if source == weights.data else None  # which says nothing of other data
+
+    def given(flag: str, otherwise: Any) -> Any:
+        value = flags.get(flag)
+        return otherwise if value is None else value
+
+    source = flags.get("source") or weights.data
+    data = run.data if run else None
+    own = data if source == weights.data else None  # says nothing about other data
     crop, resampling = weights.evaluation_crop, weights.resampling
-    if channels == 1:  # grey sets have no margin to cut off, and a photograph shrinks far
+    if weights.image_shape[2] == 1:  # grey sets have no margin, and photographs shrink far
         crop, resampling = 1.0, "antialias"
-    side = _side(weights, wanted)
-    opened = own.image_size if own and wanted.image_size is None else side
+    side = _side(weights, flags.get("image_size"))
     settings = Settings(
         source=source,
         options=SourceOptions(
-            image_size=opened,
+            image_size=own.image_size if own and flags.get("image_size") is None else side,
             examples=own.examples if own else 0,
-            classes=_first(wanted.classes, own.classes if own else 0),
-            data_dir=_first(wanted.data_dir, seen.data_dir if seen else ""),
-            evaluation_crop=_first(wanted.crop, crop),
-            resampling=_first(wanted.resampling, resampling),
+            classes=given("classes", own.classes if own else 0),
+            data_dir=given("data_dir", data.data_dir if data else ""),
+            evaluation_crop=given("crop", crop),
+            resampling=given("resampling", resampling),
         ),
         side=side,
-        rectangular=bool(seen and seen.rectangular),
-        flip=_first(wanted.flip, bool(seen and seen.evaluation_flip)),
-        on_device=bool(seen and seen.crops == "device" and source.startswith("decoded:")),
-        mean=_channels("mean", wanted.mean, weights.mean),
-        std=_channels("std", wanted.std, weights.std),
-        dtype=_first(wanted.dtype, options.model.dtype if options else "float32"),
-        label_smoothing=options.loss.label_smoothing if options else 0.0,
-        max_unreadable=_first(wanted.max_unreadable, seen.max_unreadable if seen else 0.001),
+        rectangular=bool(data and data.rectangular),
+        flip=given("flip", bool(data and data.evaluation_flip)),
+        on_device=bool(data and data.crops == "device" and source.startswith("decoded:")),
+        mean=_channels("mean", flags.get("mean"), weights.mean),
+        std=_channels("std", flags.get("std"), weights.std),
+        dtype=given("dtype", run.model.dtype if run else "float32"),
+        label_smoothing=run.loss.label_smoothing if run else 0.0,
+        max_unreadable=given("max_unreadable", data.max_unreadable if data else 0.001),
     )
     if min(settings.std) <= 0:
-        raise ConfigError(f"--std={_joined(settings.std)} must be above 0, in grey levels 0 to 255")
+        raise ConfigError(f"--std={_joined(settings.std)}: expected numbers above 0")
     if not 0 <= settings.max_unreadable <= 1:
-        raise ConfigError(f"--max_unreadable={settings.max_unreadable:g} must be in 0 to 1")
+        raise ConfigError(
+            f"--max_unreadable={settings.max_unreadable:g}: expected a fraction, 0 to 1"
+        )
     return settings
 
 
 def check_source(settings: Settings, weights: Weights) -> None:
-    """Raises a DataError unless it is known what to evaluate on."""
+    """Raise a DataError if there is nothing to evaluate on."""
     if not settings.source:
         raise DataError(
-            f"{weights.origin} does not say which data it is for; give --source, such as "
-            "folder:PATH or tfds:imagenet2012"
+            f"{weights.origin} names no data; use --source, such as folder:PATH or "
+            "tfds:imagenet2012"
         )
 
 
-def _side(weights: Weights, wanted: Wanted) -> int:
+def _side(weights: Weights, image_size: int | None) -> int:
     height, width, _ = weights.image_shape
-    if wanted.image_size is None:
+    if image_size is None:
         if height != width:
             raise ConfigError(
-                f"the weights are for images of {height}×{width}; give --image_size, pixels a side"
+                f"the weights are for images of {height}×{width}; use --image_size, pixels a side"
             )
         return height
-    if not 1 <= wanted.image_size <= _MOST_SIDE:
-        raise ConfigError(f"--image_size={wanted.image_size} must be in 1 to {_MOST_SIDE:,}")
-    return wanted.image_size
+    if not 1 <= image_size <= _MAX_SIDE:
+        raise ConfigError(f"--image_size={image_size}: expected 1 to {_MAX_SIDE:,}")
+    return image_size
 
 
 def _channels(
-    name: str, given: tuple[float, ...] | None, own: tuple[float, ...]
+    flag: str, given: tuple[float, ...] | None, own: tuple[float, ...]
 ) -> tuple[float, ...]:
     if given is None:
         return own
     if len(given) != len(own):
         raise ConfigError(
-            f"--{name} has {len(given)} number(s), the images {len(own)} channel(s); give one for "
-            "each, in grey levels 0 to 255"
+            f"--{flag}: expected {len(own)} number(s), one per channel, got {len(given)}"
         )
     if 0 < max(given) <= 1:
-        levels = tuple(255 * x for x in given)
         raise ConfigError(
-            f"--{name}={_joined(given)} is of images in 0 to 1; write grey levels 0 to 255: "
-            f"--{name}={_joined(levels)}"
+            f"--{flag}={_joined(given)}: expected grey levels 0 to 255, got fractions; use "
+            f"--{flag}={_joined(tuple(255 * x for x in given))}"
         )
     return given
 
 
 def _joined(numbers: tuple[float, ...]) -> str:
     return ",".join(f"{x:g}" for x in numbers)
-
-
-def _first(given: Any, other: Any) -> Any:
-    return other if given is None else given

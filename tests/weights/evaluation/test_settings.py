@@ -1,13 +1,13 @@
-"""Whose word counts: the command's, then the run's, then the weights'."""
+"""Settings come from the flags, then from the run, then from the weights."""
 
 import pytest
 
 from largebatch.config import freeze
 from largebatch.errors import ConfigError, DataError
-from largebatch.weights.evaluation.settings import Wanted, check_source, settings_of
-from tests.weights.evaluation import networks
+from largebatch.weights.evaluation.settings import check_source, settings_of
+from tests.weights.evaluation import cases
 
-OF = networks.weights(data="folder:own", evaluation_crop=0.9)
+OF = cases.weights(data="folder:own", evaluation_crop=0.9)
 RUN = freeze(
     {
         "model": {"dtype": "bfloat16"},
@@ -26,7 +26,7 @@ RUN = freeze(
 
 
 def test_a_run_is_evaluated_as_in_training():
-    found = settings_of(OF, RUN, Wanted())
+    found = settings_of(OF, RUN, {"crop": None})
     assert (found.source, found.side, found.options.image_size) == ("folder:own", 24, 20)
     assert (found.dtype, found.flip, found.rectangular) == ("bfloat16", True, True)
     assert (found.label_smoothing, found.max_unreadable) == (0.3, 0.2)
@@ -35,24 +35,24 @@ def test_a_run_is_evaluated_as_in_training():
 
 
 def test_other_data_are_opened_at_the_size_of_evaluation():
-    found = settings_of(OF, RUN, Wanted(source="folder:other"))
+    found = settings_of(OF, RUN, {"source": "folder:other"})
     assert (found.source, found.side, found.options.image_size) == ("folder:other", 24, 24)
     assert found.flip
 
 
-def test_the_command_has_the_last_word():
-    wanted = Wanted(
-        image_size=64,
-        crop=1.0,
-        resampling="antialias",
-        mean=(1.0, 2.0, 3.0),
-        std=(4.0, 5.0, 6.0),
-        flip=False,
-        dtype="float32",
-        data_dir="elsewhere",
-        max_unreadable=0.0,
-    )
-    found = settings_of(OF, RUN, wanted)
+def test_flags_come_first():
+    flags = {
+        "image_size": 64,
+        "crop": 1.0,
+        "resampling": "antialias",
+        "mean": (1.0, 2.0, 3.0),
+        "std": (4.0, 5.0, 6.0),
+        "flip": False,
+        "dtype": "float32",
+        "data_dir": "elsewhere",
+        "max_unreadable": 0.0,
+    }
+    found = settings_of(OF, RUN, flags)
     assert (found.side, found.options.image_size) == (64, 64)
     assert (found.options.evaluation_crop, found.options.resampling) == (1.0, "antialias")
     assert (found.mean, found.std) == ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
@@ -61,35 +61,31 @@ def test_the_command_has_the_last_word():
     assert found.preprocessing()["crop"] == 1.0
 
 
-def test_grey_pictures_are_seen_whole():
-    grey = networks.weights(image_shape=(8, 8, 1), mean=(70.0,), std=(90.0,))
-    found = settings_of(grey, None, Wanted(source="folder:x"))
+def test_networks_of_one_channel_see_the_complete_image():
+    grey = cases.weights(image_shape=(8, 8, 1), mean=(70.0,), std=(90.0,))
+    found = settings_of(grey, None, {"source": "folder:x"})
     assert (found.options.evaluation_crop, found.options.resampling) == (1.0, "antialias")
     assert found.label_smoothing == 0.0
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("flags", "words"),
     [
-        (Wanted(image_size=0), r"^--image_size=0 must be in 1 to 16,384$"),
-        (Wanted(mean=(1.0,)), r"^--mean has 1 number\(s\), the images 3 channel"),
-        (Wanted(std=(50.0, 50.0, 0.0)), r"^--std=50,50,0 must be above 0"),
-        (
-            Wanted(mean=(0.485, 0.456, 0.406)),
-            r"^--mean=0\.485,0\.456,0\.406 is of images in 0 to 1; .* --mean=123\.675,116\.28,",
-        ),
-        (Wanted(max_unreadable=2.0), r"^--max_unreadable=2 must be in 0 to 1$"),
+        ({"image_size": 0}, "--image_size=0"),
+        ({"mean": (1.0,)}, "--mean: .*3 number"),
+        ({"std": (50.0, 50.0, 0.0)}, "--std=50,50,0"),
+        ({"mean": (0.485, 0.456, 0.406)}, r"--mean=123\.675,116\.28,"),
+        ({"max_unreadable": 2.0}, "--max_unreadable=2"),
     ],
 )
-def test_mistakes(wanted, words):
+def test_mistakes(flags, words):
     with pytest.raises(ConfigError, match=words):
-        settings_of(OF, None, wanted)
+        settings_of(OF, None, flags)
 
 
-def test_weights_that_do_not_say_their_data():
-    foreign = networks.weights()
-    with pytest.raises(DataError, match=r"^random does not say which data .*--source"):
-        check_source(settings_of(foreign, None, Wanted()), foreign)
-    oblong = networks.weights(image_shape=(24, 32, 3))
-    with pytest.raises(ConfigError, match=r"images of 24×32; give --image_size"):
-        settings_of(oblong, None, Wanted())
+def test_weights_that_do_not_state_their_data():
+    foreign = cases.weights()
+    with pytest.raises(DataError, match="--source"):
+        check_source(settings_of(foreign, None, {}), foreign)
+    with pytest.raises(ConfigError, match="24×32; use --image_size"):
+        settings_of(cases.weights(image_shape=(24, 32, 3)), None, {})

@@ -1,4 +1,4 @@
-"""Weights in the place of freshly initialised ones: fine-tuning."""
+"""Replaces freshly initialized parameters by weights that were read."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,19 @@ _HEAD = ("head/kernel", "head/bias")
 def initial(
     weights: Weights, params: PyTree, stats: PyTree, classes: Sequence[str] = ()
 ) -> tuple[PyTree, PyTree, str]:
-    """Put weights in the place of fresh parameters and statistics.
+    """Replace fresh parameters and statistics by weights.
 
-    The head stays fresh where it has another number of classes.
+    The head stays fresh if the number of classes differs.
 
     Args:
       weights: from `read`.
       params: fresh ones, arrays or their shapes and types.
-      stats: likewise.
-      classes: names of the run's classes, to be compared with the weights'; () where unknown.
+      stats: fresh ones.
+      classes: names of the run's classes, compared with those of the weights; () if unknown.
 
     Returns:
       Trees like ``params`` and ``stats``, NumPy arrays of the same types (fresh leaves are the
-      very ones given), and what was done, for people.
+      very ones given), and a text for the user.
 
     Raises:
       WeightsError: the networks differ in more than the head.
@@ -47,55 +47,51 @@ def initial(
         }
         for now, then in zip(fresh, given, strict=True)
     ]
-    told = f"{weights.model.name} of {weights.origin}"
+    text = f"{weights.model.name} of {weights.origin}"
     if kept:
-        told += f", with a fresh head: {ours:,} classes where the weights have {theirs:,}"
+        text += f", with a fresh head: {ours:,} classes, the weights have {theirs:,}"
     elif classes and weights.classes and tuple(classes) != weights.classes:
-        said = differing(weights.classes, classes)
-        told += f", the head too, though the weights' classes are named otherwise: {said}"
-    return *(unflatten_paths(flat) for flat in taken), told
+        difference = differing(weights.classes, classes)
+        text += f", with its head, although the weights' classes have other names: {difference}"
+    return *(unflatten_paths(flat) for flat in taken), text
 
 
 def _check_identical(weights: Weights, fresh: dict, given: dict) -> None:
-    """Raises a WeightsError unless all arrays have the same names and shapes: a user's module."""
+    """Raise a WeightsError unless all arrays of a user's module have the same names and shapes."""
     for path in sorted({*fresh, *given}):
         now, then = (tuple(each[path].shape) if path in each else None for each in (fresh, given))
         if now != then:
             raise WeightsError(
-                f"{weights.origin}: {path} has shape {then} in model.name={weights.model.name}, "
-                f"{now} in the run's network; set the same model.name and data of as many classes"
+                f"{weights.origin}: {path}: expected shape {now}, got {then} in "
+                f"model.name={weights.model.name}; use the same model.name and number of classes"
             )
 
 
 def _check_same(weights: Weights, fresh: dict, given: dict) -> None:
-    """Raises a WeightsError unless all arrays but the head have the same names and shapes."""
-    where, model = weights.origin, weights.model
-    # The stem first: it tells most.
-    for path in ["stem/conv/kernel", *fresh, *given]:
+    """Raise a WeightsError unless all arrays but the head have the same names and shapes."""
+    model = weights.model
+    for path in ["stem/conv/kernel", *fresh, *given]:  # the stem first: its message is the clearest
         if path not in given or path not in fresh:
-            side, verb = ("the run's network", "has") if path in fresh else ("they", "have")
+            side = "the run's network" if path in fresh else "the file"
             raise WeightsError(
-                f"{where}: the weights are of {model.name}, the run's network is another (only "
-                f"{side} {verb} {path}); set model.name={model.name}"
+                f"{weights.origin}: the weights are of {model.name}, the run's network differs "
+                f"(only {side} has {path}); use model.name={model.name}"
             )
         now, then = tuple(fresh[path].shape), tuple(given[path].shape)
-        if now != then and path not in _HEAD:
+        compared = slice(None)
+        if path in _HEAD:  # all but the classes
+            compared = slice(None, -1)
+        if now[compared] != then[compared]:
             raise WeightsError(
-                f"{where}: {path} has shape {then}, the run's has {now}; "
+                f"{weights.origin}: {path} has shape {then}, the run's has {now}; use "
                 f"{_remedy(path, now, then, weights)}"
             )
-    now, then = fresh["head/kernel"].shape[0], given["head/kernel"].shape[0]
-    if now != then:
-        raise WeightsError(
-            f"{where}: head/kernel has {then} features, the run's has {now}; set "
-            f"model.width={model.width}"
-        )
 
 
 def _remedy(path: str, now: tuple[int, ...], then: tuple[int, ...], weights: Weights) -> str:
     if path == "stem/conv/kernel":
         if now[:2] != then[:2]:
-            return f"set model.stem={weights.model.stem}"
+            return f"model.stem={weights.model.stem}"
         if now[2] != then[2]:
-            return f"use data of {then[2]} channel(s)"
-    return f"set model.name={weights.model.name} and model.width={weights.model.width}"
+            return f"data of {then[2]} channel(s)"
+    return f"model.name={weights.model.name} and model.width={weights.model.width}"

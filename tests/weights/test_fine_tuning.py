@@ -1,4 +1,4 @@
-"""Weights in the place of fresh ones."""
+"""Weights in place of fresh ones."""
 
 import dataclasses
 
@@ -20,30 +20,30 @@ def fresh(model, seed=3):
 
 def test_all_is_taken():
     weights = sample()
-    params, stats, told = initial(weights, *fresh(SMALL), classes=weights.classes)
+    params, stats, text = initial(weights, *fresh(SMALL), classes=weights.classes)
     for ours, given in ((params, weights.params), (stats, weights.stats)):
         flat, wanted = flatten_paths(ours), flatten_paths(given)
         assert list(flat) == list(wanted)
         assert all(flat[path].tobytes() == wanted[path].tobytes() for path in flat)
-    assert told == "resnet10 of drawn"
+    assert text == "resnet10 of drawn"
 
 
 def test_another_number_of_classes_keeps_the_fresh_head():
     weights = sample()
     now = fresh(dataclasses.replace(SMALL, classes=9))
-    params, _, told = initial(weights, *now)
+    params, _, text = initial(weights, *now)
     assert params["head"]["kernel"] is now[0]["head"]["kernel"]
     assert params["head"]["bias"] is now[0]["head"]["bias"]
     np.testing.assert_array_equal(
         params["stem"]["conv"]["kernel"], weights.params["stem"]["conv"]["kernel"]
     )
-    assert told == "resnet10 of drawn, with a fresh head: 9 classes where the weights have 5"
+    assert text == "resnet10 of drawn, with a fresh head: 9 classes, the weights have 5"
 
 
-def test_other_names_are_told():
+def test_other_names_are_reported():
     weights = sample()
-    _, _, told = initial(weights, *fresh(SMALL), classes=tuple("abcde"))
-    assert "the head too, though the weights' classes are named otherwise: 5 and 5 classes" in told
+    _, _, text = initial(weights, *fresh(SMALL), classes=tuple("abcde"))
+    assert "other names: 5 and 5 classes" in text
 
 
 def test_the_types_are_those_of_the_run():
@@ -66,11 +66,11 @@ def test_the_computation_of_the_stem_may_differ():
         ),
         (
             {"stem": "conv7"},
-            r"stem/conv/kernel has shape \(3, 3, 1, 4\), the run's .*; set model.stem=small",
+            r"stem/conv/kernel has shape \(3, 3, 1, 4\), the run's .*; use model.stem=small",
         ),
         ({"channels": 3}, "use data of 1 channel"),
-        ({"name": "resnet18"}, "set model.name=resnet10"),
-        ({"name": "resnet50"}, "set model.name=resnet10"),
+        ({"name": "resnet18"}, "use model.name=resnet10"),
+        ({"name": "resnet50"}, "use model.name=resnet10"),
     ],
 )
 def test_other_networks(run, message):

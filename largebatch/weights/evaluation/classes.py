@@ -1,0 +1,150 @@
+"""Which output of a network is which class of a dataset, matched by name if both have names.
+
+Label i of one dataset is rarely label i of another: TFDS numbers the ten classes of Imagenette
+differently from ImageNet, and a folder numbers them by the names of its own folders.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from largebatch.data.prepare.names import classes as imagenet_classes
+from largebatch.errors import DataError
+from largebatch.weights.weights import few
+
+How = Literal["names", "numbers", "imagenet"]
+
+_WORDNET = re.compile(r"n[0-9]{8}")
+_ASSUMED = "the weights name no classes; taken for ImageNet's 1,000"
+_BY_NUMBER = "--match=numbers if label i is the same class in both"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matching:
+    """The classes of a dataset among the outputs of a network.
+
+    Attributes:
+        classes: Names of the outputs.
+        outputs: int32 (classes of the dataset,): the output of each label of the dataset.
+        note: How they were matched, for the user; '' for the same names in the same order.
+    """
+
+    classes: tuple[str, ...]
+    outputs: np.ndarray
+    note: str
+
+    @property
+    def among_more(self) -> bool:
+        """Whether the network has classes that the dataset lacks."""
+        return len(self.outputs) < len(self.classes)
+
+    def restricted(self) -> "Matching":
+        """Return the matching for a network of which only the dataset's outputs are used."""
+        count = len(self.outputs)
+        return Matching(
+            tuple(self.classes[output] for output in self.outputs),
+            np.arange(count, dtype=np.int32),
+            f"{self.note}; only their {count:,} outputs are used".removeprefix("; "),
+        )
+
+
+def class_names(names: Sequence[str], outputs: int) -> tuple[tuple[str, ...], str]:
+    """Return names for a network's outputs, and what was assumed ('' if nothing).
+
+    1,000 outputs without names are ImageNet's classes, named by WordNet id in their usual order.
+    Any other number of outputs without names are named by their numbers.
+    """
+    if names:
+        return tuple(names), ""
+    if outputs == len(imagenet_classes()):
+        return imagenet_classes(), _ASSUMED
+    return _numbers(outputs), "the weights name no classes; the names are label numbers"
+
+
+def match(
+    names: Sequence[str], outputs: int, classes: Sequence[str], source: str, how: How = "names"
+) -> Matching:
+    """Find the classes of a dataset among the outputs of a network.
+
+    Args:
+        names: Of the outputs; () if unknown.
+        outputs: Number of outputs.
+        classes: Of the dataset, in the order of its labels.
+        source: The dataset, for messages.
+        how: `names`; `numbers`, label i is output i; or `imagenet`, output i is the i-th of
+            ImageNet's 1,000 WordNet ids, whatever names the file has.
+
+    Raises:
+        DataError: A class of the dataset is no output, or several.
+    """
+    names, classes = tuple(names), tuple(classes)
+    thousand = outputs == len(imagenet_classes())
+    if how == "imagenet":
+        if not thousand:
+            raise DataError(
+                f"--match=imagenet: expected weights of 1,000 classes, got {outputs:,}; use "
+                "--match=names or numbers"
+            )
+        return _by_name(imagenet_classes(), classes, source)
+    may_be_imagenet = thousand and all(_WORDNET.fullmatch(name) for name in classes)
+    if how == "names" and not names and may_be_imagenet:
+        found = _by_name(imagenet_classes(), classes, source)
+        note = f"{_ASSUMED} in their usual order; {found.note}".removesuffix("; ")
+        return dataclasses.replace(found, note=note)
+    nameless = not names or (names != classes and classes == _numbers(len(classes)))
+    if how == "numbers" or nameless:
+        return _by_number(names, outputs, classes, source)
+    remedy = "--match=imagenet if these are ImageNet's classes in their usual order"
+    return _by_name(names, classes, source, remedy if may_be_imagenet else _BY_NUMBER)
+
+
+def _by_name(
+    names: tuple[str, ...], classes: tuple[str, ...], source: str, remedy: str = _BY_NUMBER
+) -> Matching:
+    if names == classes:
+        return Matching(names, np.arange(len(names), dtype=np.int32), "")
+    places = {name: output for output, name in enumerate(names)}
+    if unknown := [name for name in classes if name not in places]:
+        raise DataError(
+            f"{len(unknown):,} of the {len(classes):,} classes of {source} are not among the "
+            f"{len(names):,} of the weights: {_few(unknown)} (the weights have {_few(names)}); use "
+            f"data of the same classes, or {remedy}"
+        )
+    if twice := sorted({name for name in classes if names.count(name) > 1}):
+        raise DataError(
+            f"{len(twice):,} classes of {source} match several outputs of the weights: "
+            f"{_few(twice)}; use {_BY_NUMBER}"
+        )
+    note = f"{len(classes):,} classes of {source} found by name"
+    if len(classes) < len(names):
+        note += f" among the {len(names):,} of the weights"
+    else:
+        note += ", in another order than the weights'"
+    return Matching(names, np.array([places[name] for name in classes], np.int32), note)
+
+
+def _by_number(
+    names: tuple[str, ...], outputs: int, classes: tuple[str, ...], source: str
+) -> Matching:
+    if len(classes) != outputs:
+        raise DataError(
+            f"{source} has {len(classes):,} classes, the weights have {outputs:,}"
+            f"{'' if names else ' without names'}, so labels cannot be matched by number; use data "
+            "of as many classes, or weights with names"
+        )
+    return Matching(
+        names if names and classes == _numbers(outputs) else classes,
+        np.arange(outputs, dtype=np.int32),
+        "" if names == classes else "classes matched by number: label i is output i",
+    )
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
+
+
+def _few(names: Sequence[str]) -> str:
+    return few(list(map(repr, names)))

@@ -1,0 +1,237 @@
+"""The metrics of an evaluation: accuracy, loss, calibration, confusions and each class.
+
+Precision, recall, F1, the confusion matrix and the calibration curve are scikit-learn's. Images
+whose logits are not finite have no predicted class and count as wrong.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from largebatch.data import Unreadable
+from largebatch.weights.evaluation.classes import Matching
+from largebatch.weights.evaluation.inference import Outcomes
+from largebatch.weights.evaluation.settings import Settings
+
+BINS = 15
+"""Of a calibration curve, as in Guo et al. 2017."""
+
+
+class Calibration(NamedTuple):
+    """A calibration curve over the bins that have images; float64 (filled bins,) each."""
+
+    edges: np.ndarray
+    """(filled bins, 2): confidence from and to."""
+    counts: np.ndarray
+    """Images of each bin."""
+    confidence: np.ndarray
+    """Mean probability of the predicted class."""
+    accuracy: np.ndarray
+    """Fraction of correct predictions."""
+
+    @property
+    def expected_error(self) -> float:
+        """Σ counts / images · |accuracy − confidence|: ECE, Guo et al. 2017, equation 3."""
+        gaps = np.abs(self.accuracy - self.confidence)
+        return float(np.average(gaps, weights=self.counts)) if len(gaps) else math.nan
+
+    @property
+    def greatest_error(self) -> float:
+        """The largest |accuracy − confidence| of a bin: MCE of Guo et al. 2017."""
+        gaps = np.abs(self.accuracy - self.confidence)
+        return float(np.max(gaps)) if len(gaps) else math.nan
+
+
+def calibration(
+    confidence: np.ndarray, correct: np.ndarray, *, quantiles: bool = False, bins: int = BINS
+) -> Calibration:
+    """Bin predictions by confidence.
+
+    Args:
+        confidence: float (images,) in [0, 1]; images with NaN are left out.
+        correct: bool (images,).
+        quantiles: Whether bins hold about the same number of images (Nguyen and O'Connor 2015,
+            arXiv 1508.05154) instead of having the same width (Guo et al. 2017, arXiv 1706.04599).
+        bins: Number of bins.
+    """
+    from sklearn.calibration import calibration_curve
+
+    known = np.isfinite(confidence)
+    # A sum of float32 probabilities may round to above 1.
+    confidence, correct = np.minimum(confidence[known].astype(np.float64), 1), correct[known]
+    if not len(confidence):
+        return Calibration(np.empty((0, 2)), *np.empty((3, 0)))
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    if quantiles:
+        edges = np.percentile(confidence, 100 * edges)
+    counts = np.bincount(np.searchsorted(edges[1:-1], confidence), minlength=bins)
+    accuracy, mean = calibration_curve(
+        correct, confidence, n_bins=bins, strategy="quantile" if quantiles else "uniform"
+    )
+    filled = counts > 0
+    return Calibration(np.stack([edges[:-1], edges[1:]], 1)[filled], counts[filled], mean, accuracy)
+
+
+def interval(count: int, images: int) -> tuple[float, float]:
+    """Return the 95 % interval of a fraction (Wilson 1927)."""
+    from scipy.stats import binomtest  # half a second of import
+
+    found = binomtest(count, images).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PerClass:
+    """Metrics of each class; a fraction of no images is NaN.
+
+    Attributes:
+        support: int64 (classes,), images of the class.
+        predicted: int64 (classes,), images predicted as the class.
+        recall: float64 (classes,), fraction of its images predicted as it: top-1.
+        top5_recall: float64 (classes,), its top-5.
+        precision: float64 (classes,), fraction of the images predicted as it that are of it.
+        f1: float64 (classes,), 2·hits / (support + predicted).
+    """
+
+    support: np.ndarray
+    predicted: np.ndarray
+    recall: np.ndarray
+    top5_recall: np.ndarray
+    precision: np.ndarray
+    f1: np.ndarray
+
+    def worst(self, most: int) -> np.ndarray:
+        """Return the classes of least recall, int64 (≤ most,); those without errors are left out.
+
+        Of equal recall, the class with more images comes first.
+        """
+        candidates = np.flatnonzero((self.support > 0) & (self.recall < 1))
+        order = np.lexsort((-self.support[candidates], self.recall[candidates]))
+        return candidates[order][:most]
+
+
+class Pair(NamedTuple):
+    """Images of one class that were predicted as another."""
+
+    label: int
+    predicted: int
+    images: int
+    fraction: float
+    """Of the label's images."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """An evaluation of some weights on a split, and its metrics.
+
+    Attributes:
+        weights: Where the weights are from.
+        data: What was evaluated, in words.
+        split: Its name.
+        settings: How the images were prepared.
+        matching: Of the network's classes and the data's.
+        outcomes: Of each image.
+        unreadable: Images that were evaluated as grey.
+        seconds: From the first image to the last, compilation included.
+    """
+
+    weights: str
+    data: str
+    split: str
+    settings: Settings
+    matching: Matching
+    outcomes: Outcomes
+    unreadable: Unreadable
+    seconds: float
+
+    @functools.cached_property
+    def matrix(self) -> np.ndarray:
+        """The confusion matrix, int64 (label, predicted); 8 MB for 1,000 classes.
+
+        Images without finite probabilities are in no cell.
+        """
+        from sklearn.metrics import confusion_matrix
+
+        classes = np.arange(len(self.matching.classes))
+        return confusion_matrix(self.outcomes.labels, self.outcomes.predicted, labels=classes)
+
+    @functools.cached_property
+    def per_class(self) -> PerClass:
+        """The metrics of each class of the network."""
+        from sklearn.metrics import precision_recall_fscore_support
+
+        outcomes, classes = self.outcomes, len(self.matching.classes)
+        precision, recall, f1, support = precision_recall_fscore_support(
+            outcomes.labels, outcomes.predicted, labels=np.arange(classes), zero_division=np.nan
+        )
+        hits = np.bincount(outcomes.labels[outcomes.outputs.top5], minlength=classes)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            top5 = hits / support
+        return PerClass(support, self.matrix.sum(axis=0), recall, top5, precision, f1)
+
+    def most_confused(self, most: int) -> list[Pair]:
+        """Return the pairs of classes with most errors; equal ones in order of label."""
+        off = self.matrix * (1 - np.eye(len(self.matrix), dtype=np.int64))
+        order = np.argsort(-off.ravel(), kind="stable")[: min(most, np.count_nonzero(off))]
+        support = self.per_class.support
+        return [
+            Pair(label, predicted, int(off[label, predicted]), off[label, predicted] / of_label)
+            for label, predicted in (divmod(int(cell), len(off)) for cell in order)
+            for of_label in (support[label],)
+        ]
+
+    @functools.cached_property
+    def reliability(self) -> Calibration:
+        """The calibration curve in bins of equal width."""
+        return calibration(self.outcomes.confidence, self.outcomes.outputs.top1)
+
+    @functools.cached_property
+    def classes_text(self) -> str:
+        """The number of classes, and of those that could be predicted if they are more."""
+        own, every = len(self.matching.outputs), len(self.matching.classes)
+        among = f", predicted among {every:,}" if own < every else ""
+        return f"{own:,} classes{among}"
+
+    @functools.cached_property
+    def summary(self) -> dict[str, Any]:
+        """The metrics by name, as in ``summary.json``; fractions, and nats an image."""
+        outputs, confidence = self.outcomes.outputs, self.outcomes.confidence
+        quantiles = calibration(confidence, outputs.top1, quantiles=True)
+        known = confidence[np.isfinite(confidence)]
+        result: dict[str, Any] = {
+            "weights": self.weights,
+            "data": self.data,
+            "split": self.split,
+            "images": len(self.outcomes),
+            "classes": len(self.matching.outputs),
+            "predicted_among": len(self.matching.classes),
+            "matching": self.matching.note or "the same classes in the same order",
+        }
+        for name in ("top1", "top5"):
+            count = int(np.count_nonzero(getattr(outputs, name)))
+            result[name] = count / len(self.outcomes)
+            result[f"{name}_count"] = count
+            result[f"{name}_interval"] = list(interval(count, len(self.outcomes)))
+        return result | {
+            "loss": _mean(outputs.loss),
+            "label_smoothing": self.settings.label_smoothing,
+            "smoothed_loss": _mean(outputs.smoothed_loss),
+            "brier": _mean(outputs.brier),
+            "expected_calibration_error": self.reliability.expected_error,
+            "expected_calibration_error_equal_mass": quantiles.expected_error,
+            "greatest_calibration_error": self.reliability.greatest_error,
+            "mean_confidence": _mean(known) if len(known) else math.nan,
+            "not_finite": int(np.count_nonzero(~np.isfinite(outputs.brier))),
+            "unreadable": [
+                {"name": each.name, "reason": each.reason} for each in self.unreadable.found
+            ],
+            "preprocessing": self.settings.preprocessing(),
+            "seconds": self.seconds,
+        }
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values, dtype=np.float64))

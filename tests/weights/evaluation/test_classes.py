@@ -1,0 +1,62 @@
+"""Matching the classes of weights and data: same, reordered, subsets, without names, and wrong."""
+
+import pytest
+
+from largebatch.data.prepare.names import classes as imagenet_classes
+from largebatch.errors import DataError
+from largebatch.weights.evaluation.classes import class_names, match
+
+ANIMALS = ("cat", "dog", "eel")
+SOME = (imagenet_classes()[7], imagenet_classes()[0])
+WORDS = tuple(f"thing {i}" for i in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs", "data", "how", "found", "classes"),
+    [
+        (ANIMALS, 3, ANIMALS, "names", [0, 1, 2], ANIMALS),
+        (ANIMALS, 3, ("eel", "cat", "dog"), "names", [2, 0, 1], ANIMALS),
+        (ANIMALS, 3, ("eel", "dog"), "names", [2, 1], ANIMALS),
+        ((), 1000, SOME, "names", [7, 0], imagenet_classes()),
+        (WORDS, 1000, SOME, "imagenet", [7, 0], imagenet_classes()),
+        (ANIMALS, 3, ("0", "1", "2"), "names", [0, 1, 2], ANIMALS),
+        ((), 3, ANIMALS, "names", [0, 1, 2], ANIMALS),
+        (ANIMALS, 3, ("cat", "dog", "fox"), "numbers", [0, 1, 2], ("cat", "dog", "fox")),
+    ],
+)
+def test_matches(names, outputs, data, how, found, classes):
+    matching = match(names, outputs, data, "folder:x", how)
+    assert matching.outputs.tolist() == found
+    assert matching.classes == classes
+    assert matching.among_more == (len(data) < outputs)
+    assert (matching.note == "") == (names == data)
+
+
+def test_a_subset_among_its_own_classes():
+    own = match(ANIMALS, 3, ("eel", "dog"), "folder:x").restricted()
+    assert (own.classes, own.outputs.tolist()) == (("eel", "dog"), [0, 1])
+    assert not own.among_more
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs", "data", "how", "words"),
+    [
+        (WORDS, 1000, SOME, "names", r"^2 of the 2 classes .*997 more\); .*--match=imagenet"),
+        (ANIMALS, 3, SOME, "imagenet", "--match=imagenet: .*1,000 classes, got 3"),
+        ((), 3, ("cat", "dog"), "names", "^folder:x has 2 classes, the weights have 3 without"),
+        (ANIMALS, 3, ("cat", "dog"), "numbers", "^folder:x has 2 classes, the weights have 3, so"),
+        (ANIMALS, 3, ("cat", "dog", "fox"), "names", "^1 of the 3 .*'fox' .*--match=numbers"),
+        (("crane", "dog", "crane"), 3, ("crane", "dog"), "names", "^1 classes .*several .*'crane'"),
+    ],
+)
+def test_mismatches(names, outputs, data, how, words):
+    with pytest.raises(DataError, match=words):
+        match(names, outputs, data, "folder:x", how)
+
+
+def test_names_of_outputs():
+    assert class_names(ANIMALS, 3) == (ANIMALS, "")
+    names, note = class_names((), 1000)
+    assert names == imagenet_classes()
+    assert note
+    assert class_names((), 2)[0] == ("0", "1")

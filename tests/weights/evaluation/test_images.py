@@ -1,0 +1,76 @@
+"""Conversion of channels, and image files without labels."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch import data
+from largebatch.data.photos import Photos
+from largebatch.data.sources import RectangularSource
+from largebatch.data.unreadable import FallibleSource, as_far_as_possible
+from largebatch.errors import DataError
+from largebatch.weights.evaluation.images import FileRecords, find_images, to_grey, with_channels
+from tests.data.test_photos import Pictures
+
+
+def test_luma_is_pillows():
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    expected = np.asarray(Image.fromarray(pixels).convert("L"))
+    np.testing.assert_array_equal(to_grey(pixels)[..., 0], expected)
+    levels = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(to_grey(np.stack([levels] * 3, axis=-1))[..., 0], levels)
+
+
+def test_photographs_for_a_network_of_one_channel():
+    photos = Photos(Pictures(6, broken=1), data.SourceOptions(image_size=24))
+    grey = with_channels(photos, 1, (100.0,), (50.0,))
+    assert isinstance(grey, FallibleSource)
+    assert isinstance(grey, RectangularSource)
+    assert (grey.image_shape, grey.mean, len(grey)) == ((24, 24, 1), (100.0,), 6)
+    ids = np.arange(6)
+    (images, labels), rows = as_far_as_possible(grey.read, ids)
+    (colour, same), _ = as_far_as_possible(photos.read, ids)
+    assert rows.tolist() == [1]
+    good = ids != 1
+    np.testing.assert_array_equal(images[good], to_grey(colour[good]))
+    np.testing.assert_array_equal(labels, same)
+    assert grey.explain(1) == photos.explain(1)
+    np.testing.assert_array_equal(grey.sizes(ids[good]), photos.sizes(ids[good]))
+
+
+def test_digits_for_a_network_of_three_channels():
+    digits = data.open_source("digits", "validation")
+    assert with_channels(digits, 1, digits.mean, digits.std) is digits
+    three = with_channels(digits, 3, (1.0, 2.0, 3.0), (1.0, 1.0, 1.0))
+    images, _ = three.read_centres(np.arange(3), (8, 8))
+    grey, _ = digits.read(np.arange(3))
+    np.testing.assert_array_equal(images, np.repeat(grey, 3, axis=-1))
+    with pytest.raises(DataError, match="1 channels, the weights take 4"):
+        with_channels(digits, 4, (0.0,) * 4, (1.0,) * 4)
+
+
+def test_files_and_folders(tmp_path):
+    for name in ("b.PNG", "a/2.jpeg", "a/10.jpg", "c.webp", ".hidden.png", ".x/in.png", "note.txt"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (tmp_path / "in" / "a" / "link").symlink_to(tmp_path / "in")
+    named = [tmp_path / "in" / "note.txt", Path("absent.jpg")]
+    inside = [tmp_path / "in" / name for name in ("a/10.jpg", "a/2.jpeg", "b.PNG", "c.webp")]
+    assert find_images([named[0], tmp_path / "in", named[1]]) == [named[0], *inside, named[1]]
+    (tmp_path / "in" / "none").mkdir()
+    with pytest.raises(DataError, match="none has no images"):
+        find_images([tmp_path / "in" / "none"])
+
+
+def test_a_file_that_cannot_be_read_is_empty_and_explained(tmp_path):
+    (tmp_path / "good").write_bytes(b"bytes")
+    records = FileRecords([tmp_path / "absent", tmp_path / "good", tmp_path], ("a",))
+    contents, labels = records.read(np.array([1, 0, 2]))
+    assert contents == [b"bytes", b"", b""]
+    assert labels.tolist() == [0, 0, 0]
+    assert records.failed[0] == "cannot be read: No such file or directory"
+    assert set(records.failed) == {0, 2}
+    assert records.where(1) == str(tmp_path / "good")

@@ -1,0 +1,111 @@
+"""The program of an evaluation against the plain network, on one and on eight devices."""
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch import parallel
+from largebatch.errors import ConfigError, DataError
+from largebatch.parallel import from_local
+from largebatch.parallel.transfer import OnDevices
+from largebatch.weights.evaluation import inference
+from largebatch.weights.evaluation.classifier import Classifier, Outputs
+from largebatch.weights.evaluation.inference import batch_size
+from tests.weights.evaluation import cases
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+OF = cases.weights(("a", "b", "c", "d", "e", "f"))
+IMAGES = np.random.default_rng(0).integers(0, 256, (8, 24, 24, 3), np.uint8)
+LABELS = np.array([0, 1, 0, 1, 1, 0, 0, 1], np.int32)
+
+
+def found_by(devices, outputs=range(6), *, only=False, **changes):
+    """Outputs for all rows, with all classes."""
+    mesh = parallel.make_mesh(jax.devices()[:devices], 1)
+    settings = cases.settings(OF, **changes)
+    classifier = Classifier(OF, settings, mesh, np.array(outputs, np.int32), only=only, top=6)
+    images, labels = (from_local(mesh, a) for a in (IMAGES, LABELS))
+    return jax.device_get(classifier(OnDevices(images, labels, shape=(24, 24))))
+
+
+def plain(images=IMAGES):
+    pixels = (images.astype(np.float32) - np.float32(OF.mean)) / np.float32(OF.std)
+    return np.asarray(jax.jit(OF.model.apply)(OF.params, OF.stats, pixels))
+
+
+@pytest.fixture(scope="module")
+def logits():
+    return plain()
+
+
+def check(found, logits, labels, rtol=1e-4):
+    expected = cases.outputs_of(logits, labels, 0.0, 6)
+    np.testing.assert_array_equal(found.top[:, 0], expected.top[:, 0])
+    np.testing.assert_array_equal(found.top1, expected.top1)
+    # float32 sums in another order.
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=rtol, atol=1e-5)
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=rtol, atol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_outputs_are_the_networks(devices, logits):
+    assert np.ptp(logits, axis=1).min() > 0.1
+    check(found_by(devices), logits, LABELS)
+
+
+def test_labels_are_looked_up_and_classes_left_out(logits):
+    outputs = np.array([4, 2], np.int32)
+    check(found_by(1, outputs), logits, outputs[LABELS])
+    check(found_by(1, outputs, only=True), logits[:, outputs], LABELS)
+
+
+def test_the_mirror_image_is_half_of_the_mean(logits):
+    check(found_by(1, flip=True), (logits + plain(IMAGES[:, :, ::-1])) / 2, LABELS)
+
+
+def test_the_arithmetic_is_the_requested_one(logits):
+    found, expected = found_by(1, dtype="bfloat16"), cases.outputs_of(logits, LABELS)
+    assert found.loss.dtype == np.float32
+    apart = np.abs(found.loss - expected.loss).max()
+    assert 1e-5 < apart < 0.1  # bfloat16 has 8 bits
+
+
+def test_rows_of_a_batch():
+    assert batch_size(1000, 8) == 512
+    assert batch_size(1000, 8, 100) == 104
+    assert batch_size(3, 8, 100) == 8
+    assert batch_size(3, 1) == 3
+    with pytest.raises(ConfigError, match="--batch=-1"):
+        batch_size(3, 1, -1)
+
+
+class Four:
+    name = "four"
+
+    def __len__(self):
+        return 4
+
+
+@pytest.mark.parametrize("ids", [([2, 3], [1, 0]), ([0, 1], [3])])
+def test_a_split_is_put_in_order_and_counted(ids, monkeypatch):
+    parts = [
+        (np.array(part), np.array(part) % 2, Outputs(*[np.array(part)] * len(Outputs._fields)))
+        for part in ids
+    ]
+    monkeypatch.setattr(inference, "batch_outputs", lambda *_, **__: iter(parts))
+    if sum(map(len, ids)) < 4:
+        with pytest.raises(DataError, match="3 images of 4"):
+            inference.evaluate(None, Four(), None, None, np.array([5, 6]))
+        return
+    done = []
+    found = inference.evaluate(None, Four(), None, None, np.array([5, 6]), advance=done.append)
+    assert found.labels.tolist() == [5, 6, 5, 6]
+    assert found.outputs.loss.tolist() == [0, 1, 2, 3]
+    assert done == [2, 2]

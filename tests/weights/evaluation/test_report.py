@@ -1,0 +1,108 @@
+"""The files and tables of an evaluation, read again."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.weights.evaluation import report
+from tests.weights.evaluation.cases import evaluation, logits_and_labels
+
+
+def read(path):
+    with path.open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    return header, rows, dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def test_the_files(tmp_path):
+    logits, labels = logits_and_labels()
+    logits[4] = np.nan
+    found = evaluation(logits, labels, smoothing=0.1)
+    out = tmp_path / "found"
+    paths = report.write(found, out, lambda example: f"p/{example},jpg", {"device": "cpu"})
+    assert sorted(paths) == sorted(out.iterdir())
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["top1_interval"][0] < summary["top1"] < summary["top1_interval"][1]
+    assert (summary["environment"], summary["loss"]) == ({"device": "cpu"}, None)
+    assert summary["preprocessing"]["side"] == 24
+
+    _, rows, columns = read(out / "predictions.csv")
+    names, outputs = found.matching.classes, found.outcomes.outputs
+    assert columns["name"][7] == "p/7,jpg"
+    assert [int(n) for n in columns["id"]] == list(range(400))
+    predicted = found.outcomes.predicted
+    assert list(columns["top1"]) == [names[k] if k >= 0 else "" for k in predicted]
+    assert list(columns["class"]) == [names[label] for label in labels]
+    assert [cell == "1" for cell in columns["right"]] == outputs.top1.tolist()
+    assert [i for i, cell in enumerate(columns["unreadable"]) if cell == "1"] == [3]
+    assert {rows[4][i] for i in range(6, len(rows[4]))} == {""}
+    good = np.arange(400) != 4
+    for name, expected in (
+        ("top2_probability", outputs.probabilities[:, 1]),
+        ("loss", outputs.loss),
+    ):  # seven digits of a float32
+        got = np.array(columns[name])[good].astype(float)
+        np.testing.assert_allclose(got, expected[good], 1e-6)
+
+    header, rows, _ = read(out / "confusion.csv")
+    assert header[1:] == list(names)
+    np.testing.assert_array_equal([list(map(int, row[1:])) for row in rows], found.matrix)
+
+    _, _, columns = read(out / "classes.csv")
+    assert sum(map(int, columns["support"])) == 400
+    assert sum(map(int, columns["predicted"])) == 399
+    assert columns["precision"][0] == columns["recall"][6] == ""  # never predicted, no images
+    assert float(columns["f1"][3]) == pytest.approx(found.per_class.f1[3], rel=1e-6)
+
+
+def test_data_of_a_few_of_the_classes(tmp_path):
+    logits, labels = logits_and_labels()
+    found = evaluation(logits, (5 - labels % 2).astype(np.int32), own=[5, 4])
+    report.write(found, tmp_path, str, {})
+    header, rows, _ = read(tmp_path / "confusion.csv")
+    assert [row[0] for row in rows] == header[1:3] == ["kind 5, [x]", "kind 4, [x]"]
+    assert sum(int(cell) for row in rows for cell in row[1:]) == 400
+    assert len(read(tmp_path / "classes.csv")[1]) == 2
+    assert dict(report.headline(found))["classes"] == "2 classes, predicted among 7"
+
+
+@pytest.mark.parametrize(("classes", "own"), [(7, [5, 4]), (120, None)])
+def test_the_figures_are_drawn(tmp_path, classes, own):
+    logits, labels = logits_and_labels(classes=classes)
+    if own:
+        labels = (5 - labels % 2).astype(np.int32)
+    report.write(evaluation(logits, labels, own=own), tmp_path, str, {})
+    for name in ("confusion.png", "reliability.png"):
+        with Image.open(tmp_path / name) as image:
+            assert min(image.size) > 300
+            pixels = np.asarray(image.convert("RGB"))
+        blue = (pixels[..., 2].astype(int) - pixels[..., 0]) > 60
+        assert blue.mean() > 0.003  # bars or cells, not an empty frame
+
+
+def test_a_diverged_network(tmp_path):
+    logits, labels = logits_and_labels()
+    found = evaluation(logits * np.nan, labels, smoothing=0.1)
+    report.write(found, tmp_path, str, {})
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["top1"], summary["top5"], summary["not_finite"]) == (0, 0, 400)
+    for name in ("loss", "brier", "expected_calibration_error", "mean_confidence"):
+        assert summary[name] is None
+    assert "not finite" in dict(report.headline(found))
+
+
+def test_the_screen(capsys):
+    found = evaluation(*logits_and_labels(), smoothing=0.1)
+    for each in report.tables(found):
+        report.screen().print(each)
+    lines = capsys.readouterr().out.splitlines()
+    label = found.per_class.worst(1)[0]
+    # Brackets are not markup.
+    line = next(line for line in lines if line.startswith(f"kind {label}, [x]"))
+    assert f"{found.per_class.recall[label]:.1%}" in line
+    rows = dict(report.headline(found))
+    assert f"({found.summary['top1_count']} of 400; " in rows["top-1"]
+    assert "matching" not in rows
