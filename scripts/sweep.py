@@ -9,6 +9,7 @@ resumes after any end. docs/sweeps.md explains searches, SLURM and what WORKDIR 
 """
 
 import argparse
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -70,20 +71,10 @@ def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
     resources = {"timeout_min": flags.time, "gpus_per_node": flags.gpus}
     resources |= {"slurm_partition": flags.partition} if flags.partition else {}
     resources |= {"cpus_per_task": flags.cpus} if flags.cpus else {}
-    return Request(
-        recipe=flags.config,
-        sweeps=tuple(flags.sweep),
-        overrides=tuple(overrides),
-        workdir=flags.workdir,
-        search=flags.search,
-        trials=flags.trials,
-        objective=flags.objective,
-        seed=flags.seed,
-        jobs=flags.jobs,
-        cluster=flags.slurm,
-        resources=resources | {"slurm_additional_parameters": others},
-        dry_run=flags.dry_run,
-    )
+    resources |= {"slurm_additional_parameters": others}
+    names = {field.name for field in dataclasses.fields(Request)}
+    given = {name: value for name, value in vars(flags).items() if name in names}
+    return Request(overrides=overrides, resources=resources, **given)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,7 +92,7 @@ def run(arguments: Sequence[str]) -> None:
     asked = request(flags, overrides)
     if not flags.best:
         sweep(asked)
-    elif not (asked.workdir or asked.sweeps):
+    elif not (asked.workdir or asked.sweep):
         raise UserError("--best needs the --workdir of a sweep")
     else:
         command, ended, total = best_command(asked.place)

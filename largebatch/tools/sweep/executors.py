@@ -146,11 +146,11 @@ class Call:
         """Run the command; return its exit code."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with self.output.open("ab") as stream:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
             )
-        signal.signal(signal.SIGTERM, lambda *_: self._process.send_signal(signal.SIGTERM))
-        return self._process.wait()
+        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+        return process.wait()
 
     def checkpoint(self) -> Any:
         """Save and queue the job again when the cluster takes the node away (submitit's hook)."""
@@ -230,7 +230,7 @@ class SubmititExecutor:
         if not token:
             return None
         kind = self._submitit.SlurmJob if self._cluster == "slurm" else self._submitit.LocalJob
-        job = kind(folder=self._folder, job_id=token)
+        job: Any = kind(folder=self._folder, job_id=token)
         # A local process cannot be asked, but holds the lock of its trial.
         asked = self._cluster == "slurm" and (job.get_info("cache") or job.get_info("force"))
         known = asked or job.paths.result_pickle.exists()

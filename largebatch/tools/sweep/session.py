@@ -27,54 +27,50 @@ _TO_END_S = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The command line of a sweep.
+    """The command line of a sweep; ``scripts/sweep.py --help`` describes each flag.
 
     Attributes:
-        recipe: the recipe to sweep; None: the first of ``sweeps`` that is a file, or the digits.
-        sweeps: axes as texts, or recipe files with a ``sweep()``.
+        config: the recipe to sweep; None: the first recipe in ``sweep``, or the digits.
+        sweep: axes as texts, or recipe files with a ``sweep()``.
+        workdir: None: ``sweeps/NAME``.
+        trials: None for a grid.
+        jobs: None: one, or one for each GPU.
+        slurm: None: processes of this machine.
         overrides: options of all trials.
-        workdir: where the sweep is kept; None: ``sweeps/NAME``.
-        search: how trials are chosen.
-        trials: number of trials; None for a grid.
-        objective: what is optimised.
-        seed: of the search.
-        jobs: trials at a time; None: one, or one for each GPU.
-        cluster: None: processes of this machine.
-        resources: of a job on a cluster, as parameters of submitit.
-        dry_run: only check and list.
+        resources: of a job of SLURM, as parameters of submitit.
     """
 
-    recipe: Path | None
-    sweeps: tuple[str, ...]
-    overrides: tuple[tuple[str, str], ...] = ()
+    config: Path | None
+    sweep: Sequence[str]
     workdir: Path | None = None
     search: Search = "grid"
     trials: int | None = None
     objective: Objective = "top1"
     seed: int = 0
     jobs: int | None = None
-    cluster: Cluster | None = None
-    resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    slurm: Cluster | None = None
     dry_run: bool = False
+    overrides: Sequence[tuple[str, str]] = ()
+    resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> list[Path]:
         """The recipes among the arguments of ``--sweep``."""
-        return [path for path in map(_file, self.sweeps) if path]
+        return [path for path in map(_file, self.sweep) if path]
 
     @property
-    def swept(self) -> Path:
+    def recipe(self) -> Path:
         """The recipe to sweep."""
-        return self.recipe or (*self.files, find("digits"))[0]
+        return self.config or (*self.files, find("digits"))[0]
 
     @property
     def place(self) -> Path:
         """The directory of the sweep."""
-        return self.workdir or Path("sweeps") / (*self.files, self.swept)[0].stem
+        return self.workdir or Path("sweeps") / (*self.files, self.recipe)[0].stem
 
     def command(self, choice: Choice, workdir: Path) -> tuple[str, ...]:
         """Return the command of a trial."""
-        options = directory.train_options(self.swept, self.overrides, choice, workdir)
+        options = directory.train_options(self.recipe, self.overrides, choice, workdir)
         return (sys.executable, str(ROOT / "train.py"), *options)
 
 
@@ -98,21 +94,27 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
     if request.jobs is not None and request.jobs < 1:
         raise ConfigError(f"--jobs={request.jobs}: expected at least 1")
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
-    recipe = frozen(execute(request.swept)[0], request.overrides)
-    config = adjusted(recipe, request.overrides)
+    base = frozen(execute(request.recipe)[0], request.overrides)
+    config = adjusted(base, request.overrides)
     if objective == "target_s" and not config.run.target:
         raise ConfigError("--objective=target_s needs a target; use --config.run.target=0.9")
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
-    space.check(recipe, request.overrides, axes, planned)
+    space.check(base, request.overrides, axes, planned)
     names = ", ".join(axis.name for axis in axes)
-    say(f"{total} trials of {request.swept}: {request.search} over {names}, in {workdir}")
+    say(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
     if request.dry_run:
         _list(request, planned, total, say)
         return
     study.optuna()
     executor = _executor(request)
-    with lock.hold(workdir, note=say, lost=_end):
+    running: list[Driver] = []
+
+    def kill() -> None:
+        for driver in running:
+            driver.kill()
+
+    with lock.hold(workdir, note=say, lost=_end), signals(kill) as stopped_by:
         resumed = directory.keep(workdir, _description(request, config, axes))
         driver = Driver(
             study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune),
@@ -125,6 +127,7 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
             prune=prune,
             grace_s=config.health.grace_s + _TO_END_S,
         )
+        running.append(driver)
         if resumed:
             say(f"resuming: {view.summary_line(driver.trials, total)}")
         show = view.Progress(driver.trials, objective, total)
@@ -133,8 +136,7 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
             if show(trials):  # the file is current after a kill at any time
                 directory.keep_results(workdir, trials, total)
 
-        with signals(driver.kill) as stopped_by:
-            complete = driver.run(watch, lambda: bool(stopped_by))
+        complete = driver.run(watch, lambda: bool(stopped_by))
         directory.keep_results(workdir, driver.trials, total)
     if not complete:
         raise Interrupted(f"{stopped_by[-1]}: {view.summary_line(driver.trials, total)}")
@@ -142,10 +144,10 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
 
 
 def _axes(request: Request, config: Config) -> list[Axis]:
-    if not request.sweeps:
+    if not request.sweep:
         raise ConfigError(f"--sweep is missing: expected {space.FORM}, or a recipe")
     found: list[Axis] = []
-    for argument in request.sweeps:
+    for argument in request.sweep:
         path = _file(argument)
         found += space.from_recipe(path, config) if path else [space.from_text(argument)]
     return found
@@ -177,17 +179,17 @@ def _list(
 
 
 def _executor(request: Request) -> Executor:
-    if request.cluster is None:
+    if request.slurm is None:
         return local_executor(request.jobs)
     jobs, folder = request.jobs or 1, request.place / "slurm"
     array = request.search != "tpe"
-    return SubmititExecutor(folder, request.cluster, jobs, request.resources, all_at_once=array)
+    return SubmititExecutor(folder, request.slurm, jobs, request.resources, all_at_once=array)
 
 
 def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict[str, Any]:
     """Return what must stay the same when a sweep is resumed."""
     return {
-        "recipe": str(request.swept),
+        "recipe": str(request.recipe),
         "overrides": request.overrides,
         "axes": [dataclasses.asdict(axis) for axis in axes],
         "search": request.search,

@@ -156,14 +156,9 @@ def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
     order = ("complete", "diverged", "pruned", "failed", "running", "waiting")
     sign = -1 if objective == "top1" else 1
 
-    def key(trial: Trial) -> tuple[Any, ...]:
-        if trial.value is not None:
-            figure = sign * trial.value
-        elif objective == "loss":  # the newest figures of those without a value
-            figure = math.inf if trial.loss is None else trial.loss
-        else:
-            figure = -(trial.top1 or 0.0)
-        return order.index(trial.state), figure, trial.number
+    def key(trial: Trial) -> tuple[int, float, int]:
+        value = -(trial.top1 or 0.0) if trial.value is None else sign * trial.value
+        return order.index(trial.state), value, trial.number
 
     return sorted(trials, key=key)
 

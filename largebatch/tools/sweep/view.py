@@ -54,8 +54,8 @@ def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Object
     keys = [key for axis in axes for key in axis.keys]
     table = Table(header_style="bold", box=None)
     for name in ["trial", *short_names(keys), "state", *figures]:
-        justify = "right" if name in ("trial", *figures) else "left"
-        table.add_column(name, justify=justify, no_wrap=True)
+        number = name in ("trial", *figures)
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for trial in trials:
         row = [str(trial.number), *(trial.values.get(key, "") for key in keys), trial.state]
         row += ["" if trial.step is None else f"{trial.step:,}", objective_text(trial.top1, "top1")]
