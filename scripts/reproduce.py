@@ -4,30 +4,29 @@
     python scripts/reproduce.py fujitsu2019_81920 --scale=laptop
     python scripts/reproduce.py fujitsu2019_81920 --config.data.data_dir=DATA
 
---scale=laptop shrinks the recipe to digits, node to a set of some 10,000 photographs on one node
-(folder:imagenette2-320 unless --config.data.source names another), full takes it as it is.
-docs/reproduce.md says what is clocked and what the record holds. Options are overridden as in
-train.py; several processes find each other as there, by their launcher or the environment.
+--scale=laptop shrinks the recipe to the digits, node to some 10,000 photographs on one node
+(folder:imagenette2-320 unless --config.data.source names another); full leaves it unchanged.
+docs/reproduce.md explains the clock and the record. Options are overridden as in train.py; several
+processes find each other as there, by their launcher or the environment.
 """
 
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from benchmarks import measure
 
 from largebatch.cli import Parser
+from largebatch.config.checks import check_ranges
 from largebatch.config.recipes import load_recipe
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import Watchdog, exit_code, leave
 from largebatch.fault_tolerance.peers import peers_of
-from largebatch.parallel import processes
-from largebatch.tools.reproduce.reproduction import Request, Scale, reproduce
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all seeds; the result is the process's exit code."""
+    """Run all seeds; return the exit code of the process."""
     return exit_code(lambda: run(arguments))
 
 
@@ -39,8 +38,10 @@ def run(arguments: Sequence[str]) -> None:
     """
     parser = Parser(__doc__)
     parser.add_recipe("recipe: a name in configs/ or a file, also as in the example")
-    parser.add_argument("--runs", type=int, default=5, help="seeds (5)")
-    parser.add_argument("--scale", choices=get_args(Scale), default="full", help="size (full)")
+    parser.add_argument("--runs", type=int, default=5, help="number of seeds (5)")
+    parser.add_argument(
+        "--scale", choices=("laptop", "node", "full"), default="full", help="size (full)"
+    )
     parser.add_argument("--out", type=Path, default=Path("records"), help="directory (records)")
     parser.add_argument(
         "--cluster",
@@ -51,7 +52,15 @@ def run(arguments: Sequence[str]) -> None:
         "--workdir", type=Path, default=Path("runs"), help="where the runs themselves go (runs)"
     )
     flags, overrides = parser.parse_run(arguments)
+    if flags.runs < 1:
+        raise ConfigError(f"--runs={flags.runs}: expected at least 1")
     loaded = load_recipe(flags.config, overrides)
+    check_ranges(loaded.config)
+
+    # These import JAX, which takes seconds: only now, so that mistakes are reported at once.
+    from largebatch.parallel import processes
+    from largebatch.tools.reproduce.reproduction import Request, reproduce
+
     request = Request(
         recipe=flags.config,
         out=flags.out,

@@ -1,19 +1,17 @@
-"""Kill a training at random moments, again and again, and prove that nothing was lost.
+"""Kill a training at random moments, resume it, and compare the result with an undisturbed run.
 
     python scripts/soak.py --kills=50 --json=records/soak.json
-    python scripts/soak.py --kills=10 --config=configs/mine.py --config.batch.microbatch=2
+    python scripts/soak.py slow_host --json=records/slow_host.json
 
-One run goes through undisturbed, and a second one to see that the recipe repeats itself bit by bit
-here. Then the same command runs in other directories and gets SIGKILL: at any time, as a checkpoint
-is being written, and while it starts; it is started again as often, without anything being mended.
-Parameters, statistics and velocities must come out bitwise equal, and so must every row of the
-history. With --processes one process of several is killed. Give batch.microbatch if the recipe
-leaves it to the memory that is free. Exit code 1 where something was lost; its directory is kept.
+Two undisturbed runs must be equal, though the second takes its programs from the cache. Then the
+same command gets SIGKILL at any time, as it writes a checkpoint, and while it starts, and is
+started again. Parameters, statistics, velocities and every row of the history must come out bitwise
+identical. Exit code 1: something was lost, and its directory is kept. slow_host measures a deadline
+while one of several processes is slow (python scripts/soak.py slow_host --help).
 """
 
 import dataclasses
 import datetime
-import json
 import os
 import random
 import shlex
@@ -21,23 +19,33 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from soaking.evidence import Evidence, checkpoints, differences, gather, last_row, plan_of
-from soaking.kills import Kill, hit, resume, table
-from soaking.moments import Moment, draw
-from soaking.turns import ROOT, Turn, take_turn
+from soaking.runs import (
+    Attempt,
+    Moment,
+    attempt,
+    checkpoints,
+    differences,
+    evidence,
+    last_row,
+    plan_of,
+)
+from soaking.slow_host import slow_host
 
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
+from largebatch.environment import ROOT
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent, write_json
+from largebatch.files import check_parent, read_json, write_json
 
 TRAIN = ROOT / "train.py"
-RECIPE = Path("configs/digits.py")
-OPTIONS = (
+RECIPE = (
+    f"--config={ROOT / 'configs' / 'digits.py'}",
     "--config.model.name=resnet10",
     "--config.model.width=4",
     "--config.batch.microbatch=4",
@@ -48,223 +56,219 @@ OPTIONS = (
     "--config.run.layers_every=30 steps",
     "--config.run.checkpoint_every=40 steps",
 )
-"""Of the recipe, unless another is given: some 20 seconds on a laptop, with two microbatches."""
+"""Without --config: 20 seconds on a laptop, with two microbatches."""
 KILLS_A_RUN = 5
+SHARES = {"any time": 0.55, "save": 0.3, "start-up": 0.15}
+"""The share of kills with each aim."""
+_SAVE_S = 0.1  # longer than the save of a tiny network: some kills come just after it
+_SAVES = 4
 
 
 class Lost(Exception):
-    """A run did not come out as it should; the message has a line for each reason."""
+    """A run did not come out as it should; the message has the reasons."""
+
+
+@dataclasses.dataclass
+class Kill:
+    """One kill.
+
+    Attributes:
+        run: number of the run, from 1.
+        attempt: number of the process in that run, from 1.
+        aim: what the kill was aimed at.
+        after_s: seconds after the start of the process.
+        hit: what it hit: start-up, with compilation; save; or training.
+        row: step of the last row of metrics.jsonl.
+        checkpoint: step of the newest complete checkpoint; 0: there was none.
+        resumed: step that the run resumed from; None if it never did.
+        repeated: steps that were computed again.
+    """
+
+    run: int
+    attempt: int
+    aim: str
+    after_s: float
+    hit: str
+    row: int
+    checkpoint: int
+    resumed: int | None = None
+    repeated: int = 0
 
 
 @dataclasses.dataclass
 class Soak:
-    """A soak under way.
-
-    Attributes:
-        train: the command, from train.py on.
-        processes: of each run.
-        root: where the runs are.
-        limit_s: seconds after which a turn is taken to hang.
-        rng: where chance comes from.
-    """
+    """A soak under way: the command, the directory of the runs, seconds of a hang, chance."""
 
     train: tuple[str, ...]
-    processes: int
     root: Path
     limit_s: float
     rng: random.Random
     plan: Plan | None = None
-    whole: Evidence | None = None
+    whole: dict[str, Any] | None = None
     start_s: float = 0.0
     steady_s: float = 0.0
+    compile_s: list[float] = dataclasses.field(default_factory=list)
     kills: list[Kill] = dataclasses.field(default_factory=list)
 
     def undisturbed(self) -> None:
-        """Run twice without a kill, for what the others are compared to and for the times.
+        """Run twice without a kill, for the evidence and the times.
 
         Raises:
             Lost: a run fails, or the second differs from the first.
         """
         for name in ("whole", "again"):
-            turn = self._turn(self.root / name, 1, None)
-            if turn.code != 0:
-                raise Lost(f"it ends with code {turn.code} undisturbed:\n{turn.log[-2000:]}")
-            found = gather(self.root / name)
+            ended = self._attempt(name, 1, None)
+            if ended.code != 0:
+                raise Lost(f"exit code {ended.code} without a kill:\n{ended.log[-2000:]}")
+            found = evidence(self.root / name)
+            self.compile_s.append(read_json(self.root / name / "summary.json")["compile_s"])
             if self.whole is None:
                 self.whole, self.plan = found, plan_of(self.root / name)
-            elif said := differences(self.whole, found):
-                raise Lost("\n".join(["two runs without a kill differ:", *said]))
-        # Of the second, whose programs were compiled before.
-        self.start_s = turn.first_row_s or turn.after_s
-        self.steady_s = turn.after_s - self.start_s
+            elif differ := differences(self.whole, found):
+                raise Lost(f"two runs without a kill differ: {', '.join(differ[:9])}")
+        # Of the second run, whose programs were compiled before.
+        self.start_s = ended.first_row_s or ended.seconds
+        self.steady_s = ended.seconds - self.start_s
 
-    def broken(self, number: int, most: int) -> None:
-        """One run, killed up to ``most`` times and then left alone to its end.
+    def disturbed(self, number: int, most: int) -> None:
+        """Kill one run up to ``most`` times, then let it end.
+
+        A checkpoint is written while steps are computed, so a kill in a save repeats the steps
+        since the checkpoint before: at most twice the interval.
 
         Raises:
             Lost: with all that is wrong.
         """
-        workdir, waiting, turns = self.root / f"run_{number}", [], 0
-        end = len(self.kills) + most
+        name, end, since, count = f"run_{number}", len(self.kills) + most, len(self.kills), 0
         interval = max(stage.checkpoint_every_steps for stage in self.plan.stages)
-        while True:
-            turns += 1
-            kept = checkpoints(workdir)
-            left = 1 - (kept[-1] if kept else 0) / self.plan.steps
-            moment = None
-            if len(self.kills) < end:
-                moment = draw(
-                    self.rng,
-                    start_s=self.start_s,
-                    left_s=left * self.steady_s,
-                    saves_left=round(left * self.plan.steps / interval),
-                )
-            turn = self._turn(workdir, turns, moment)
-            problems = []
-            if turn.resumed is not None:
-                problems = resume(waiting, turn.resumed, interval)
-                waiting = []
-            if turn.code:
-                problems.append(f"turn {turns} ends with code {turn.code}:\n{turn.log[-2000:]}")
-            if turn.code == 0:
-                problems += differences(self.whole, gather(workdir))
+        code = None
+        while code is None:
+            count += 1
+            kept = checkpoints(self.root / name)[-1]
+            moment = self._draw(kept, interval) if len(self.kills) < end else None
+            ended = self._attempt(name, count, moment)
+            code, problems = ended.code, []
+            if ended.resumed is not None:
+                for kill in self.kills[since:]:
+                    kill.resumed, kill.repeated = ended.resumed, max(0, kill.row - ended.resumed)
+                    if kill.resumed != kill.checkpoint or kill.repeated > 2 * interval:
+                        problems.append(f"checkpoints are {interval} steps apart: {kill}")
+                since = len(self.kills)
+            if code:
+                problems.append(f"exit code {code}:\n{ended.log[-2000:]}")
+            elif code == 0:
+                problems += differences(self.whole, evidence(self.root / name))
             if problems:
-                raise Lost("\n".join([f"run {number}, kept in {workdir}:", *problems]))
-            if turn.code == 0:
-                shutil.rmtree(workdir)
-                return
-            row, kept = last_row(workdir), checkpoints(workdir)
-            kill = Kill(
-                run=number,
-                turn=turns,
-                aim=moment.aim,
-                after_s=round(turn.after_s, 3),
-                process=turn.killed,
-                hit=hit(turn, row, self.plan),
-                row=row,
-                checkpoint=kept[-1] if kept else 0,
-            )
-            self.kills.append(kill)
-            waiting.append(kill)
-            print(
-                f"run {number} turn {turns}: killed after {kill.after_s:.2f} s at {kill.hit}, "
-                f"step {row}, newest checkpoint {kill.checkpoint}",
-                flush=True,
-            )
+                raise Lost("\n".join([f"{name}, process {count}:", *problems[:9]]))
+            if code is None:
+                self._killed(number, count, moment, ended)
+        shutil.rmtree(self.root / name)
 
-    def _turn(self, workdir: Path, number: int, moment: Moment | None) -> Turn:
-        log = self.root / f"{workdir.name}_{number}.log"
+    def _draw(self, step: int, interval: int) -> Moment:
+        """Return a random moment in the life of a process that starts from a step."""
+        left = self.plan.steps - step
+        saves = round(left / interval)
+        aims = [aim for aim in SHARES if aim != "save" or saves]
+        (aim,) = self.rng.choices(aims, [SHARES[name] for name in aims])
+        if aim == "save":
+            number = self.rng.randint(1, min(_SAVES, saves))
+            return Moment(aim, self.rng.uniform(0, _SAVE_S), number)
+        training = left / self.plan.steps * self.steady_s if aim == "any time" else 0
+        return Moment(aim, self.rng.uniform(0, self.start_s + training))
+
+    def _killed(self, number: int, count: int, moment: Moment, ended: Attempt) -> None:
+        workdir = self.root / f"run_{number}"
+        hit = "save" if ended.saving else "training" if "compiled " in ended.log else "start-up"
+        kept, row = checkpoints(workdir)[-1], last_row(workdir)
+        kill = Kill(number, count, moment.aim, round(ended.seconds, 3), hit, row, kept)
+        self.kills.append(kill)
+        print(
+            f"run {number}, process {count}: killed after {kill.after_s:.2f} s in {hit}, step "
+            f"{row}, newest checkpoint {kept}",
+            flush=True,
+        )
+
+    def _attempt(self, name: str, count: int, moment: Moment | None) -> Attempt:
+        log = self.root / f"{name}_{count}.log"
         try:
-            return take_turn(
-                self.train,
-                workdir,
-                log,
-                moment,
-                processes=self.processes,
-                limit_s=self.limit_s,
-                rng=self.rng,
-            )
+            return attempt(self.train, self.root / name, log, moment, self.limit_s)
         except TimeoutError as error:
-            raise Lost(f"turn {number} in {workdir}: {error}; it printed {log}") from error
+            raise Lost(f"{name}, process {count}: {error}") from error
 
 
 def parser() -> Parser:
-    """The command line."""
-    made = Parser(__doc__)
-    made.add_argument("--kills", type=int, default=50, help="how many (50)")
-    made.add_argument("--seed", type=int, default=0, help="of the moments (0)")
-    made.add_argument("--processes", type=int, default=1, help="processes of a run (1)")
+    """Return the parser of the command line."""
+    made = Parser(__doc__, usage="soak.py [slow_host] [flags] [--config.section.key=value …]")
+    made.add_argument("--kills", type=int, default=50, help="number of kills (50)")
+    made.add_argument("--seed", type=int, default=0, help="seed of the moments (0)")
     made.add_recipe("recipe: a name or a file (digits, shortened)", optional=True)
-    made.add_argument("--limit_s", type=float, default=600.0, help="most seconds of a turn (600)")
+    made.add_argument("--limit_s", type=float, default=600.0, help="most seconds of a run (600)")
     made.add_record()
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Soak; the result is the process's exit code."""
+    """Run the trial; return the exit code of the process."""
+    if arguments and arguments[0] == "slow_host":
+        return exit_code(lambda: slow_host(arguments[1:]))
     return exit_code(lambda: run(arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Soak and report.
-
-    Returns:
-      1 where something was lost.
+    """Soak; return 1 if something was lost.
 
     Raises:
       UserError: a mistake on the command line.
     """
     flags, overrides = parser().parse_run(arguments)
-    options = written(overrides)
-    if flags.kills < 1 or flags.processes < 1:
-        raise UserError("--kills and --processes must be at least 1")
+    if flags.kills < 1:
+        raise UserError(f"--kills={flags.kills}: expected at least 1")
     if flags.json:
         check_parent(flags.json)
     root = Path(tempfile.mkdtemp(prefix="soak_"))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "cache"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    recipe = (f"--config={_from_root(flags.config)}",) if flags.config else _default()
-    soak = Soak(
-        train=(str(TRAIN), *recipe, "--config.run.log_every=1 steps", *options),
-        processes=flags.processes,
-        root=root,
-        limit_s=flags.limit_s,
-        rng=random.Random(flags.seed),
-    )
+    recipe = (f"--config={flags.config.resolve()}",) if flags.config else RECIPE
+    train = (str(TRAIN), *recipe, "--config.run.log_every=1 steps", *written(overrides))
+    soak = Soak(train, root, flags.limit_s, random.Random(flags.seed))
     began, runs, lost = time.monotonic(), 0, ""
     try:
         soak.undisturbed()
         while (left := flags.kills - len(soak.kills)) > 0:
             runs += 1
             if runs > 10 * flags.kills:
-                raise Lost(f"{flags.kills - left} kills in {runs} runs: they end before them")
-            soak.broken(runs, min(KILLS_A_RUN, left))
+                raise Lost(f"{flags.kills - left} kills in {runs} runs: the runs end before them")
+            soak.disturbed(runs, min(KILLS_A_RUN, left))
     except Lost as error:
         lost = str(error)
-        print(f"lost: {lost}", file=sys.stderr)
-    print(table(soak.kills))
+        print(f"lost: {lost}\nkept: {root}", file=sys.stderr)
+    most = max((kill.repeated for kill in soak.kills), default=0)
+    hits = Counter(kill.hit for kill in soak.kills)
+    print(f"{len(soak.kills)} kills {dict(hits)}, at most {most} steps repeated")
     if flags.json:
-        write_json(flags.json, _record(soak, arguments, runs, lost, began))
+        described = root / "whole" / "config.json"
+        environment = read_json(described)["environment"] if described.exists() else None
+        record = {
+            "date": datetime.date.today().isoformat(),
+            "command": shlex.join(["python", "scripts/soak.py", *arguments]),
+            "train": shlex.join(["train.py", *train[1:]]),
+            "environment": environment,
+            "steps": soak.plan and soak.plan.steps,
+            "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
+            "compile_s": soak.compile_s,  # without and with programs from the cache
+            "start_s": round(soak.start_s, 2),
+            "steady_s": round(soak.steady_s, 2),
+            "wall_s": round(time.monotonic() - began, 1),
+            "runs": runs,
+            "lost": lost,
+            "most_repeated": most,
+            "kills": [dataclasses.asdict(kill) for kill in soak.kills],
+        }
+        write_json(flags.json, record)
     if lost:
         return 1
     print(f"{runs} runs with {len(soak.kills)} kills equal the one without: nothing was lost")
     shutil.rmtree(root)
     return 0
-
-
-def _from_root(path: Path) -> Path:
-    """The path as train.py is given it, which runs in the root of the repository."""
-    path = path.resolve()
-    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-
-
-def _default() -> tuple[str, ...]:
-    return (f"--config={RECIPE}", *OPTIONS)
-
-
-def _record(
-    soak: Soak, arguments: Sequence[str], runs: int, lost: str, began: float
-) -> dict[str, object]:
-    """What is kept."""
-    described = soak.root / "whole" / "config.json"
-    return {
-        "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", "scripts/soak.py", *arguments]),
-        "train": shlex.join(["train.py", *soak.train[1:]]),
-        "processes": soak.processes,
-        "environment": (
-            json.loads(described.read_text())["environment"] if described.exists() else None
-        ),
-        "steps": soak.plan and soak.plan.steps,
-        "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
-        "start_s": round(soak.start_s, 2),
-        "steady_s": round(soak.steady_s, 2),
-        "wall_s": round(time.monotonic() - began, 1),
-        "runs": runs,
-        "lost": lost,
-        "most_repeated": max((kill.repeated or 0 for kill in soak.kills), default=0),
-        "kills": [dataclasses.asdict(kill) for kill in soak.kills],
-    }
 
 
 if __name__ == "__main__":

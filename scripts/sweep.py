@@ -1,14 +1,15 @@
-r"""Train with many values of a few options, in parallel, and say which were best.
+r"""Train with many values of a few options, in parallel, and report the best.
 
     python scripts/sweep.py --config=configs/digits.py --workdir=sweeps/lr --jobs=2 \
         --sweep 'schedule.peak=log:0.5:8:6' --sweep 'schedule.warmup=2 epochs,5 epochs'
 
 --sweep: key=a,b,c, key=log:LOW:HIGH:N, key=lin:LOW:HIGH:N, or a recipe with a sweep(), such
-as configs/sweeps/lr_warmup.py. Options of all trials are as in train.py. The same command goes on
-after any end. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
+as configs/sweeps/lr_warmup.py. Options of all trials are those of train.py. The same command
+resumes after any end. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
 """
 
 import argparse
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -16,19 +17,16 @@ from pathlib import Path
 from typing import get_args
 
 from largebatch.cli import Overrides, Parser
-from largebatch.config.recipe_file import find
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.tools.sweep.description import Search, progress
-from largebatch.tools.sweep.outcome import Objective
-from largebatch.tools.sweep.session import Request, best_command, sweep
-from largebatch.tools.sweep.slurm import Cluster, Resources
-
-ROOT = Path(__file__).resolve().parent.parent
+from largebatch.tools.sweep.directory import best_command
+from largebatch.tools.sweep.executors import Cluster
+from largebatch.tools.sweep.session import Request, Search, sweep
+from largebatch.tools.sweep.trial import Objective
 
 
 def parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
     made = Parser(
         __doc__,
@@ -40,18 +38,20 @@ def parser() -> Parser:
     add(
         "--sweep", action="append", default=[], metavar="AXES", help="what to vary; may be repeated"
     )
-    add("--workdir", type=Path, metavar="DIR", help="where it is kept (sweeps/NAME)")
+    add("--workdir", type=Path, metavar="DIR", help="where the sweep is kept (sweeps/NAME)")
     add("--search", choices=get_args(Search), default="grid", help="how trials are chosen (grid)")
-    add("--trials", type=int, metavar="N", help="how many, of quasi and tpe")
-    add("--objective", choices=get_args(Objective), default="top1", help="what is sought (top1)")
-    add("--seed", type=int, default=0, metavar="N", help="of the search (0)")
+    add("--trials", type=int, metavar="N", help="number of trials, of quasi and tpe")
+    add("--objective", choices=get_args(Objective), default="top1", help="what is optimised (top1)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the search (0)")
     add("--jobs", type=int, metavar="N", help="trials at a time (1, or one for each GPU)")
-    add("--slurm", nargs="?", const="slurm", choices=get_args(Cluster), help="as job arrays")
-    add("--partition", default="", metavar="NAME", help="of SLURM")
-    add("--time", type=int, default=1440, metavar="MINUTES", help="of a job there (1440)")
-    add("--gpus", type=int, default=0, metavar="N", help="of a job there (0)")
-    add("--cpus", type=int, default=0, metavar="N", help="of a job there (the cluster's default)")
-    add("--slurm_option", action="append", default=[], metavar="NAME=VALUE", help="of sbatch")
+    add("--slurm", nargs="?", const="slurm", choices=get_args(Cluster), help="run as job arrays")
+    add("--partition", default="", metavar="NAME", help="partition of SLURM")
+    add("--time", type=int, default=1440, metavar="MINUTES", help="wall time of a job (1440)")
+    add("--gpus", type=int, default=0, metavar="N", help="GPUs of a job (0)")
+    add("--cpus", type=int, default=0, metavar="N", help="cores of a job (the default)")
+    add(
+        "--slurm_option", action="append", default=[], metavar="NAME=VALUE", help="option of sbatch"
+    )
     kind = made.add_mutually_exclusive_group()
     kind.add_argument("--dry_run", action="store_true", help="list the trials, run none")
     kind.add_argument("--best", action="store_true", help="print the command of the winner")
@@ -59,42 +59,22 @@ def parser() -> Parser:
 
 
 def request(flags: argparse.Namespace, overrides: Overrides) -> Request:
-    """What the command line asks for.
+    """Return the command line as a request.
 
     Raises:
       ConfigError: an argument of another form.
     """
     wrong = [option for option in flags.slurm_option if "=" not in option.strip("=")]
     if wrong:
-        raise ConfigError(f"--slurm_option={wrong[0]} names no value; write NAME=VALUE")
-    return Request(
-        train=ROOT / "train.py",
-        recipe=flags.config,
-        fallback=find("digits"),
-        sweeps=tuple(map(_axes_or_file, flags.sweep)),
-        overrides=tuple(overrides),
-        workdir=flags.workdir,
-        search=flags.search,
-        trials=flags.trials,
-        objective=flags.objective,
-        seed=flags.seed,
-        jobs=flags.jobs,
-        cluster=flags.slurm,
-        resources=Resources(
-            minutes=flags.time,
-            gpus=flags.gpus,
-            cpus=flags.cpus,
-            partition=flags.partition,
-            others=dict(option.split("=", 1) for option in flags.slurm_option),
-        ),
-        dry_run=flags.dry_run,
-    )
-
-
-def _axes_or_file(text: str) -> str:
-    """Axes as they are; the path of a recipe with a sweep that is given by its name."""
-    path = find(Path("configs") / "sweeps" / f"{text}.py")
-    return str(path) if "=" not in text and path.is_file() else text
+        raise ConfigError(f"--slurm_option={wrong[0]}: expected NAME=VALUE")
+    others = dict(option.split("=", 1) for option in flags.slurm_option)
+    resources = {"timeout_min": flags.time, "gpus_per_node": flags.gpus}
+    resources |= {"slurm_partition": flags.partition} if flags.partition else {}
+    resources |= {"cpus_per_task": flags.cpus} if flags.cpus else {}
+    resources |= {"slurm_additional_parameters": others}
+    names = {field.name for field in dataclasses.fields(Request)}
+    given = {name: value for name, value in vars(flags).items() if name in names}
+    return Request(overrides=overrides, resources=resources, **given)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,11 +92,11 @@ def run(arguments: Sequence[str]) -> None:
     asked = request(flags, overrides)
     if not flags.best:
         sweep(asked)
-    elif not (asked.workdir or asked.sweeps):
+    elif not (asked.workdir or asked.sweep):
         raise UserError("--best needs the --workdir of a sweep")
     else:
-        print(best_command(asked.place))
-        ended, total = progress(asked.place)
+        command, ended, total = best_command(asked.place)
+        print(command)
         if ended < total:
             print(
                 f"warning: the sweep is unfinished ({ended} of {total} trials have ended); a "

@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from largebatch.config import Config
 from largebatch.errors import ConfigError
-from largebatch.optim.flavours import lars_settings
 from largebatch.tools.sweep.ranges import Values, beside, peak_of, rounded, with_peak
 
 
@@ -29,6 +28,8 @@ def sweep(config: Config) -> Values:
         )
     coefficient = config.optimizer.trust_coefficient
     if coefficient == "auto":
+        from largebatch.optim.flavours import lars_settings  # imports JAX
+
         coefficient = lars_settings(config.optimizer.flavour).trust_coefficient
     peak = peak_of(config)
     points = [(coefficient, peak)]

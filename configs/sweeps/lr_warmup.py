@@ -10,7 +10,7 @@ Peaks from a quarter to four times the recipe's, each with warm-ups of 5 to 30 %
 from ml_collections import ConfigDict
 
 from largebatch.config import Config
-from largebatch.tools.sweep.ranges import Values, beside, peak_of, peaks
+from largebatch.tools.sweep.ranges import Values, beside, peak_of, with_peak
 
 
 def get_config() -> ConfigDict:
@@ -20,5 +20,5 @@ def get_config() -> ConfigDict:
 
 def sweep(config: Config) -> Values:
     """Peak × warm-up."""
-    rates = peaks(config, (factor * peak_of(config) for factor in (0.25, 0.5, 1, 2, 4)))
+    rates = with_peak(config, (), [(factor * peak_of(config),) for factor in (0.25, 0.5, 1, 2, 4)])
     return {**rates, "schedule.warmup": ["5 %", "15 %", "30 %"]}

@@ -2,9 +2,9 @@
 
     scripts/soaking/faulty.py FAULT PROCESS VALUE -- ARGUMENTS OF TRAIN.PY
 
-FAULT happens to process PROCESS alone: ``slow`` lets every microbatch but a step's last take VALUE
-seconds longer, ``fail`` raises an error in step VALUE, ``hang`` waits there for ever, ``none`` does
-nothing.
+FAULT happens in process PROCESS alone: ``slow`` makes every microbatch except the last of a step
+VALUE seconds longer, ``fail`` raises an error in step VALUE, ``hang`` waits there, ``none``
+does nothing.
 """
 
 import functools
@@ -21,7 +21,7 @@ from largebatch.training.programs import Programs
 
 
 def slow(seconds: float) -> None:
-    """Have every microbatch but a step's last begin later."""
+    """Delay every microbatch except the last of a step."""
     compiled = Programs.accumulate.func
 
     def slowed(programs: Programs) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def slow(seconds: float) -> None:
 
 
 def at_step(step: int, fault: Callable[[], None]) -> None:
-    """Have the fault happen as this step of the turn begins, from 1."""
+    """Run the fault at the start of this step of the process, from 1."""
     original, done = loop.run_step, [0]
 
     def run_step(*arguments: Any, **options: Any) -> Any:
@@ -51,12 +51,12 @@ def at_step(step: int, fault: Callable[[], None]) -> None:
 
 
 def fails() -> NoReturn:
-    """Raise what nobody expects."""
+    """Raise an unexpected error."""
     raise RuntimeError("the fan has stopped")
 
 
 def sleeps_for_ever() -> NoReturn:
-    """Be alive and do nothing."""
+    """Stay alive and do nothing."""
     while True:
         time.sleep(1)
 

@@ -13,7 +13,8 @@ import jax
 import pytest
 import reproduce
 
-from largebatch.tools.reproduce.statistics import olympic_mean
+from largebatch.tools.reproduce import reproduction
+from largebatch.tools.reproduce.record import olympic_mean
 from largebatch.tracking.compliance import check_log, read_log
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -35,8 +36,9 @@ def out(tmp_path_factory):
     try:
         with pytest.MonkeyPatch.context() as patch:
             # 23 workers are not shared evenly by the eight devices of the tests.
-            one = functools.partial(reproduce.reproduce, devices=jax.devices()[:1])
-            patch.setattr(reproduce, "reproduce", one)
+            one = functools.partial(reproduction.reproduce, devices=jax.devices()[:1])
+            patch.setattr(reproduction, "reproduce", one)
+            patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory / "cache"))
             given = ["fujitsu2019_81920", "--runs=2", "--scale=laptop", "--cluster=dgx-h100"]
             with (directory / "said.txt").open("w") as said, contextlib.redirect_stdout(said):
                 assert reproduce.main([*given, *SHORT]) == 0

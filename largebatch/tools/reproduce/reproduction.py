@@ -1,12 +1,10 @@
-"""A published run, repeated: several seeds on the clock, and the record that is kept of them."""
+"""Several seeds of a published run on the clock, and the record of them."""
 
-import contextlib
 import dataclasses
 import datetime
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +17,10 @@ from largebatch.config.recipes import Published, load_recipe
 from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import replacing, write_json
-from largebatch.parallel import compiler, processes
+from largebatch.parallel import compile_cache, compiler, processes
 from largebatch.planning.prediction import Prediction, known_clusters
-from largebatch.tools.reproduce import record
-from largebatch.tools.reproduce.statistics import SeedResult
+from largebatch.tools.reproduce import page, record
+from largebatch.tools.reproduce.record import SeedResult
 from largebatch.tracking.compliance import check_log, interval, read_log
 from largebatch.training import session
 from largebatch.training.preflight import preflight
@@ -32,18 +30,17 @@ Scale = Literal["laptop", "node", "full"]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be repeated, how often, and where the record goes.
+    """The recipe, the number of runs, and where the record goes.
 
     Attributes:
         recipe: the file.
-        out: directory of records; with several processes all of them must share it.
+        out: directory of records; all processes must share it.
         runs_in: directory of working directories, RUNS_IN/RECORD/seed_N; shared likewise.
-        runs: seeds, from `run.seed` on.
-        scale: `run.scale_to`; `full` takes the recipe as it is.
+        runs: number of seeds, from `run.seed` on; at least 1.
+        scale: `run.scale_to`; `full`: the recipe unchanged.
         overrides: options over those of the recipe.
-        command: what was typed, for the record.
-        cluster: name of the machines that it runs on, in `largebatch.planning`, to set a prediction
-            for them beside the measured time; empty: none.
+        command: the command line, for the record.
+        cluster: name of the machines that it runs on, for a prediction of the time; empty: none.
     """
 
     recipe: Path
@@ -69,9 +66,9 @@ def reproduce(
 
     Args:
         request: what to run.
-        environment: what the figures depend on: versions, devices, commit, flags.
-        published: the row that is repeated; None for a recipe of our own.
-        hosts: how the processes found each other, for people.
+        environment: versions, devices, commit, flags.
+        published: the row of the published run; None for a recipe of our own.
+        hosts: how the processes found each other, as a text.
         devices: None for all devices of all processes.
         watchdog: of each run; a run that is stopped ends the reproduction.
 
@@ -80,10 +77,8 @@ def reproduce(
 
     Raises:
         UserError: a mistake that the user can correct.
-        Interrupted: it was asked to stop; a clocked run cannot be resumed.
+        Interrupted: a signal has stopped it; a clocked run cannot be resumed.
     """
-    if request.runs < 1:
-        raise UserError(f"--runs={request.runs} is no run; give 1 or more")
     if request.cluster and request.cluster not in known_clusters():
         raise UserError(
             f"--cluster={request.cluster} is unknown; "
@@ -112,10 +107,8 @@ def reproduce(
     here = _predicted(console, lambda: record.prediction_here(ready.plan, devices, request.cluster))
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
-    with _compiling_once():
-        results = [
-            _run(request, overrides, seed, folder, hosts, devices, watchdog) for seed in seeds
-        ]
+    compile_cache.use(config.run.compile_cache)  # for the seeds after the first
+    results = [_run(request, overrides, seed, folder, hosts, devices, watchdog) for seed in seeds]
     if jax.process_index() == 0:
         about = {
             "recipe": label(request.recipe),
@@ -129,8 +122,8 @@ def reproduce(
         kept = record.record(about, ready.plan, results, published, expected, here, unlike)
         write_json(folder / "record.json", kept)
         with replacing(folder / "README.md") as stream:
-            stream.write(record.page(kept).encode())
-        console.closing(record.closing_rows(kept), str(folder))
+            stream.write(page.page(kept).encode())
+        console.closing(page.closing_rows(kept), str(folder))
     processes.wait_for_all("record written")
     return folder
 
@@ -138,7 +131,7 @@ def reproduce(
 def _predicted(
     console: tracking.Console, predict: Callable[[], Prediction | None]
 ) -> Prediction | None:
-    """A prediction, or a warning that says why there is none."""
+    """Return a prediction, or warn why there is none."""
     try:
         return predict()
     except ConfigError as error:
@@ -147,7 +140,7 @@ def _predicted(
 
 
 def _overrides(request: Request, published: Published | None) -> list[tuple[str, str]]:
-    """Clocked, without checkpoints on the clock, to the published target; the user's come last."""
+    """Return the options of a clocked run to the published target; the user's come last."""
     ours = [
         ("run.mlperf_log", "open"),
         ("run.checkpoint_every", "100 %"),
@@ -161,7 +154,7 @@ def _overrides(request: Request, published: Published | None) -> list[tuple[str,
 
 
 def _folder(request: Request, devices: Sequence[jax.Device]) -> Path:
-    """`<date>_<recipe>_<device>`, the same for all processes; a number follows if it is taken."""
+    """Create `<date>_<recipe>_<device>`, with a number if it exists; equal on all processes."""
     today = datetime.date.fromordinal(processes.agreed_minimum(datetime.date.today().toordinal()))
     recipe = label(request.recipe) + ("" if request.scale == "full" else f"-{request.scale}")
     kind = re.sub(r"[^a-z0-9]+", "-", devices[0].device_kind.lower()).strip("-")
@@ -184,29 +177,8 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True)
     except OSError as error:
         raise UserError(
-            f"--out: {folder} cannot be made ({error.strerror}); choose another directory"
+            f"--out: {folder} cannot be created ({error.strerror}); use another directory"
         ) from error
-
-
-@contextlib.contextmanager
-def _compiling_once() -> Iterator[None]:
-    """Lets later seeds take the programs of the first, unless a cache is set already."""
-    if jax.config.jax_compilation_cache_dir:
-        yield
-        return
-    from jax.experimental.compilation_cache import compilation_cache
-
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            for name, value in zip(names, (directory, 0.0), strict=True):
-                jax.config.update(name, value)
-            yield
-        finally:
-            for name, value in zip(names, before, strict=True):
-                jax.config.update(name, value)
-            compilation_cache.reset_cache()  # or it would go on in the folder that is deleted
 
 
 def _run(
@@ -218,7 +190,7 @@ def _run(
     devices: Sequence[jax.Device],
     watchdog: Watchdog,
 ) -> SeedResult | None:
-    """One seed, in a working directory of its own; None on processes other than 0."""
+    """Run one seed in its own working directory; None on processes other than 0."""
     workdir = request.runs_in / folder.name / f"seed_{seed}"
     chosen = (*overrides, ("run.seed", str(seed)))
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
@@ -233,7 +205,7 @@ def _run(
 def _kept(
     workdir: Path, folder: Path, seed: int, summary: tracking.Summary, *, has_target: bool
 ) -> SeedResult:
-    """What the run was; its logs go to the record too, its checkpoints do not."""
+    """Copy the logs of a run to the record, and return its result."""
     log = folder / f"result_{seed}.txt"
     shutil.copyfile(workdir / log.name, log)
     shutil.copyfile(workdir / "config.json", folder / f"config_{seed}.json")
@@ -243,19 +215,10 @@ def _kept(
     stop = events[-1]
     return SeedResult(
         seed=seed,
-        status=summary.status,
+        summary=summary,
         reached=stop.metadata["status"] == "success" if has_target else None,
-        top1=summary.top1,
-        top5=summary.top5,
-        loss=summary.loss,
         clock_s=interval(events, "run"),
         epochs=stop.metadata.get("epoch_num"),
         initialisation_s=interval(events, "init"),
-        compile_s=summary.compile_s,
-        train_s=summary.train_s,
-        wait_s=summary.wait_s,
-        evaluation_s=summary.evaluation_s,
-        checkpoint_s=summary.checkpoint_s,
-        images_per_s=summary.images_per_s,
         accepted=check_log(log).accepted,
     )

@@ -1,10 +1,10 @@
-"""Becomes the command of a trial, with cores of its own, and ends with the sweep.
+"""Replaces itself by the command of a trial, on cores of its own, that ends with the sweep.
 
     python child.py PARENT CORES COMMAND …
 
-Run by its path, so that it imports nothing but the standard library. PARENT is the process id of
-the sweep; where that dies, however it dies, Linux sends SIGTERM, on which a training saves and
-stops. CORES are numbers with commas between; empty: all.
+It is run by its path and imports only the standard library. PARENT is the process id of the sweep:
+when that process ends in any way, Linux sends SIGTERM, on which a training saves and stops. CORES
+are numbers with commas; empty: all.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PREEMPTED = 75  # as of largebatch.fault_tolerance, which this need not import
+_PREEMPTED = 75  # largebatch.fault_tolerance.PREEMPTED
 
 
 def main(parent: int, cores: str, *command: str) -> None:
@@ -22,7 +22,7 @@ def main(parent: int, cores: str, *command: str) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before it could be watched
+        if os.getppid() != parent:  # it ended before the signal was set
             sys.exit(_PREEMPTED)
         if cores:
             with contextlib.suppress(OSError):

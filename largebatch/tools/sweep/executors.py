@@ -1,31 +1,28 @@
-"""Where trials run: what the sweep asks of an executor, and the one of local processes."""
+"""Where trials run: processes of this machine, or jobs of SLURM through submitit."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal
 
-from largebatch.errors import UserError
-from largebatch.tools.sweep.reading import OUTPUT
+from largebatch.environment import said
+from largebatch.errors import UserError, one_line
+from largebatch.fault_tolerance.exit_codes import FAILED, PREEMPTED
+from largebatch.tools.sweep.trial import OUTPUT
 
+Cluster = Literal["slurm", "local"]
 _CHILD = Path(__file__).with_name("child.py")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Job:
-    """A turn at a trial.
-
-    Attributes:
-        number: of the trial.
-        command: to be run.
-        workdir: of the trial, where its output is kept.
-    """
+    """An attempt at a trial: its number, the command to run, and its directory."""
 
     number: int
     command: tuple[str, ...]
@@ -33,138 +30,82 @@ class Job:
 
     @property
     def output(self) -> Path:
-        """What it prints is appended there."""
+        """The file to which output is appended."""
         return self.workdir / OUTPUT
 
 
-class Handle(Protocol):
-    """A job that was started."""
-
-    token: str
-    """By which another process finds it again; empty where that cannot be."""
-
-    def poll(self) -> int | None:
-        """Its exit code, -n for signal n; None while it runs or waits."""
-        ...
-
-    def stop(self) -> None:
-        """Ask it to save and end: SIGTERM."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
-class Executor(Protocol):
-    """Starts jobs."""
-
-    at_once: int
-    """Jobs that may be in its hands at a time."""
-    every_s: float
-    """Seconds between two looks at them."""
-
-    def start(self, jobs: Sequence[Job]) -> list[Handle]:
-        """Start jobs, or put them into its queue."""
-        ...
-
-    def attach(self, token: str) -> Handle | None:
-        """The job that an earlier sweep started; None if it has to be started again."""
-        ...
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Share:
-    """The part of this machine that one of several jobs has; empty: all."""
+    """The part of this machine that one of several jobs gets; empty: all of it."""
 
     cores: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
 
 
 def shares(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Share]:
-    """The machine divided among jobs: cores evenly, one core for several where there are fewer.
+    """Divide the machine evenly among jobs; jobs share a core if there are fewer cores.
 
     Raises:
       UserError: more jobs than GPUs.
     """
-    if jobs < 1:
-        raise UserError(f"--jobs={jobs} must be at least 1")
     if gpus and jobs > len(gpus):
-        raise UserError(
-            f"--jobs={jobs} with {len(gpus)} GPUs, and a training takes a whole one; give at most "
-            f"--jobs={len(gpus)}"
-        )
+        raise UserError(f"--jobs={jobs}: expected at most --jobs={len(gpus)}, one for each GPU")
     if jobs == 1:
         return [Share()]
-    made = []
-    for job in range(jobs):
-        few = len(cores) < jobs
-        own = cores[job % len(cores) :][:1] if few else _part(cores, job, jobs)
-        made.append(Share(tuple(own), tuple(_part(gpus, job, jobs))))
-    return made
+    if 0 < len(cores) < jobs:
+        cores = [cores[job % len(cores)] for job in range(jobs)]
+    return [Share(_part(cores, job, jobs), _part(gpus, job, jobs)) for job in range(jobs)]
 
 
-def _part(items: Sequence, job: int, jobs: int) -> Sequence:
-    return items[job * len(items) // jobs : (job + 1) * len(items) // jobs]
-
-
-def cores_here() -> list[int]:
-    """The cores that this process may use; empty where the system does not say."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return sorted(os.sched_getaffinity(0))
-    return []
+def _part(items: Sequence, job: int, jobs: int) -> tuple:
+    return tuple(items[job * len(items) // jobs : (job + 1) * len(items) // jobs])
 
 
 def gpus_here(environ: Mapping[str, str]) -> list[str]:
-    """The GPUs that JAX would use here, as CUDA_VISIBLE_DEVICES names them, without opening any."""
+    """Return the GPUs that JAX would use, in the form of CUDA_VISIBLE_DEVICES, opening none."""
     if environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
         return []
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return listed.stdout.split()
+    return (said("nvidia-smi", "--query-gpu=index", "--format=csv,noheader") or "").split()
+
+
+def local_executor(jobs: int | None) -> "LocalExecutor":
+    """Return an executor of this machine for some jobs; None: one for each GPU, or one."""
+    gpus = gpus_here(os.environ)
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return LocalExecutor(shares(jobs or max(1, len(gpus)), cores, gpus))
 
 
 class LocalExecutor:
-    """Processes of this machine, each with its share of it."""
+    """Processes of this machine, each with its share."""
 
     every_s = 0.5
 
     def __init__(self, shared: Sequence[Share]) -> None:
-        """Divides the machine as told by ``shares``."""
+        """Take the shares, one for each job at a time."""
         self.at_once = len(shared)
         self._free = list(shared)
 
-    def start(self, jobs: Sequence[Job]) -> list[Handle]:
-        """See `Executor.start`."""
-        return [_Process(job, self._free.pop(0), self._free) for job in jobs]
+    def start(self, jobs: Sequence[Job]) -> list["Handle"]:
+        """Start a process for each job."""
+        return [_Process(job, self._free) for job in jobs]
 
     def attach(self, token: str) -> None:
-        """Processes are not found again: they have ended with their sweep, or soon will."""
+        """Find nothing: processes end with their sweep."""
 
 
 class _Process:
-    """A process and the share that it gives back."""
+    """A process, which gives its share back at its end."""
 
     token = ""
+    """Empty: no other process can find it again."""
 
-    def __init__(self, job: Job, share: Share, free: list[Share]) -> None:
-        self._share, self._free = share, free
+    def __init__(self, job: Job, free: list[Share]) -> None:
+        share = free.pop(0)
+        self._free, self._given = free, [share]
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(share.gpus)} if share.gpus else {}
         cores = ",".join(map(str, share.cores))
-        environment = dict(os.environ)
-        if share.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.gpus)
         job.workdir.mkdir(parents=True, exist_ok=True)
         with job.output.open("ab") as stream:
             self._process = subprocess.Popen(
@@ -172,23 +113,162 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=environment,
-                process_group=0,  # Ctrl-C is for the sweep, which stops them in its own way
+                env=os.environ | gpus,
+                process_group=0,  # Ctrl-C is for the sweep, which stops the trials itself
             )
 
     def poll(self) -> int | None:
-        """See `Handle.poll`."""
+        """Return the exit code, -n for signal n; None while it runs."""
         code = self._process.poll()
-        if code is not None and self._share is not None:
-            self._free.append(self._share)
-            self._share = None
+        if code is not None and self._given:
+            self._free.append(self._given.pop())
         return code
 
     def stop(self) -> None:
-        """See `Handle.stop`."""
+        """Ask it to save and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """See `Handle.kill`."""
+        """End it at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Call:
+    """What a job of the cluster runs: the command of a trial, to which it passes signals on."""
+
+    def __init__(self, command: Sequence[str], output: Path) -> None:
+        """Run nothing yet."""
+        self.command, self.output = tuple(command), output
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self) -> int:
+        """Run the command; return its exit code."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with self.output.open("ab") as stream:
+            process = self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
+            )
+        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+        return process.wait()
+
+    def checkpoint(self) -> Any:
+        """Save and queue the job again when the cluster takes the node away (submitit's hook)."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            # Not wait(): this signal handler interrupts one.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Call(self.command, self.output))
+
+
+class SubmititExecutor:
+    """Jobs of a SLURM cluster; or processes of submitit on this machine, to try it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        jobs: int,
+        resources: Mapping[str, Any],
+        *,
+        all_at_once: bool,
+    ) -> None:
+        """Submit nothing yet.
+
+        Args:
+          folder: for submitit's scripts and results.
+          cluster: ``local`` runs processes here.
+          jobs: that run at a time.
+          resources: of each, as parameters of submitit.
+          all_at_once: submit all trials as one array, of which the cluster runs ``jobs`` at a time.
+
+        Raises:
+          UserError: submitit or SLURM is absent, or submitit refuses an option.
+        """
+        try:
+            import submitit
+        except ImportError as error:
+            raise UserError("--slurm needs submitit; run: pip install -e '.[sweep]'") from error
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise UserError(
+                "--slurm: there is no sbatch on this machine; use a login node, or --slurm=local"
+            )
+        self.every_s = 5.0 if cluster == "slurm" else 0.5
+        self.at_once = 1_000_000 if all_at_once and cluster == "slurm" else jobs
+        self._submitit, self._cluster, self._folder = submitit, cluster, folder.resolve()
+        self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
+        try:
+            self._executor.update_parameters(
+                name="largebatch",
+                nodes=1,
+                tasks_per_node=1,
+                slurm_array_parallelism=jobs,
+                **resources,
+            )
+        except (ValueError, NameError, TypeError) as error:
+            raise UserError(f"--slurm: {one_line(error)}; see --help") from error
+
+    def start(self, jobs: Sequence[Job]) -> list["Handle"]:
+        """Submit jobs, several as one array.
+
+        Raises:
+          UserError: the cluster refuses them.
+        """
+        try:
+            with self._executor.batch():
+                calls = [Call(job.command, job.output) for job in jobs]
+                submitted = [self._executor.submit(call) for call in calls]
+        except (self._submitit.core.utils.FailedJobError, OSError) as error:
+            raise UserError(f"sbatch refuses the trials: {one_line(error)}") from error
+        return [_Submitted(job, self._cluster) for job in submitted]
+
+    def attach(self, token: str) -> "Handle | None":
+        """Find a job that waits, runs or has left its exit code; SLURM forgets others in days."""
+        if not token:
+            return None
+        kind = self._submitit.SlurmJob if self._cluster == "slurm" else self._submitit.LocalJob
+        job: Any = kind(folder=self._folder, job_id=token)
+        # A local process cannot be asked, but holds the lock of its trial.
+        asked = self._cluster == "slurm" and (job.get_info("cache") or job.get_info("force"))
+        known = asked or job.paths.result_pickle.exists()
+        return _Submitted(job, self._cluster) if known else None
+
+
+class _Submitted:
+    """A job of submitit."""
+
+    def __init__(self, job: Any, cluster: Cluster) -> None:
+        self.token = str(job.job_id)
+        self._job, self._cluster = job, cluster
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it waits or runs."""
+        if not self._job.done():
+            return None
+        if self._cluster == "local" and not self._job.paths.result_pickle.exists():
+            return PREEMPTED
+        try:
+            return int(self._job.result())
+        except Exception as error:  # no result: the cluster took the job away; or the call raised
+            return FAILED if type(error).__name__ == "FailedJobError" else PREEMPTED
+
+    def stop(self) -> None:
+        """Ask it to save and end; cancel it while it waits."""
+        if self._cluster == "local":
+            with contextlib.suppress(OSError):
+                os.kill(int(self.token), signal.SIGTERM)  # submitit passes it on
+        elif self._job.state.upper() in ("PENDING", "REQUEUED", "READY"):
+            self._job.cancel(check=False)
+        else:
+            subprocess.run(["scancel", "--signal=TERM", self.token], check=False)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._job.cancel(check=False)
+
+
+Executor = LocalExecutor | SubmititExecutor
+Handle = _Process | _Submitted

@@ -1,4 +1,4 @@
-"""What sweeps of ``configs/sweeps`` share: values around those of the recipe that is swept."""
+"""What the recipes in ``configs/sweeps`` share: values around those of the recipe to sweep."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,18 +8,19 @@ from ml_collections import ConfigDict
 
 from largebatch.config import Config
 from largebatch.config.recipe_file import execute
-from largebatch.optim.schedules import peak_rate
 
 Values = Mapping[str | tuple[str, ...], list[Any]]
 
 
 def beside(sweep: str, recipe: str = "digits.py") -> ConfigDict:
-    """The configuration of a recipe in the folder above that of a sweep, given its ``__file__``."""
+    """Return the configuration of a recipe in the folder above a sweep, given its ``__file__``."""
     return execute(Path(sweep).parents[1] / recipe)[0]
 
 
 def peak_of(config: Config) -> float:
-    """The peak learning rate of a recipe, however it is given."""
+    """Return the peak learning rate of a recipe, also where it is given for 256 images."""
+    from largebatch.optim.schedules import peak_rate  # imports JAX
+
     schedule = config.schedule
     return peak_rate(
         peak=schedule.peak,
@@ -29,21 +30,16 @@ def peak_of(config: Config) -> float:
     )
 
 
-def peaks(config: Config, rates: Iterable[float]) -> Values:
-    """Peak rates as values of a sweep."""
-    return with_peak(config, (), [(rate,) for rate in rates])
-
-
 def with_peak(config: Config, keys: tuple[str, ...], points: Iterable[tuple[Any, ...]]) -> Values:
-    """Options that change together with the peak rate, the last value of each point.
+    """Return options that change together with the peak rate, the last value of each point.
 
-    Where the recipe gives a rate for 256 images, that makes room for it.
+    A rate that the recipe gives for 256 images is set to 0.
     """
-    room = {"schedule.per_256": 0.0} if config.schedule.per_256 else {}
-    made = [(*values, rounded(rate), *room.values()) for *values, rate in points]
-    return {(*keys, "schedule.peak", *room): list(dict.fromkeys(made))}
+    per_256 = {"schedule.per_256": 0.0} if config.schedule.per_256 else {}
+    found = [(*values, rounded(rate), *per_256.values()) for *values, rate in points]
+    return {(*keys, "schedule.peak", *per_256): list(dict.fromkeys(found))}
 
 
 def rounded(number: float) -> float:
-    """In four digits."""
+    """Return a number in four digits."""
     return float(f"{number:.4g}")

@@ -1,282 +1,231 @@
-"""One turn at a sweep: from what the command line asks for to tables and figures."""
+"""A sweep, from its command line to its tables and figures."""
 
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from largebatch.checkpoint import lock
-from largebatch.config import Config, adjusted
+from largebatch.config import Config, adjusted, changed
 from largebatch.config.load import frozen
-from largebatch.config.recipe_file import execute
+from largebatch.config.recipe_file import execute, find
+from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Interrupted
-from largebatch.tools.sweep import command, plots, points, space, view
-from largebatch.tools.sweep.description import Search, describe, keep, keep_results, winner
-from largebatch.tools.sweep.driver import Driver
-from largebatch.tools.sweep.executors import Executor, LocalExecutor, cores_here, gpus_here, shares
-from largebatch.tools.sweep.outcome import Objective, Trial, best, ranked
-from largebatch.tools.sweep.slurm import Cluster, Resources, SubmititExecutor
+from largebatch.tools.sweep import directory, space, study, view
+from largebatch.tools.sweep.driver import Driver, signals
+from largebatch.tools.sweep.executors import Cluster, Executor, SubmititExecutor, local_executor
 from largebatch.tools.sweep.space import Axis, Choice
-from largebatch.tools.sweep.stopping import Stopping, signals
-from largebatch.tools.sweep.study import STARTUP, Study, importances, optuna
+from largebatch.tools.sweep.trial import Objective, Trial, best, ranked
 
-_TABLE_CELLS = 160
+Search = Literal["grid", "quasi", "tpe"]
 _TO_END_S = 10.0
-"""Beyond ``health.grace_s``, for a trial's process to be gone."""
+"""Seconds beyond ``health.grace_s`` that the process of a trial has to end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """The command line of a sweep; ``scripts/sweep.py --help`` describes each flag.
 
     Attributes:
-        train: path of train.py.
-        recipe: that is swept; None: the first of ``sweeps`` that is a file, or ``fallback``.
-        fallback: see there.
-        sweeps: axes as texts, or recipe files.
+        config: the recipe to sweep; None: the first recipe in ``sweep``, or the digits.
+        sweep: axes as texts, or recipe files with a ``sweep()``.
+        workdir: None: ``sweeps/NAME``.
+        trials: None for a grid.
+        jobs: None: one, or one for each GPU.
+        slurm: None: processes of this machine.
         overrides: options of all trials.
-        workdir: where the sweep is kept; None: ``sweeps/NAME``.
-        trials: how many; None for a grid.
-        jobs: at a time; None: one, or one for each GPU.
-        cluster: None: processes of this machine.
-        resources: of a trial there.
-        dry_run: only check and list.
+        resources: of a job of SLURM, as parameters of submitit.
     """
 
-    train: Path
-    recipe: Path | None
-    fallback: Path
-    sweeps: tuple[str, ...]
-    overrides: tuple[tuple[str, str], ...] = ()
+    config: Path | None
+    sweep: Sequence[str]
     workdir: Path | None = None
     search: Search = "grid"
     trials: int | None = None
     objective: Objective = "top1"
     seed: int = 0
     jobs: int | None = None
-    cluster: Cluster | None = None
-    resources: Resources = dataclasses.field(default_factory=Resources)
+    slurm: Cluster | None = None
     dry_run: bool = False
+    overrides: Sequence[tuple[str, str]] = ()
+    resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """Recipes with a sweep."""
-        return tuple(Path(each) for each in self.sweeps if _is_file(each))
+    def files(self) -> list[Path]:
+        """The recipes among the arguments of ``--sweep``."""
+        return [path for path in map(_file, self.sweep) if path]
 
     @property
-    def swept(self) -> Path:
-        """The recipe that is swept."""
-        return self.recipe or (*self.files, self.fallback)[0]
+    def recipe(self) -> Path:
+        """The recipe to sweep."""
+        return self.config or (*self.files, find("digits"))[0]
 
     @property
     def place(self) -> Path:
-        """Where the sweep is kept."""
-        return self.workdir or Path("sweeps") / (*self.files, self.swept)[0].stem
+        """The directory of the sweep."""
+        return self.workdir or Path("sweeps") / (*self.files, self.recipe)[0].stem
+
+    def command(self, choice: Choice, workdir: Path) -> tuple[str, ...]:
+        """Return the command of a trial."""
+        options = directory.train_options(self.recipe, self.overrides, choice, workdir)
+        return (sys.executable, str(ROOT / "train.py"), *options)
 
 
-def _is_file(text: str) -> bool:
-    return "=" not in text and (text.endswith(".py") or "/" in text)
+def _file(argument: str) -> Path | None:
+    """Return the recipe that a ``--sweep`` names; None if it is an axis."""
+    if "=" in argument:
+        return None
+    named = find(Path("configs") / "sweeps" / f"{argument}.py")
+    if named.is_file():
+        return named
+    return Path(argument) if argument.endswith(".py") or "/" in argument else None
 
 
 def sweep(request: Request, say: Callable[[str], None] = print) -> None:
-    """Run a sweep, or go on with it.
+    """Run a sweep, or resume it.
 
     Raises:
-      UserError: anything that the user can mend; or no trial was of use.
-      Interrupted: it was asked to stop; the same command goes on.
+      UserError: a mistake that the user can fix; or no trial is complete.
+      Interrupted: a signal has stopped it; the same command resumes.
     """
-    recipe = frozen(execute(request.swept)[0], request.overrides)
-    config = adjusted(recipe, request.overrides)
+    if request.jobs is not None and request.jobs < 1:
+        raise ConfigError(f"--jobs={request.jobs}: expected at least 1")
+    workdir, objective, prune = request.place, request.objective, request.search == "tpe"
+    base = frozen(execute(request.recipe)[0], request.overrides)
+    config = adjusted(base, request.overrides)
+    if objective == "target_s" and not config.run.target:
+        raise ConfigError("--objective=target_s needs a target; use --config.run.target=0.9")
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
-    points.check(recipe, request.overrides, axes, planned)
-    if request.objective == "target_s" and not config.run.target:
-        raise ConfigError("--objective=target_s needs a target; add --config.run.target=0.9")
+    space.check(base, request.overrides, axes, planned)
     names = ", ".join(axis.name for axis in axes)
-    say(f"{total} trials of {request.swept}: {request.search} over {names}, in {request.place}")
+    say(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
     if request.dry_run:
-        _list(request, axes, planned, total, say)
+        _list(request, planned, total, say)
         return
-    optuna()
+    study.optuna()
     executor = _executor(request)
-    workdir = request.place
-    with lock.hold(workdir, note=say, lost=_ended_by), signals() as stopping:
-        about = describe(
-            request.swept,
-            request.overrides,
-            config,
-            axes,
-            search=request.search,
-            objective=request.objective,
-            seed=request.seed,
-        )
-        resumed = keep(workdir, about)
-        study = Study(
-            workdir / "study.db",
-            axes,
-            request.objective,
-            seed=request.seed,
-            prune=request.search == "tpe",
-        )
+    running: list[Driver] = []
+
+    def kill() -> None:
+        for driver in running:
+            driver.kill()
+
+    with lock.hold(workdir, note=say, lost=_end), signals(kill) as stopped_by:
+        resumed = directory.keep(workdir, _description(request, config, axes))
         driver = Driver(
-            study,
+            study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune),
             executor,
             workdir / "trials",
-            lambda choice, where: _command(request, choice, where),
+            request.command,
             planned=planned,
             total=total,
-            objective=request.objective,
-            prune=request.search == "tpe",
+            objective=objective,
+            prune=prune,
             grace_s=config.health.grace_s + _TO_END_S,
         )
+        running.append(driver)
         if resumed:
             say(f"resuming: {view.summary_line(driver.trials, total)}")
-        complete = _run(driver, request, axes, total, stopping)
-    keep_results(workdir, driver.trials, total)
+        show = view.Progress(driver.trials, objective, total)
+
+        def watch(trials: Sequence[Trial]) -> None:
+            if show(trials):  # the file is current after a kill at any time
+                directory.keep_results(workdir, trials, total)
+
+        complete = driver.run(watch, lambda: bool(stopped_by))
+        directory.keep_results(workdir, driver.trials, total)
     if not complete:
-        raise Interrupted(f"{stopping.reason}: {view.summary_line(driver.trials, total)}")
-    _conclude(request, axes, driver.trials, say)
-
-
-def best_command(workdir: Path, train_to: Path | None = None) -> str:
-    """The command line of train.py that runs the winner of a sweep again.
-
-    Args:
-      workdir: of the sweep.
-      train_to: where it is to train; None: ``best`` in there.
-
-    Raises:
-      DataError: there is none yet.
-    """
-    about, trial = winner(workdir)
-    pairs = [(key, value) for key, value in about["overrides"]]
-    arguments = command.options(
-        Path(about["recipe"]), pairs, trial.values, train_to or workdir / "best"
-    )
-    return command.pasteable(arguments)
+        raise Interrupted(f"{stopped_by[-1]}: {view.summary_line(driver.trials, total)}")
+    _conclude(workdir, axes, driver.trials, objective, say)
 
 
 def _axes(request: Request, config: Config) -> list[Axis]:
-    if not request.sweeps:
-        raise ConfigError(f"--sweep is missing: what is to be varied; {space.FORM}, or a recipe")
+    if not request.sweep:
+        raise ConfigError(f"--sweep is missing: expected {space.FORM}, or a recipe")
     found: list[Axis] = []
-    for text in request.sweeps:
-        if _is_file(text):
-            found += space.from_recipe(Path(text), config)
-        else:
-            found.append(space.from_text(text))
+    for argument in request.sweep:
+        path = _file(argument)
+        found += space.from_recipe(path, config) if path else [space.from_text(argument)]
     return found
 
 
 def _planned(request: Request, axes: Sequence[Axis]) -> tuple[list[Choice], int]:
-    """The trials that are known beforehand, and how many there will be."""
-    asked = request.trials
+    """Return the trials that are known beforehand, and the number of all."""
+    asked, most = request.trials, space.MOST_TRIALS
     if request.search == "grid":
         if asked is not None:
-            raise ConfigError(
-                "--trials is for --search=quasi and tpe; a grid has as many as it has"
-            )
-        planned = points.grid(axes)
+            raise ConfigError("--trials needs --search=quasi or tpe; a grid has a fixed number")
+        planned = space.grid(axes)
         return planned, len(planned)
-    if asked is None or not 1 <= asked <= space.MOST_VALUES:
-        raise ConfigError(
-            f"--search={request.search} needs --trials=N, from 1 to {space.MOST_VALUES:,}"
-        )
-    few = min(asked, STARTUP) if request.search == "tpe" else asked
-    return points.quasi(axes, few, request.seed), asked
+    if asked is None or not 1 <= asked <= most:
+        raise ConfigError(f"--search={request.search} needs --trials=N, from 1 to {most:,}")
+    few = min(asked, study.STARTUP) if request.search == "tpe" else asked
+    return space.quasi(axes, few, request.seed), asked
 
 
 def _list(
-    request: Request,
-    axes: Sequence[Axis],
-    planned: Sequence[Choice],
-    total: int,
-    say: Callable[[str], None],
+    request: Request, planned: Sequence[Choice], total: int, say: Callable[[str], None]
 ) -> None:
     for number, choice in enumerate(planned):
         say(view.line(Trial(number, choice), request.objective))
     if total > len(planned):
-        say(f"and {total - len(planned)} that depend on what these come to")
-    first = _command(request, planned[0], request.place / "trials" / "0000")
-    say(f"the first one: {command.pasteable(first[2:])}")
-
-
-def _command(request: Request, choice: Choice, workdir: Path) -> tuple[str, ...]:
-    arguments = command.options(request.swept, request.overrides, choice, workdir)
-    return (sys.executable, str(request.train), *arguments)
+        say(f"and {total - len(planned)} that depend on the results of these")
+    first = request.command(planned[0], request.place / "trials" / "0000")
+    say(f"the first one: {directory.pasteable(first[2:])}")
 
 
 def _executor(request: Request) -> Executor:
-    if request.cluster is not None:
-        return SubmititExecutor(
-            request.place / "slurm",
-            request.cluster,
-            1 if request.jobs is None else request.jobs,
-            request.resources,
-            all_at_once=request.search != "tpe",
-        )
-    gpus = gpus_here(os.environ)
-    jobs = max(1, len(gpus)) if request.jobs is None else request.jobs
-    return LocalExecutor(shares(jobs, cores_here(), gpus))
+    if request.slurm is None:
+        return local_executor(request.jobs)
+    jobs, folder = request.jobs or 1, request.place / "slurm"
+    array = request.search != "tpe"
+    return SubmititExecutor(folder, request.slurm, jobs, request.resources, all_at_once=array)
 
 
-def _run(
-    driver: Driver, request: Request, axes: Sequence[Axis], total: int, stopping: Stopping
-) -> bool:
-    stopping.kill = driver.kill
-    states: dict[int, str] = {}
-
-    with view.watching(axes, request.objective, total) as show:
-
-        def watch(trials: Sequence[Trial]) -> None:
-            now = {trial.number: trial.state for trial in trials}
-            if now != states:  # readable at any time, also after a kill
-                keep_results(request.place, trials, total)
-                states.clear()
-                states.update(now)
-            show(trials)
-
-        return driver.run(watch, lambda: bool(stopping.reason))
+def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict[str, Any]:
+    """Return what must stay the same when a sweep is resumed."""
+    return {
+        "recipe": str(request.recipe),
+        "overrides": request.overrides,
+        "axes": [dataclasses.asdict(axis) for axis in axes],
+        "search": request.search,
+        "objective": request.objective,
+        "seed": request.seed,
+        "options": changed(config),
+    }
 
 
 def _conclude(
-    request: Request, axes: Sequence[Axis], trials: Sequence[Trial], say: Callable[[str], None]
+    workdir: Path,
+    axes: Sequence[Axis],
+    trials: Sequence[Trial],
+    objective: Objective,
+    say: Callable[[str], None],
 ) -> None:
-    """Tables, figures, the winner.
+    """Write the tables and figures, and print the winner.
 
     Raises:
-      UserError: no trial has come to its end.
+      UserError: no trial is complete.
     """
-    workdir, objective = request.place, request.objective
     order = ranked(trials, objective)
     view.write_csv(workdir / "results.csv", order, axes)
-    out = view.console()
-    if not out.is_terminal:
-        out.width = _TABLE_CELLS  # rows stay whole
-    out.print(view.table(order, axes, objective))
-    for line in view.errors(order):
-        say(line)
+    view.print_table(order, axes, objective)
     if best(trials, objective) is None:
-        ended = next((t for t in order if t.error), order[0])
+        ended = next((trial for trial in order if trial.error), order[0])
         raise UserError(
             f"none of the {len(order)} trials is complete; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
-    written = ["results.csv", "results.json"]
-    if plots.parallel(axes, order, objective, workdir / "parallel.png"):
-        written.append("parallel.png")
-    shares_ = importances(axes, trials, objective)
-    if len(shares_) > 1:
-        count = sum(trial.value is not None for trial in trials)
-        plots.importance(shares_, count, workdir / "importance.png")
-        written.append("importance.png")
-    say(f"written into {workdir}: {', '.join(written)}")
-    say(f"the best again: {best_command(workdir)}")
+    figures = study.draw(workdir, axes, trials, objective)
+    say(f"written into {workdir}: {', '.join(['results.csv', directory.RESULTS, *figures])}")
+    say(f"the best again: {directory.best_command(workdir)[0]}")
 
 
-def _ended_by(reason: str) -> None:
-    """Another sweep has taken the directory: to go on would do harm."""
+def _end(reason: str) -> None:
+    """End at once: another sweep has taken the directory."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
     os._exit(2)

@@ -1,55 +1,58 @@
-"""What a sweep varies: axes, read from the command line or from a recipe's ``sweep()``.
+"""What a sweep varies: axes, read from the command line or a recipe's ``sweep()``, and its trials.
 
 An axis lists values, ``key=a,b,c``, or is a range, ``key=log:LOW:HIGH:N`` or ``key=lin:LOW:HIGH:N``
-with a unit behind N for a duration (``schedule.warmup=lin:1:9:5 epochs``). The values of a trial
-are texts, as the command line of train.py takes them.
+with a unit after N for a duration (``schedule.warmup=lin:1:9:5 epochs``). The values of a trial
+are texts, in the form that the command line of train.py takes.
 """
 
 import dataclasses
 import inspect
+import itertools
 import math
 import numbers
 import re
 import typing
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from largebatch.config import Config, options
+from largebatch.config import Config, Facts, adjusted, options, override
+from largebatch.config.checks import check_ranges
+from largebatch.config.known_sets import KNOWN_SETS
 from largebatch.config.recipe_file import execute
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 
 Choice = dict[str, str]
-"""A trial's values: {option: text}."""
-MOST_VALUES = 10_000
-_RANGE = re.compile(r"(log|lin):(.*)")
-_PARTS = re.compile(r"([^:\s]+):([^:\s]+)(?::([0-9]{1,9})(?:\s*(samples|steps|epochs|%))?)?")
+"""The values of a trial: {option: text}."""
+MOST_TRIALS = 10_000
+FORM = "key=a,b,c, key=log:LOW:HIGH:N or key=lin:LOW:HIGH:N"
+_PARTS = re.compile(
+    r"(log|lin):([^:\s]+):([^:\s]+)(?::([0-9]{1,9})(?:\s*(samples|steps|epochs|%))?)?"
+)
 _SEPARATOR = re.compile(r",(?![^()\[\]]*[)\]])")
-FORM = "write key=a,b,c or key=log:LOW:HIGH:N or key=lin:LOW:HIGH:N"
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers between two bounds, both included."""
+    """Numbers from ``low`` to ``high``, both included."""
 
     shape: Literal["log", "lin"]
     low: float
     high: float
     unit: str = ""
-    """Of a duration."""
+    """The unit of a duration."""
     whole: bool = False
 
     def at(self, share: float) -> str:
-        """The text of what lies this share, of 0 to 1, of the way from low to high."""
+        """Return the text of the number at this share, 0 to 1, of the way from low to high."""
         if self.shape == "log":
-            number = self.low * (self.high / self.low) ** share
-        else:
-            number = self.low + share * (self.high - self.low)
-        return self.text(number)
+            return self.text(self.low * (self.high / self.low) ** share)
+        return self.text(self.low + share * (self.high - self.low))
 
     def text(self, number: float) -> str:
-        """A number in four digits, or whole, and never out of bounds for that."""
+        """Return a number as a text of four digits, or whole, within the bounds."""
         number = round(number) if self.whole else float(f"{number:.4g}")
         number = min(max(number, self.low), self.high)
         return text(number).removesuffix(".0") + (f" {self.unit}" if self.unit else "")
@@ -61,7 +64,7 @@ class Axis:
 
     Attributes:
         keys: options that change together; most axes have one.
-        points: what a grid visits: for each point the text of each key.
+        points: the values of a grid: for each point the text of each key.
         range: what other searches draw from; None: from ``points``.
     """
 
@@ -71,148 +74,225 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """For people and the study."""
+        """The keys, as tables and the study name them."""
         return ",".join(self.keys)
 
     def at(self, share: float) -> Choice:
-        """The values at this share of the axis, at least 0 and below 1."""
+        """Return the values at a share of the axis, at least 0 and below 1."""
         if self.range is not None:
             return {self.keys[0]: self.range.at(share)}
-        return self.point(min(int(share * len(self.points)), len(self.points) - 1))
+        return self.choice(self.points[min(int(share * len(self.points)), len(self.points) - 1)])
 
-    def point(self, index: int) -> Choice:
-        """The values of a point."""
-        return dict(zip(self.keys, self.points[index], strict=True))
+    def choice(self, point: Sequence[str]) -> Choice:
+        """Return the values of a point by option."""
+        return dict(zip(self.keys, point, strict=True))
 
-    def extremes(self) -> tuple[tuple[str, ...], ...]:
-        """What has to be valid so that all is: each point, or the bounds."""
-        if self.range is None:
-            return self.points
-        return ((self.range.at(0.0),), (self.range.at(1.0),), *self.points)
+    def extremes(self) -> list[Choice]:
+        """Return the points and the bounds: if these are valid, so is all between them."""
+        bounds = [] if self.range is None else [self.at(0.0), self.at(1.0)]
+        return [*bounds, *map(self.choice, self.points)]
 
 
-def from_text(text: str) -> Axis:
-    """An axis as the command line has it.
+def from_text(argument: str) -> Axis:
+    """Read an axis from the command line.
 
     Raises:
-      ConfigError: it has another form; or a range without a width, or one that cannot be
-        logarithmic.
+      ConfigError: another form; a range that is empty, or logarithmic and not above 0.
     """
-    key, equals, values = text.partition("=")
-    key = key.strip()
-    if not equals or not key or not values.strip():
-        raise ConfigError(f"--sweep {shown(text)} names no values; {FORM}")
-    return _axis((key,), values)
+    key, _, values = argument.partition("=")
+    if not key.strip() or not values.strip():
+        raise ConfigError(f"--sweep {shown(argument)}: expected {FORM}")
+    return _axis(key.strip(), values.strip())
 
 
-def from_recipe(path: Path, config: Config) -> tuple[Axis, ...]:
-    """The axes of the ``sweep()`` of a recipe file.
+def from_recipe(path: Path, config: Config) -> list[Axis]:
+    """Return the axes of the ``sweep()`` of a recipe file.
 
-    It returns {option: values}: a list, or a text as on the command line; or {(option, option):
-    list of pairs} for options that change together. It may take the configuration that is swept,
-    for values that depend on it.
-
-    Args:
-      path: the file.
-      config: the configuration that is swept.
+    It returns {option: values}: a list, or a text in the form of the command line; or
+    {(option, option): list of pairs} for options that change together. If it takes an argument,
+    that is the configuration to sweep.
 
     Raises:
-      ConfigError: it has none, it raises, or it returns something else.
+      ConfigError: the file has no ``sweep()``, it raises, or it returns something else.
     """
     _, module = execute(path)
     function = getattr(module, "sweep", None)
     if not callable(function):
-        raise ConfigError(
-            f"{path} has no sweep(); add one beside get_config() that returns {{option: values}}"
-        )
+        raise ConfigError(f"{path} has no sweep(); add one that returns {{option: values}}")
     try:
         found = function(config) if inspect.signature(function).parameters else function()
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"{path}: sweep() raised {type(error).__name__}: {shown(str(error))}; mend the file"
+            f"{path}: sweep() raised {type(error).__name__}: {shown(str(error))}; fix the file"
         ) from error
+    form = f"{path}: sweep(): expected {{option: list}} or {{(option, …): list of tuples}}"
     if not isinstance(found, Mapping) or not found:
-        raise ConfigError(f"{path}: sweep() returned {shown(found)}; return {{option: values}}")
-    return tuple(_of_recipe(path, keys, values) for keys, values in found.items())
+        raise ConfigError(f"{form}, got {shown(found)}")
+    axes = []
+    for keys, values in found.items():
+        try:
+            axes.append(_of_recipe(keys, values))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{form}, got {shown({keys: values})}") from error
+    return axes
 
 
-def _of_recipe(path: Path, keys: Any, values: Any) -> Axis:
-    names = keys if isinstance(keys, tuple) else (keys,)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(
-            f"{path}: sweep() names {shown(keys)}; give options such as schedule.peak"
-        )
-    if isinstance(values, str) and keys is not names:
-        return _axis(names, values)
-    if not isinstance(values, list | tuple) or not values:
-        raise ConfigError(f"{path}: sweep() gives {shown(values)} for {names[0]}; give a list")
-    if keys is not names:
-        return _listed(names, [(text(value),) for value in values])
-    wrong = [v for v in values if not isinstance(v, list | tuple) or len(v) != len(names)]
-    if wrong:
-        raise ConfigError(
-            f"{path}: sweep() gives {shown(wrong[0])} for {','.join(names)}; give {len(names)} "
-            "values for each point"
-        )
-    return _listed(names, [tuple(text(value) for value in point) for point in values])
+def _of_recipe(keys: Any, values: Any) -> Axis:
+    """Read an entry of the mapping; a TypeError or ValueError if it has another form."""
+    if isinstance(keys, str) and isinstance(values, str):
+        return _axis(keys, values.strip())
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    points = [(value,) if isinstance(keys, str) else tuple(value) for value in values]
+    if not (points and names and all(len(point) == len(names) for point in points)):
+        raise ValueError
+    return _listed(names, [tuple(map(text, point)) for point in points])
 
 
 def text(value: Any) -> str:
-    """A value of an option as the command line takes it."""
+    """Return the value of an option in the form that the command line takes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "(" + ",".join(text(each) for each in value) + ")"
+        return "(" + ",".join(map(text, value)) + ")"
     if isinstance(value, numbers.Integral):
         return str(int(value))
     return repr(float(value)) if isinstance(value, numbers.Real) else str(value)
 
 
-def _axis(keys: tuple[str, ...], values: str) -> Axis:
-    if match := _RANGE.fullmatch(values.strip()):
-        return _ranged(keys, match[1], match[2], values.strip())
+def _axis(key: str, values: str) -> Axis:
+    if values.startswith(("log:", "lin:")):
+        return _ranged(key, values)
     parts = [part.strip() for part in _SEPARATOR.split(values)]
     if not all(parts):
-        raise ConfigError(f"{keys[0]}={shown(values)} has an empty value; {FORM}")
-    return _listed(keys, [(part,) for part in parts])
+        raise ConfigError(f"{key}={shown(values)} has an empty value; expected {FORM}")
+    return _listed((key,), [(part,) for part in parts])
 
 
-def _listed(keys: tuple[str, ...], points: Iterable[tuple[str, ...]]) -> Axis:
-    points = tuple(points)
-    if len(set(points)) < len(points):
-        twice = next(p for p in points if points.count(p) > 1)
-        raise ConfigError(f"{','.join(keys)} has the value {', '.join(twice)} twice; drop one")
-    return Axis(keys, points)
+def _listed(keys: tuple[str, ...], points: Sequence[tuple[str, ...]]) -> Axis:
+    twice = [point for point in points if points.count(point) > 1]
+    if twice:
+        raise ConfigError(f"{','.join(keys)} has the value {', '.join(twice[0])} twice; drop one")
+    return Axis(keys, tuple(points))
 
 
-def _ranged(keys: tuple[str, ...], shape: str, rest: str, said: str) -> Axis:
-    parts = _PARTS.fullmatch(rest.strip())
+def _ranged(key: str, said: str) -> Axis:
+    match = _PARTS.fullmatch(said)
+    parts = match.groups() if match else ("",) * 5
     try:
-        low, high = float(parts[1]), float(parts[2])
-    except (TypeError, ValueError):
-        raise ConfigError(f"{keys[0]}={shown(said)} is no range; {FORM}") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"{keys[0]}={shown(said)}: LOW must be below HIGH, and both finite")
-    if shape == "log" and low <= 0:
-        raise ConfigError(f"{keys[0]}={shown(said)}: LOW must be above 0 for log; or use lin")
-    count = int(parts[3]) if parts[3] else 0
-    if parts[3] and not 2 <= count <= MOST_VALUES:
-        raise ConfigError(f"{keys[0]}={shown(said)}: N must be from 2 to {MOST_VALUES}")
-    unit = parts[4] or ""
-    kind = _kind(keys[0])
+        shape, low, high = parts[0], float(parts[1]), float(parts[2])
+    except ValueError:
+        raise ConfigError(f"{key}={shown(said)}: expected {FORM}") from None
+    kind = {name: field.type for name, _, field in options(Config())}.get(key)
+    count, unit = int(parts[3] or 0), parts[4] or ""
     whole = kind is int or int in typing.get_args(kind)
-    if whole and not (low.is_integer() and high.is_integer()):
-        raise ConfigError(f"{keys[0]}={shown(said)}: LOW and HIGH must be whole numbers there")
-    if (kind is str) != bool(unit) and kind is not None:
-        need = "a unit behind N, such as '5 epochs'" if kind is str else "no unit"
-        raise ConfigError(f"{keys[0]}={shown(said)}: this option needs {need}")
+    wrong = ""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        wrong = "LOW must be below HIGH, and both finite"
+    elif shape == "log" and low <= 0:
+        wrong = "LOW must be above 0; use lin"
+    elif parts[3] and not 2 <= count <= MOST_TRIALS:
+        wrong = f"N must be from 2 to {MOST_TRIALS:,}"
+    elif whole and not (low.is_integer() and high.is_integer()):
+        wrong = "LOW and HIGH must be whole numbers"
+    elif kind is str and not unit:
+        wrong = "a duration needs a unit after N, such as '5 epochs'"
+    elif kind not in (str, None) and unit:
+        wrong = "this option has no unit"
+    if wrong:
+        raise ConfigError(f"{key}={shown(said)}: {wrong}")
     found = Range(typing.cast(Literal["log", "lin"], shape), low, high, unit, whole)
-    shares = [index / (count - 1) for index in range(count)]
-    return Axis(keys, tuple(dict.fromkeys((found.at(share),) for share in shares)), found)
+    points = dict.fromkeys((found.at(index / (count - 1)),) for index in range(count))
+    return Axis((key,), tuple(points), found)
 
 
-def _kind(key: str) -> Any:
-    """Declared type of an option; None if there is none of this name."""
-    return {name: field.type for name, _, field in options(Config())}.get(key)
+def grid(axes: Sequence[Axis]) -> list[Choice]:
+    """Return every combination, the last axis fastest.
+
+    Raises:
+      ConfigError: a range without a number of values, or more than 10,000 trials.
+    """
+    for axis in axes:
+        if not axis.points:
+            raise ConfigError(
+                f"{axis.name}: --search=grid needs a number of values; write :N after the range, "
+                "or use --search=quasi or tpe"
+            )
+    count = math.prod(len(axis.points) for axis in axes)
+    if count > MOST_TRIALS:
+        raise ConfigError(
+            f"--search=grid: expected at most {MOST_TRIALS:,} trials, got {count:,}; use fewer "
+            "values, or --search=quasi or tpe with --trials"
+        )
+    return [
+        _joined(axis.choice(point) for axis, point in zip(axes, points, strict=True))
+        for points in itertools.product(*(axis.points for axis in axes))
+    ]
+
+
+def quasi(axes: Sequence[Axis], trials: int, seed: int) -> list[Choice]:
+    """Return points of a scrambled Sobol sequence; a longer one begins with the same points."""
+    from scipy.stats import qmc
+
+    with warnings.catch_warnings():
+        # The balance of a power of two is not needed: a sequence may be continued.
+        warnings.filterwarnings("ignore", "The balance properties", UserWarning)
+        drawn = qmc.Sobol(len(axes), scramble=True, seed=seed).random(trials)
+    return [
+        _joined(axis.at(float(share)) for axis, share in zip(axes, row, strict=True))
+        for row in drawn
+    ]
+
+
+def check(
+    recipe: Config,
+    overrides: Sequence[tuple[str, str]],
+    axes: Sequence[Axis],
+    planned: Sequence[Choice],
+) -> None:
+    """Refuse a sweep of which a trial cannot run, before any trial starts.
+
+    Args:
+      recipe: the configuration of the recipe file, before overrides.
+      overrides: options of all trials.
+      axes: what is swept.
+      planned: the trials that are known beforehand.
+
+    Raises:
+      ConfigError: an unknown option, a value of a wrong type, an option that is swept twice or
+        overridden as well; or a trial, named, that cannot be resolved.
+    """
+    keys = [key for axis in axes for key in axis.keys]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key} is swept twice; use one --sweep for it")
+        if key in dict(overrides):
+            raise ConfigError(f"{key} is swept and --config.{key} sets it; drop one of them")
+    singles = [choice for axis in axes for choice in axis.extremes()]
+    for choice in singles:
+        for key, value in choice.items():
+            override(recipe, key, value)
+    for check_one in (check_ranges, _check_resolved):  # the second imports JAX
+        for number, choice in enumerate(planned or singles):
+            try:
+                check_one(adjusted(recipe, [*overrides, *choice.items()]))
+            except ConfigError as error:
+                said = ", ".join(f"{key}={value}" for key, value in choice.items())
+                where = f"trial {number} ({said})" if planned else f"with {said}"
+                raise ConfigError(f"{where}: {error}") from error
+
+
+def _check_resolved(config: Config) -> None:
+    """Refuse what cannot run on one device, if the size of the data set is known."""
+    known = KNOWN_SETS.get(config.data.source)
+    if known is not None:
+        from largebatch.config import resolve
+
+        side = config.data.image_size or known.side
+        facts = Facts(known.train, known.validation, known.classes, (side, side, 3), devices=1)
+        resolve(config, facts)
+
+
+def _joined(choices: Iterable[Choice]) -> Choice:
+    return {key: value for choice in choices for key, value in choice.items()}

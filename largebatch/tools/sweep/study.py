@@ -1,7 +1,7 @@
-"""The study that a sweep is kept in. Nothing outside this module knows Optuna.
+"""The study in which a sweep is kept. Nothing outside this module uses Optuna.
 
-One process writes it, which ``lock.json`` of the sweep's directory sees to; SQLite makes each write
-whole or none, so that a kill at any moment leaves a study that can be read.
+One process writes it, which ``lock.json`` of the sweep ensures. SQLite writes all of a trial or
+nothing of it, so a kill at any moment leaves a study that can be read.
 """
 
 import contextlib
@@ -14,17 +14,18 @@ from types import ModuleType
 from typing import Any
 
 from largebatch.errors import UserError
-from largebatch.tools.sweep.outcome import Objective, Outcome, State, Trial, maximised, worst
 from largebatch.tools.sweep.space import Axis, Choice
+from largebatch.tools.sweep.trial import Objective, Outcome, Trial, worst
 
 STARTUP = 8
-"""Trials spread evenly before a model of the others decides, and ended before any is pruned."""
+"""Trials of ``tpe`` that are spread evenly, and that end before any trial is pruned."""
 _UNPRUNED = 1
-"""Evaluations that say too little: where the warm-up is long, the first is in the middle of it."""
+"""Evaluations without pruning: the first one may be within the warm-up."""
+_TITLES = {"top1": "top-1", "loss": "validation loss", "target_s": "seconds to the target"}
 
 
 def optuna() -> ModuleType:
-    """The library, quiet.
+    """Return the library, without its messages.
 
     Raises:
       UserError: it is not installed.
@@ -49,127 +50,101 @@ class Study:
         seed: int = 0,
         prune: bool = False,
     ) -> None:
-        """Open the study, which is made when absent.
+        """Open the study, or create it.
 
         Args:
-          path: of its file; None keeps it in memory.
+          path: its file; None keeps it in memory.
           axes: what is swept.
-          objective: what is sought.
+          objective: what is optimised.
           seed: of the search.
           prune: whether trials may be ended early.
 
         Raises:
-          UserError: Optuna is absent, or the file is none of its.
+          UserError: Optuna is absent, or the file is not one of its studies.
         """
-        self._optuna = optuna()
-        self._axes = tuple(axes)
-        self._objective = objective
+        self._optuna, self._seed = optuna(), seed
+        self._axes, self._objective = tuple(axes), objective
         self._distributions = {axis.name: self._distribution(axis) for axis in axes}
-        pruner = (
-            self._optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=_UNPRUNED)
-            if prune
-            else self._optuna.pruners.NopPruner()
-        )
+        pruners = self._optuna.pruners
         try:
             self._study = self._optuna.create_study(
                 study_name="sweep",
                 storage=None if path is None else f"sqlite:///{path}",
-                direction="maximize" if maximised(objective) else "minimize",
-                sampler=self._optuna.samplers.RandomSampler(seed),
-                pruner=pruner,
+                direction="maximize" if objective == "top1" else "minimize",
+                pruner=pruners.MedianPruner(STARTUP, _UNPRUNED) if prune else pruners.NopPruner(),
                 load_if_exists=True,
             )
         except Exception as error:
             raise UserError(
-                f"{path} cannot be opened ({str(error).splitlines()[0]}); put it aside, or give "
+                f"{path} cannot be opened ({str(error).splitlines()[0]}); move it away, or use "
                 "another --workdir"
             ) from error
-        self._seed = seed
-
-    def _distribution(self, axis: Axis) -> Any:
-        known, found = self._optuna.distributions, axis.range
-        if found is None:
-            return known.CategoricalDistribution([_label(point) for point in axis.points])
-        if found.whole:
-            return known.IntDistribution(int(found.low), int(found.high), log=found.shape == "log")
-        return known.FloatDistribution(found.low, found.high, log=found.shape == "log")
 
     def trials(self) -> list[Trial]:
-        """All that have been begun, in their order."""
-        return [self._row(each) for each in self._study.get_trials(deepcopy=False)]
-
-    def suggest(self) -> Trial:
-        """Begin a trial where the Tree-structured Parzen Estimator expects most."""
-        # A new sampler of another seed each time: resumed, a sweep goes on as if never stopped.
-        count = len(self._study.get_trials(deepcopy=False))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=self._optuna.exceptions.ExperimentalWarning)
-            self._study.sampler = self._optuna.samplers.TPESampler(
-                n_startup_trials=0,  # the caller begins with a spread of its own
-                seed=self._seed + 7919 * count,
-                # Parallel trials are told apart by taking those that run for bad ones.
-                constant_liar=True,
-            )
-        return self._row(self._study.ask(self._distributions), begun=True)
-
-    def begin(self, choice: Choice) -> Trial:
-        """Begin a trial of these values."""
-        fixed = {axis.name: self._encoded(axis, choice) for axis in self._axes}
+        """Return all trials that have been begun, in their order."""
         waiting = self._optuna.trial.TrialState.WAITING
-        # A kill between the two leaves one waiting, which is this one: all come in their order.
-        if not self._study.get_trials(deepcopy=False, states=(waiting,)):
-            self._study.enqueue_trial(fixed)
-        return self._row(self._study.ask(self._distributions), begun=True)
+        found = self._study.get_trials(deepcopy=False)
+        return [self._row(each) for each in found if each.state != waiting]
+
+    def begin(self, choice: Choice | None) -> Trial:
+        """Begin a trial of these values; None: where the TPE expects the best result."""
+        create = self._optuna.trial.create_trial
+        params = self._suggested() if choice is None else self._params(choice)
+        running = self._optuna.trial.TrialState.RUNNING
+        # One write: a kill leaves the trial with all its values, or none.
+        self._study.add_trial(
+            create(state=running, params=params, distributions=self._distributions)
+        )
+        return self._row(self._study.get_trials(deepcopy=False)[-1])
+
+    def _suggested(self) -> dict[str, Any]:
+        """Draw values with the TPE, in a copy of the study."""
+        known = self._study.get_trials(deepcopy=False)
+        with _quiet():
+            # A sampler of its own seed for each trial: a resumed sweep draws the same.
+            sampler = self._optuna.samplers.TPESampler(
+                n_startup_trials=0, seed=self._seed + 7919 * len(known), constant_liar=True
+            )
+            copy = self._optuna.create_study(direction=self._study.direction, sampler=sampler)
+            copy.add_trials(known)
+            return copy.ask(self._distributions).params
 
     def report(self, number: int, values: Sequence[float]) -> bool:
-        """Tell the evaluations of a trial so far; whether it is to be pruned."""
+        """Record the evaluations of a trial so far; return whether to prune it."""
         trial = self._running(number)
         known = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        for ordinal in range(len(values)):
-            if ordinal not in known:
-                trial.report(values[ordinal], ordinal)
+        for ordinal in range(len(known), len(values)):
+            trial.report(values[ordinal], ordinal)
         return bool(values) and trial.should_prune()
 
-    def note(self, number: int, name: str, value: str) -> None:
-        """Keep a word with a trial that runs."""
-        self._running(number).set_user_attr(name, value)
+    def set_job(self, number: int, token: str) -> None:
+        """Keep the name of the job that runs a trial."""
+        self._running(number).set_user_attr("job", token)
 
-    def noted(self, number: int, name: str) -> str:
-        """The word that was kept with a trial; empty without one."""
-        return self._study.get_trials(deepcopy=False)[number].user_attrs.get(name, "")
+    def job(self, number: int) -> str:
+        """Return the name of the job that runs a trial; empty without one."""
+        return self._study.get_trials(deepcopy=False)[number].user_attrs.get("job", "")
 
     def tell(self, trial: Trial, result: Outcome) -> None:
-        """End a trial; a value that is no number, which Optuna refuses, counts as the worst."""
-        if result.value is not None and math.isnan(result.value):
-            result = dataclasses.replace(result, value=worst(self._objective))
-        running = self._running(trial.number)
-        known = self._optuna.trial.TrialState
-        states = {"pruned": known.PRUNED, "failed": known.FAIL}
+        """End a trial; NaN, which Optuna refuses, counts as the worst value."""
+        value = result.value
+        if value is not None and math.isnan(value):
+            value = worst(self._objective)
         row = dataclasses.asdict(trial) | dataclasses.asdict(result)
-        row["value"] = None if result.value is None else repr(result.value)
-        running.set_user_attr("row", row)
-        value = result.value if result.state in ("complete", "diverged") else None
-        with _quietly():
-            self._study.tell(trial.number, value, state=states.get(result.state, known.COMPLETE))
+        row["value"] = None if value is None else repr(value)
+        self._running(trial.number).set_user_attr("row", row)
+        known = self._optuna.trial.TrialState
+        state = {"pruned": known.PRUNED, "failed": known.FAIL}.get(result.state, known.COMPLETE)
+        with _quiet():
+            self._study.tell(trial.number, value if state == known.COMPLETE else None, state=state)
 
     def _running(self, number: int) -> Any:
         frozen = self._study.get_trials(deepcopy=False)[number]
         return self._optuna.trial.Trial(self._study, frozen._trial_id)
 
-    def _row(self, trial: Any, *, begun: bool = False) -> Trial:
-        known = self._optuna.trial.TrialState
-        if begun:
+    def _row(self, trial: Any) -> Trial:
+        if trial.state == self._optuna.trial.TrialState.RUNNING:
             return Trial(trial.number, self._choice(trial.params), "running")
-        params = trial.params
-        if trial.state == known.WAITING:
-            params = trial.system_attrs.get("fixed_params", {})
-        elif trial.state == known.RUNNING and len(params) < len(self._axes):
-            # Killed while it was begun: what is lacking is drawn now.
-            running = self._running(trial.number)
-            params = {axis.name: self._drawn(running, axis) for axis in self._axes}
-        states: dict[Any, State] = {known.WAITING: "waiting", known.RUNNING: "running"}
-        if trial.state in states:
-            return Trial(trial.number, self._choice(params), states[trial.state])
         row = dict(trial.user_attrs["row"])
         row["value"] = None if row["value"] is None else float(row["value"])
         return Trial(**row)
@@ -181,56 +156,83 @@ class Study:
             if axis.range is not None:
                 choice[axis.keys[0]] = axis.range.text(value)
             else:
-                choice |= axis.point([_label(point) for point in axis.points].index(value))
+                choice |= axis.choice(axis.points[list(map(_label, axis.points)).index(value)])
         return choice
 
-    def _drawn(self, trial: Any, axis: Axis) -> Any:
-        """The value of an axis, which is the one before if it had one."""
-        bounds = axis.range
-        if bounds is None:
-            return trial.suggest_categorical(axis.name, [_label(point) for point in axis.points])
-        log = bounds.shape == "log"
-        if bounds.whole:
-            return trial.suggest_int(axis.name, int(bounds.low), int(bounds.high), log=log)
-        return trial.suggest_float(axis.name, bounds.low, bounds.high, log=log)
+    def _params(self, choice: Choice) -> dict[str, Any]:
+        params: dict[str, Any] = {}
+        for axis in self._axes:
+            if axis.range is None:
+                params[axis.name] = _label([choice[key] for key in axis.keys])
+            else:
+                number = float(choice[axis.name].split()[0])
+                params[axis.name] = int(number) if axis.range.whole else number
+        return params
 
-    def _encoded(self, axis: Axis, choice: Choice) -> Any:
-        if axis.range is None:
-            return _label(tuple(choice[key] for key in axis.keys))
-        number = float(choice[axis.keys[0]].split()[0])
-        return int(number) if axis.range.whole else number
+    def _distribution(self, axis: Axis) -> Any:
+        known, found = self._optuna.distributions, axis.range
+        if found is None:
+            return known.CategoricalDistribution([_label(point) for point in axis.points])
+        if found.whole:
+            return known.IntDistribution(int(found.low), int(found.high), log=found.shape == "log")
+        return known.FloatDistribution(found.low, found.high, log=found.shape == "log")
 
 
-def importances(
-    axes: Sequence[Axis], trials: Sequence[Trial], objective: Objective
-) -> dict[str, float]:
-    """Shares of the objective's variance that each axis explains, the most important first.
+def draw(
+    directory: Path, axes: Sequence[Axis], trials: Sequence[Trial], objective: Objective
+) -> list[str]:
+    """Draw ``parallel.png`` and ``importance.png`` of the trials that are complete.
 
-    By fANOVA (Hutter et al. 2014) over the trials that have a value; those that came to nothing
-    count as the worst of the others.
+    The first shows each trial as a line through its values. The second shows the share of the
+    objective's variance that each axis explains, by fANOVA (Hutter et al. 2014); trials that
+    diverged count in it as the worst of the others.
 
     Returns:
-      {axis: share}, of sum 1; empty where there are fewer than four such trials, or all are equal.
+      The names of the files; a figure that has too few trials is left out.
     """
-    scored = [trial for trial in trials if trial.value is not None]
-    finite = [trial.value for trial in scored if math.isfinite(trial.value)]
-    if len(scored) < 4 or len(set(finite)) < 2:
-        return {}
-    library = optuna()
+    done = [(trial, trial.value) for trial in trials if trial.value is not None]
+    finite = [value for _, value in done if math.isfinite(value)]
+    complete = [pair for pair in done if pair[0].state == "complete" and math.isfinite(pair[1])]
+    names = []
+    if complete:
+        names.append("parallel.png")
+        _draw("plot_parallel_coordinate", axes, complete, objective, directory / names[-1])
+    if len(axes) > 1 and len(done) >= 4 and len(set(finite)) > 1:
+        bounded = [(trial, min(value, max(finite))) for trial, value in done]
+        names.append("importance.png")
+        _draw("plot_param_importances", axes, bounded, objective, directory / names[-1])
+    return names
+
+
+def _draw(
+    kind: str,
+    axes: Sequence[Axis],
+    scored: Sequence[tuple[Trial, float]],
+    objective: Objective,
+    path: Path,
+) -> None:
+    """Draw a figure of Optuna's, of these trials and values alone."""
     study = Study(None, axes, objective)
-    for trial in scored:
-        value = trial.value if math.isfinite(trial.value) else max(finite)
-        params = {axis.name: study._encoded(axis, trial.values) for axis in axes}
+    for trial, value in scored:
+        params, known = study._params(trial.values), study._distributions
         study._study.add_trial(
-            library.trial.create_trial(
-                params=params, distributions=study._distributions, value=value
-            )
+            optuna().trial.create_trial(value=value, params=params, distributions=known)
         )
-    with _quietly():
-        found = library.importance.get_param_importances(
-            study._study, evaluator=library.importance.FanovaImportanceEvaluator(seed=0)
-        )
-    return {name: float(share) for name, share in found.items()}
+    with _quiet():
+        from matplotlib import pyplot
+        from optuna.visualization import matplotlib as figures
+
+        pyplot.switch_backend("agg")  # no display is needed
+        options: dict[str, Any] = {"target_name": _TITLES[objective]}
+        if kind == "plot_param_importances":
+            options["evaluator"] = optuna().importance.FanovaImportanceEvaluator(seed=0)
+        with pyplot.rc_context():
+            figure = getattr(figures, kind)(study._study, **options).figure
+            for panel in figure.axes:
+                if panel.get_label() == "<colorbar>":  # the first axis has the same scale
+                    panel.remove()
+            figure.savefig(path, dpi=130, bbox_inches="tight")
+            pyplot.close(figure)
 
 
 def _label(point: Sequence[str]) -> str:
@@ -238,8 +240,9 @@ def _label(point: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without remarks on features that may change, or on values that are not finite."""
+def _quiet() -> Iterator[None]:
+    """Hide warnings of features that may change, and of values that are not finite."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="optuna")
+        warnings.filterwarnings("ignore", category=optuna().exceptions.ExperimentalWarning)
         yield

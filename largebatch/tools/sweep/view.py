@@ -1,22 +1,18 @@
-"""What people see of a sweep: a live table in a terminal, plain lines elsewhere, a table of all."""
+"""What a sweep prints: a line for each trial that begins or ends, and a table of all."""
 
 import csv
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console as RichConsole
-from rich.console import Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from largebatch.files import replacing
-from largebatch.tools.sweep.outcome import ENDED, Objective, State, Trial, ranked
 from largebatch.tools.sweep.space import Axis
+from largebatch.tools.sweep.trial import ENDED, Objective, State, Trial
 from largebatch.tracking.progress import duration
 
 _COLOURS: dict[State, str] = {
@@ -27,18 +23,18 @@ _COLOURS: dict[State, str] = {
     "failed": "red",
 }
 _EVERY_S = 60.0
-_FRAME = 8
-"""Lines of a terminal that are not rows."""
+_WIDTH = 160
+"""Cells of the table where there is no terminal."""
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Names of options without their sections, where that leaves them different."""
+    """Return the options without their sections, unless two become equal."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]
 
 
 def objective_text(value: float | None, objective: Objective) -> str:
-    """The objective for people."""
+    """Return the value of an objective with its unit."""
     if value is None:
         return ""
     if objective == "top1":
@@ -48,51 +44,32 @@ def objective_text(value: float | None, objective: Objective) -> str:
     return f"{value:.1f} s" if objective == "target_s" else f"{value:.4f}"
 
 
-def cells(trial: Trial, axes: Sequence[Axis], objective: Objective) -> list[str]:
-    """A row of the table."""
-    top1 = "" if trial.top1 is None else f"{100 * trial.top1:.2f} %"
-    row = [
-        str(trial.number),
-        *(trial.values.get(key, "") for axis in axes for key in axis.keys),
-        trial.state,
-        "" if trial.step is None else f"{trial.step:,}",
-        top1,
-    ]
-    if objective != "top1":
-        row.append(objective_text(trial.value, objective))
-    return [*row, "" if trial.seconds is None else duration(trial.seconds)]
-
-
-def headings(axes: Sequence[Axis], objective: Objective) -> list[str]:
-    """Of the columns of the table."""
-    keys = [key for axis in axes for key in axis.keys]
+def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Objective) -> None:
+    """Print the trials in the order given, and why some failed."""
+    out = Console(markup=False, emoji=False, highlight=False)
+    if not out.is_terminal:
+        out.width = _WIDTH
     extra = {"top1": [], "loss": ["loss"], "target_s": ["to target"]}[objective]
-    return ["trial", *short_names(keys), "state", "step", "top-1", *extra, "time"]
-
-
-def table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Objective) -> Table:
-    """The trials in the order given."""
-    made = Table(header_style="bold", box=None)
-    for name in headings(axes, objective):
-        numeric = name in ("trial", "step", "top-1", "loss", "to target", "time")
-        made.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+    figures = ["step", "top-1", *extra, "time"]
+    keys = [key for axis in axes for key in axis.keys]
+    table = Table(header_style="bold", box=None)
+    for name in ["trial", *short_names(keys), "state", *figures]:
+        number = name in ("trial", *figures)
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for trial in trials:
-        made.add_row(*cells(trial, axes, objective), style=_COLOURS.get(trial.state, ""))
-    return made
-
-
-def errors(trials: Sequence[Trial]) -> list[str]:
-    """A line for each trial that says why it failed."""
-    return [f"trial {t.number} {t.state}: {t.error}" for t in trials if t.error]
-
-
-def console() -> RichConsole:
-    """Standard output; text is printed as it is."""
-    return RichConsole(markup=False, emoji=False, highlight=False)
+        row = [str(trial.number), *(trial.values.get(key, "") for key in keys), trial.state]
+        row += ["" if trial.step is None else f"{trial.step:,}", objective_text(trial.top1, "top1")]
+        row += [objective_text(trial.value, objective) for _ in extra]
+        row += ["" if trial.seconds is None else duration(trial.seconds)]
+        table.add_row(*row, style=_COLOURS.get(trial.state, ""))
+    out.print(table)
+    for trial in trials:
+        if trial.error:
+            out.print(f"trial {trial.number} {trial.state}: {trial.error}", soft_wrap=True)
 
 
 def summary_line(trials: Sequence[Trial], total: int) -> str:
-    """How many trials are where."""
+    """Return the number of trials in each state."""
     counts = [
         f"{count} {state}"
         for state in ("complete", "diverged", "pruned", "failed", "running")
@@ -102,79 +79,56 @@ def summary_line(trials: Sequence[Trial], total: int) -> str:
     return ", ".join([*counts, *([f"{waiting} to come"] if waiting > 0 else [])])
 
 
-@contextmanager
-def watching(
-    axes: Sequence[Axis], objective: Objective, total: int
-) -> Iterator[Callable[[Sequence[Trial]], None]]:
-    """A function to call with the trials again and again while the body runs."""
-    out = console()
-    if not (out.is_terminal and out.is_interactive) or out.is_dumb_terminal:
-        yield PlainLines(axes, objective, total)
-        return
-    with Live(console=out, transient=True, refresh_per_second=4) as live:
-
-        def show(trials: Sequence[Trial]) -> None:
-            shown = sorted(ranked(trials, objective), key=lambda trial: trial.state != "running")
-            room = max(3, out.height - _FRAME)
-            counts = Text(f"{summary_line(trials, total)}; {total} in all")
-            live.update(Group(counts, table(shown[:room], axes, objective)))
-
-        yield show
-
-
-class PlainLines:
-    """A line for each trial that begins or ends, and one a minute."""
+class Progress:
+    """Prints a line for each trial that begins or ends, and one a minute."""
 
     def __init__(
         self,
-        axes: Sequence[Axis],
+        trials: Sequence[Trial],
         objective: Objective,
         total: int,
         say: Callable[[str], None] = lambda text: print(text, flush=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prints nothing yet."""
-        self._axes, self._objective, self._total = axes, objective, total
-        self._say, self._clock = say, clock
-        self._states: dict[int, State] | None = None
-        self._last = clock()
+        """Print nothing yet; trials that have ended by now are not printed."""
+        self._objective, self._total = objective, total
+        self._say, self._clock, self._last = say, clock, clock()
+        self._states = {trial.number: trial.state for trial in trials if trial.state in ENDED}
 
-    def __call__(self, trials: Sequence[Trial]) -> None:
-        """Says what has changed."""
-        now = {trial.number: trial.state for trial in trials}
-        before = now if self._states is None else self._states
-        if self._states is None:  # what ended in earlier turns is not news
-            before = {number: state for number, state in now.items() if state in ENDED}
+    def __call__(self, trials: Sequence[Trial]) -> bool:
+        """Print what has changed; return whether a trial has begun or ended."""
+        states = {trial.number: trial.state for trial in trials}
+        changed = states != self._states
         for trial in trials:
-            if before.get(trial.number) != trial.state:
+            if self._states.get(trial.number) != trial.state:
                 self._say(line(trial, self._objective))
                 self._last = self._clock()
         if self._clock() - self._last >= _EVERY_S:
             self._say(summary_line(trials, self._total))
             self._last = self._clock()
-        self._states = now
+        self._states = states
+        return changed
 
 
 def line(trial: Trial, objective: Objective) -> str:
-    """A trial in one line."""
+    """Return a trial in one line."""
     values = ", ".join(f"{key}={value}" for key, value in trial.values.items())
     text = f"trial {trial.number} {trial.state}: {values}"
-    if trial.state in ENDED:
-        found = trial.value if trial.state == "complete" else None
-        about = [
-            f"top-1 {100 * trial.top1:.2f} %" if trial.top1 is not None else "",
-            f"{objective} {objective_text(found, objective)}"
-            if objective != "top1" and found is not None
-            else "",
-            f"step {trial.step:,}" if trial.step is not None else "",
-            duration(trial.seconds) if trial.seconds is not None else "",
-        ]
-        text += " → " + ", ".join(word for word in about if word)
-    return text.removesuffix(" → ") + (f": {trial.error}" if trial.error else "")
+    figures = []
+    if trial.state in ENDED and trial.top1 is not None:
+        figures.append(f"top-1 {objective_text(trial.top1, 'top1')}")
+    if trial.state == "complete" and objective != "top1":
+        figures.append(f"{objective} {objective_text(trial.value, objective)}")
+    if trial.state in ENDED and trial.step is not None:
+        figures.append(f"step {trial.step:,}")
+    if trial.state in ENDED and trial.seconds is not None:
+        figures.append(duration(trial.seconds))
+    text += f" → {', '.join(figures)}" if figures else ""
+    return text + (f": {trial.error}" if trial.error else "")
 
 
 def write_csv(path: Path, trials: Sequence[Trial], axes: Sequence[Axis]) -> None:
-    """The trials in the order given, a row each; numbers in full, empty where there is none."""
+    """Write a row for each trial in the order given; a cell without a figure is empty."""
     keys = [key for axis in axes for key in axis.keys]
     figures = ("value", "top1", "loss", "step", "seconds", "error")
     text = io.StringIO()

@@ -1,6 +1,7 @@
 """What a record sets side by side, and what it does not."""
 
 import dataclasses
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,26 +11,21 @@ from largebatch.config import load, resolve
 from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 from largebatch.tools.recipe_text import facts_of
-from largebatch.tools.reproduce import record
-from largebatch.tools.reproduce.statistics import SeedResult
+from largebatch.tools.reproduce import page, record
+from largebatch.tools.reproduce.record import SeedResult, estimate, olympic_mean
+from largebatch.tracking import Summary
 
 RECIPE = Path(__file__).parents[3] / "configs" / "fujitsu2019_81920.py"
+SUMMARY = Summary(
+    "complete", 0.7512, 0.92, 1.0, 9, 72, 300.0, 20.0, 440_000.0, 268.0, 0.5, 2.0, 0.0
+)
 RESULT = SeedResult(
     seed=0,
-    status="complete",
+    summary=SUMMARY,
     reached=True,
-    top1=0.7512,
-    top5=0.92,
-    loss=1.0,
     clock_s=270.5,
     epochs=86.0,
     initialisation_s=30.0,
-    compile_s=20.0,
-    train_s=268.0,
-    wait_s=0.5,
-    evaluation_s=2.0,
-    checkpoint_s=0.0,
-    images_per_s=440_000.0,
     accepted=True,
 )
 ABOUT = {
@@ -67,7 +63,7 @@ def test_own_cluster_beside_the_published_run():
     # Of scripts/plan.py --devices=64 --cluster=dgx-h100, and of the published hardware.
     assert found["prediction_here"]["clock_s"] == pytest.approx(264.6, abs=0.1)
     assert found["prediction"]["clock_s"] == pytest.approx(72.7, abs=0.1)
-    heads, rows = record.table_of(found)
+    heads, rows = page.table_of(found)
     assert heads[1:] == ["measured", "predicted here (dgx-h100)", "published", "predicted for abci"]
     cells = {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in rows}
     clock = cells["time on the clock"]
@@ -76,15 +72,15 @@ def test_own_cluster_beside_the_published_run():
     assert clock["published"].startswith("74.7 s")
     assert clock["predicted for abci"].startswith("72.7 s")
     assert cells["epochs to the target"]["measured"] == "86.00"
-    page = record.page(found)
-    assert "| 0 | True |" in page
-    assert "installed" in page  # no commit: it says which version
-    assert "another task" not in page
-    assert "270.5 s" in dict(record.closing_rows(found))["time on the clock"]
+    text = page.page(found)
+    assert "| 0 | True |" in text
+    assert "installed" in text  # no commit, but the version
+    assert "another task" not in text
+    assert "270.5 s" in dict(page.closing_rows(found))["time on the clock"]
 
 
 def test_without_a_cluster_there_is_no_prediction_of_ones_own():
-    heads, _ = record.table_of(kept(here=False))
+    heads, _ = page.table_of(kept(here=False))
     assert heads[1:] == ["measured", "published", "predicted for abci"]
 
 
@@ -96,7 +92,10 @@ def test_runs_that_miss_the_target_or_break_off_have_no_time():
     assert found["epochs_to_target"] is None
     ended = dataclasses.replace(RESULT, reached=None)
     assert ended.scored_s == RESULT.clock_s
-    assert dataclasses.replace(ended, status="failed").scored_s is None
+    assert (
+        dataclasses.replace(ended, summary=dataclasses.replace(SUMMARY, status="failed")).scored_s
+        is None
+    )
     assert missed.scored_s is None
 
 
@@ -131,3 +130,36 @@ def test_a_cluster_of_other_devices_is_refused():
     _, _, made = plan()
     with pytest.raises(ConfigError, match=r"dgx-h100 has h100.*'NVIDIA A100'"):
         record.prediction_here(made, [SimpleNamespace(device_kind="NVIDIA A100")], "dgx-h100")
+
+
+def test_interval_of_five_runs():
+    """The five final accuracies of Fujitsu's v0.6 submission; t of 4 degrees is 2.776 (tables)."""
+    found = estimate([75.98, 75.93, 75.95, 75.94, 76.11])
+    assert (found.mean, found.runs) == (pytest.approx(75.982), 5)
+    deviations = (-0.002, -0.052, -0.032, -0.042, 0.128)
+    half = 2.776 * math.sqrt(sum(d * d for d in deviations) / 4) / math.sqrt(5)
+    # Three decimals of t in the table.
+    assert found.high - found.mean == pytest.approx(half, rel=2e-4)
+    assert found.mean - found.low == pytest.approx(half, rel=2e-4)
+
+
+def test_one_run_has_no_interval():
+    assert (estimate([3.0]).mean, estimate([3.0]).low, estimate([3.0]).high) == (3.0, None, None)
+
+
+def test_time_without_best_and_worst():
+    """Of five, the middle three; of fewer, all."""
+    assert olympic_mean([70.39, 70.45, 70.40, 70.42, 70.41]) == pytest.approx(70.41)
+    assert olympic_mean([1.0, 2.0, 3.0, 6.0]) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("times", "mean"),
+    [
+        ([None, 2.0, 3.0, 4.0, 9.0], (3.0 + 4.0 + 9.0) / 3),  # counts as the slowest
+        ([None, None, 3.0, 4.0, 9.0], None),
+        ([None, 3.0], None),
+    ],
+)
+def test_runs_that_did_not_reach_the_target(times, mean):
+    assert olympic_mean(times) == mean

@@ -1,4 +1,4 @@
-"""An executor without processes: what a trial does is a list of turns, each (rows, code)."""
+"""An executor without processes: each attempt of a trial follows a script."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ def summary(status="complete", *, top1=0.5, loss=0.25, steps=9, wall_s=1.5, **ot
 @dataclasses.dataclass
 class FakeHandle:
     job: object
-    turn: dict
+    attempt: dict
     executor: object
     token: str = ""
     polls: int = 0
@@ -24,27 +24,27 @@ class FakeHandle:
     def poll(self):
         if self.ended is None:
             self.polls += 1
-            evaluations = self.turn.get("evaluations", [])
+            evaluations = self.attempt.get("evaluations", [])
             if self.polls <= len(evaluations):
                 row = {"step": self.polls, "validation/top1": evaluations[self.polls - 1]}
                 with (self.job.workdir / "metrics.jsonl").open("a") as stream:
                     stream.write(json.dumps(row) + "\n")
-            if self.asked and self.turn.get("obeys", True):
+            if self.asked and self.attempt.get("obeys", True):
                 self._end(75)
-            elif self.polls > len(evaluations) and "code" in self.turn:
-                self._end(self.turn["code"])
+            elif self.polls > len(evaluations) and "code" in self.attempt:
+                self._end(self.attempt["code"])
         if self.ended is not None:
             self.executor.running.discard(self.job.number)
         return self.ended
 
     def _end(self, code):
         self.ended = code
-        (self.job.workdir / "output.txt").write_text(self.turn.get("output", ""))
-        if "unhealthy" in self.turn:
-            event = {"event": "unhealthy", "why": self.turn["unhealthy"]}
+        (self.job.workdir / "output.txt").write_text(self.attempt.get("output", ""))
+        if "unhealthy" in self.attempt:
+            event = {"event": "unhealthy", "why": self.attempt["unhealthy"]}
             (self.job.workdir / "events.jsonl").write_text(json.dumps(event) + "\n")
         if code == 0:
-            summary(top1=self.turn["top1"]).write(self.job.workdir)
+            summary(top1=self.attempt["top1"]).write(self.job.workdir)
 
     def stop(self):
         self.asked = True
@@ -54,7 +54,7 @@ class FakeHandle:
 
 
 class FakeExecutor:
-    """Trial n does ``script[n]``, a turn after the other; the default is to come to 0.5."""
+    """Trial n does ``script[n]``, an attempt after the other; the default is to come to 0.5."""
 
     every_s = 0.5
 
@@ -70,14 +70,14 @@ class FakeExecutor:
         return [self._start(job) for job in jobs]
 
     def _start(self, job):
-        turns = self.script.get(job.number, [{"code": 0, "top1": 0.5}])
-        turn = turns[min(self.started.count(job.number), len(turns) - 1)]
+        attempts = self.script.get(job.number, [{"code": 0, "top1": 0.5}])
+        attempt = attempts[min(self.started.count(job.number), len(attempts) - 1)]
         self.started.append(job.number)
         assert job.number not in self.running
         self.running.add(job.number)
         self.most = max(self.most, len(self.running))
         job.workdir.mkdir(parents=True, exist_ok=True)
-        self.handles[job.number] = FakeHandle(job, turn, self)
+        self.handles[job.number] = FakeHandle(job, attempt, self)
         return self.handles[job.number]
 
     def attach(self, token):

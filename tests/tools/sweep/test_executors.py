@@ -11,8 +11,14 @@ import pytest
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import PREEMPTED
 from largebatch.tools.sweep import child
-from largebatch.tools.sweep.executors import Job, LocalExecutor, Share, gpus_here, shares
-from largebatch.tools.sweep.slurm import Resources, SubmititExecutor
+from largebatch.tools.sweep.executors import (
+    Job,
+    LocalExecutor,
+    Share,
+    SubmititExecutor,
+    gpus_here,
+    shares,
+)
 
 PYTHON = sys.executable
 # Says that it runs, then waits for SIGTERM, as a training would that saves.
@@ -49,8 +55,6 @@ def test_a_machine_is_divided():
     assert [s.gpus for s in shares(2, [0, 1], ["a", "b", "c", "d"])] == [("a", "b"), ("c", "d")]
     with pytest.raises(UserError, match="at most --jobs=2"):
         shares(3, [0, 1, 2], ["0", "1"])
-    with pytest.raises(UserError, match="--jobs=0"):
-        shares(0, [0], [])
 
 
 def test_gpus_are_named_without_being_opened():
@@ -70,7 +74,7 @@ def test_local_processes_have_cores_of_their_own_and_stop_when_asked(tmp_path):
     handles[0].stop()
     assert wait(handles[0]) == PREEMPTED
     assert "saved" in jobs[0].output.read_text()
-    # Its share is free again, and what another turn prints is added.
+    # Its share is free again, and what another attempt prints is appended.
     (again,) = executor.start([Job(0, (PYTHON, "-c", "print('more')"), tmp_path / "0000")])
     assert wait(again) == 0
     assert jobs[0].output.read_text().endswith("saved\nmore\n")
@@ -100,7 +104,7 @@ def test_a_trial_saves_and_ends_when_its_sweep_is_killed(tmp_path):
 def test_submitit_runs_stops_and_finds_jobs_again(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     executor = SubmititExecutor(
-        tmp_path / "slurm", "local", 2, Resources(minutes=5), all_at_once=True
+        tmp_path / "slurm", "local", 2, {"timeout_min": 5}, all_at_once=True
     )
     assert executor.at_once == 2
     jobs = [
@@ -119,7 +123,7 @@ def test_submitit_runs_stops_and_finds_jobs_again(tmp_path, monkeypatch):
     assert executor.attach("99999999") is None
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no sbatch"):
-        SubmititExecutor(tmp_path, "slurm", 2, Resources(), all_at_once=True)
+        SubmititExecutor(tmp_path, "slurm", 2, {}, all_at_once=True)
 
 
 def test_a_slurm_array_asks_for_what_was_given(tmp_path, monkeypatch):
@@ -135,7 +139,13 @@ def test_a_slurm_array_asks_for_what_was_given(tmp_path, monkeypatch):
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    resources = Resources(minutes=90, gpus=2, cpus=6, partition="p1", others={"account": "us"})
+    resources = {
+        "timeout_min": 90,
+        "gpus_per_node": 2,
+        "cpus_per_task": 6,
+        "slurm_partition": "p1",
+        "slurm_additional_parameters": {"account": "us"},
+    }
     executor = SubmititExecutor(tmp_path / "slurm", "slurm", 3, resources, all_at_once=True)
     jobs = [Job(n, (PYTHON, "-c", "pass"), tmp_path / str(n)) for n in range(5)]
     handles = executor.start(jobs)
@@ -150,14 +160,4 @@ def test_a_slurm_array_asks_for_what_was_given(tmp_path, monkeypatch):
     cancelled = (tmp_path / "cancelled").read_text().splitlines()
     assert cancelled == ["42_0", "--signal=TERM 42_1"]
     assert executor.attach("42_1").poll() is None
-    # Days later the cluster has forgotten a job; one submitted just now it does not know yet.
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(sbatch.read_text().replace("job 42", "job 44"))
-    lost, (new,) = executor.attach("43_0"), executor.start(jobs[:1])
-    lost.poll()
-    assert [lost.poll() for _ in range(20)] == [None] * 20  # one answer, looked at again and again
-    for _ in range(6):
-        lost._job.watcher.update()  # what submitit asks after 2, 4, 8, … seconds
-        code = lost.poll()
-        assert new.poll() is None
-    assert code == PREEMPTED
+    assert executor.attach("43_0") is None  # SLURM forgets a job after days

@@ -1,0 +1,115 @@
+"""What the directory of a sweep keeps: what is swept, the results, the command of the winner."""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from largebatch.errors import ConfigError, DataError
+from largebatch.files import plain, read_json, write_json
+from largebatch.tools.sweep.space import Choice
+from largebatch.tools.sweep.trial import ENDED, Trial, best
+
+NAME, RESULTS = "sweep.json", "results.json"
+
+
+def train_options(
+    recipe: Path, overrides: Sequence[tuple[str, str]], choice: Choice, workdir: Path
+) -> tuple[str, ...]:
+    """Return the arguments of train.py that run a trial."""
+    pairs = [*overrides, *choice.items()]
+    options = (f"--config.{key}={value}" for key, value in pairs)
+    return (f"--config={recipe}", f"--workdir={workdir}", *options)
+
+
+def pasteable(arguments: Sequence[str]) -> str:
+    """Return the command line of train.py with these arguments, quoted for a shell."""
+    parts = [argument.partition("=") for argument in arguments]
+    return " ".join(["python train.py", *(f"{a}{b}{shlex.quote(c)}" for a, b, c in parts)])
+
+
+def best_command(workdir: Path) -> tuple[str, int, int]:
+    """Return the command line of train.py that runs the winner of a sweep again.
+
+    Returns:
+      The command; the number of trials that have ended; the number of all.
+
+    Raises:
+      DataError: there is no sweep, or none of its trials is complete.
+    """
+    about, results = _read(workdir / NAME), _read(workdir / RESULTS)
+    try:
+        trials = [Trial(**row) for row in results["trials"]]
+        found = best(trials, about["objective"])
+        recipe, overrides = Path(about["recipe"]), [(key, text) for key, text in about["overrides"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{workdir / RESULTS} is damaged ({error}); run the sweep again") from error
+    if found is None:
+        raise DataError(f"none of the {len(trials)} trials in {workdir} is complete yet")
+    command = pasteable(train_options(recipe, overrides, found.values, workdir / "best"))
+    ended = sum(trial.state in ENDED for trial in trials)
+    return command, ended, results.get("total", len(trials))
+
+
+def keep_results(workdir: Path, trials: Sequence[Trial], total: int) -> None:
+    """Write ``results.json``: every trial in its present state, and the number of trials."""
+    rows = [dataclasses.asdict(trial) for trial in trials]
+    write_json(workdir / RESULTS, {"trials": rows, "total": total})
+
+
+def keep(workdir: Path, about: dict[str, Any]) -> bool:
+    """Write the description of a sweep, or compare it to the one that is there.
+
+    Returns:
+      Whether the sweep was begun before.
+
+    Raises:
+      ConfigError: the directory holds another sweep, with what differs.
+      DataError: the file is damaged.
+    """
+    path = workdir / NAME
+    if not path.exists():
+        if (workdir / "study.db").exists():
+            raise DataError(f"{path} is missing beside a study; use another --workdir")
+        write_json(path, about)
+        return False
+    try:
+        was, now = _settings(_read(path)), _settings(plain(about))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); use another --workdir") from error
+    for key in {**now, **was}:
+        old, new = was.get(key, "not given"), now.get(key, "not given")
+        if old != new:
+            raise ConfigError(
+                f"{workdir} holds another sweep: {key} was {old}, now {new}; use another --workdir"
+            )
+    return True
+
+
+def _settings(about: dict[str, Any]) -> dict[str, Any]:
+    """Return each setting of a description under the name to show."""
+    axes = []
+    for axis in about["axes"]:
+        points = ",".join(":".join(point) for point in axis["points"])
+        between = axis["range"]
+        bounds = between and f"{between['shape']}:{between['low']:g}:{between['high']:g}"
+        axes.append(f"{','.join(axis['keys'])}={bounds or points}")
+    return {
+        "--config": about["recipe"],
+        "--search": about["search"],
+        "--objective": about["objective"],
+        "--seed": about["seed"],
+        "--sweep": " ".join(axes),
+        **{f"--config.{key}": text for key, text in about["overrides"]},
+        **about["options"],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; use the --workdir of a sweep") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); use another --workdir") from error

@@ -1,0 +1,238 @@
+"""Trials: what their directories say while they run, and what the end of a process means."""
+
+import dataclasses
+import functools
+import math
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from largebatch.errors import UserError
+from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
+from largebatch.tools.sweep.space import Choice
+from largebatch.tracking.jsonl import read_rows
+from largebatch.tracking.summary import Summary
+
+State = Literal["waiting", "running", "complete", "diverged", "pruned", "failed"]
+ENDED: tuple[State, ...] = ("complete", "diverged", "pruned", "failed")
+Objective = Literal["top1", "loss", "target_s"]
+OUTPUT = "output.txt"
+"""What a trial printed in all its attempts, in its directory."""
+_TAIL = 16_384
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """The files of a trial; a file that is absent or damaged counts as not there yet.
+
+    Attributes:
+        step: optimizer steps done.
+        evaluations: (top-1, loss) of each evaluation so far, in order.
+        seconds: wall time of all attempts.
+        summary: how training ended, at its end or at ``run.stop_after``; None before.
+        unhealthy: why the newest attempt was given up; empty if it was not.
+    """
+
+    step: int | None = None
+    evaluations: tuple[tuple[float | None, float | None], ...] = ()
+    seconds: float | None = None
+    summary: Summary | None = None
+    unhealthy: str = ""
+
+    @property
+    def top1(self) -> float | None:
+        """Top-1 at the end, or of the newest evaluation; a fraction."""
+        return self._newest(0, self.summary.top1 if self.summary else None)
+
+    @property
+    def loss(self) -> float | None:
+        """Validation loss, likewise; None also if it is not finite, which JSON cannot hold."""
+        return self._newest(1, self.summary.loss if self.summary else None)
+
+    def _newest(self, index: int, final: float | None) -> float | None:
+        return self.evaluations[-1][index] if final is None and self.evaluations else final
+
+    def values(self, objective: Objective) -> list[float]:
+        """Return what pruning compares after each evaluation; not finite is the worst.
+
+        Trials are compared by evaluations, since batches of other sizes do not share steps. For
+        ``target_s``, which is minimised, it is 1 − top-1.
+        """
+        found = []
+        for top1, loss in self.evaluations:
+            wrong = None if top1 is None else 1 - top1
+            value = {"top1": top1, "loss": loss, "target_s": wrong}[objective]
+            if value is None or not math.isfinite(value):
+                value = worst(objective)
+            found.append(value)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A row of a sweep.
+
+    Attributes:
+        number: from 0; its directory is ``trials/NUMBER``.
+        values: the options that it changes.
+        state: its state.
+        value: the objective, infinite for the worst; None while there is none.
+        top1: of the newest evaluation, a fraction.
+        loss: validation loss.
+        step: optimizer steps done.
+        seconds: wall time of all attempts.
+        error: why it failed, in one line.
+    """
+
+    number: int
+    values: Choice
+    state: State = "waiting"
+    value: float | None = None
+    top1: float | None = None
+    loss: float | None = None
+    step: int | None = None
+    seconds: float | None = None
+    error: str = ""
+
+    def with_seen(self, seen: Seen) -> "Trial":
+        """Return the row with the figures of its directory."""
+        seconds = self.seconds if seen.seconds is None else seen.seconds
+        return dataclasses.replace(
+            self, top1=seen.top1, loss=seen.loss, step=seen.step, seconds=seconds
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the end of a process means; state ``running``: the trial must be started again."""
+
+    state: State
+    value: float | None = None
+    error: str = ""
+
+
+def worst(objective: Objective) -> float:
+    """Return the value of a trial that diverged: no correct guess, or never."""
+    return 0.0 if objective == "top1" else math.inf
+
+
+def outcome(
+    code: int, asked: Literal["", "prune", "stop"], seen: Seen, objective: Objective, said: str
+) -> Outcome:
+    """Return what has become of a trial whose process has ended.
+
+    Args:
+      code: exit code; negative for a signal.
+      asked: whether and why the sweep asked the process to end.
+      seen: its directory.
+      objective: of the sweep.
+      said: the line of its output that says why it ended.
+    """
+    if seen.summary and code == 0:
+        value = getattr(seen, objective) if objective != "target_s" else seen.summary.target_s
+        if objective == "target_s" and value is None and seen.top1 is not None:
+            value = math.inf  # the target was never reached
+        if value is not None and not math.isnan(value):
+            return Outcome("complete", value)
+        if seen.evaluations:
+            why = f"its validation {objective} is not finite"
+            return Outcome("diverged", worst(objective), why)
+        return Outcome("failed", error="it was never evaluated; see run.evaluate_every")
+    if asked == "prune":
+        return Outcome("pruned")
+    if asked == "stop" or code == PREEMPTED:
+        return Outcome("running")
+    if code == MISTAKE and seen.unhealthy:
+        return Outcome("diverged", worst(objective), seen.unhealthy)
+    if code < 0:
+        hint = " (short of memory?)" if code == -signal.SIGKILL else ""
+        return Outcome("failed", error=f"killed by signal {-code}{hint}; it printed last: {said}")
+    return Outcome("failed", error=said or f"it ended with exit code {code} and printed nothing")
+
+
+def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
+    """Return the best first; then those that diverged, were pruned, failed and have not ended."""
+    order = ("complete", "diverged", "pruned", "failed", "running", "waiting")
+    sign = -1 if objective == "top1" else 1
+
+    def key(trial: Trial) -> tuple[int, float, int]:
+        value = -(trial.top1 or 0.0) if trial.value is None else sign * trial.value
+        return order.index(trial.state), value, trial.number
+
+    return sorted(trials, key=key)
+
+
+def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
+    """Return the winner, or None if no trial is complete."""
+    found = ranked([trial for trial in trials if trial.state == "complete"], objective)
+    return found[0] if found else None
+
+
+def look(workdir: Path) -> Seen:
+    """Read the directory of a trial, which may be absent, growing or left by a kill."""
+    files = ("metrics.jsonl", "events.jsonl", "summary.json")
+    return _look(workdir, tuple(_stamp(workdir / name) for name in files))
+
+
+@functools.lru_cache(maxsize=1024)
+def _look(workdir: Path, stamps: tuple[tuple[int, int], ...]) -> Seen:
+    """Read the directory; ``stamps`` are there so that unchanged files are not read again."""
+    rows = _rows(workdir / "metrics.jsonl")
+    summary = Summary.read(workdir)
+    if summary is not None and summary.status not in ("complete", "stopped"):
+        summary = None
+    last = rows[-1] if rows else {}
+    evaluated = [row for row in rows if "validation/top1" in row]
+    return Seen(
+        step=summary.steps if summary else last.get("step"),
+        evaluations=tuple(
+            (_number(row["validation/top1"]), _number(row.get("validation/loss")))
+            for row in evaluated
+        ),
+        seconds=_number(summary.wall_s if summary else last.get("seconds")),
+        summary=summary,
+        unhealthy=_unhealthy(_rows(workdir / "events.jsonl")),
+    )
+
+
+def last_words(output: Path) -> str:
+    """Return the newest error in the output of a trial, or its last line."""
+    try:
+        with output.open("rb") as stream:
+            stream.seek(max(0, output.stat().st_size - _TAIL))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    lines = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1].removeprefix("error: ")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time in ns and size in bytes of a file; (0, 0) without one."""
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        return read_rows(path)
+    except (UserError, OSError):  # absent, or damaged, which the trial itself reports
+        return []
+
+
+def _unhealthy(events: Sequence[dict[str, Any]]) -> str:
+    for row in reversed(events):
+        if row.get("event") == "unhealthy":
+            return str(row.get("why", "")) or "unhealthy"
+        if row.get("event") in ("train_start", "turn"):
+            break
+    return ""
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
