@@ -1,14 +1,17 @@
-"""Write what docs/ says of every option and every command.
+"""Write the generated parts of docs/configuration.md and docs/commands.md.
 
     python scripts/options.py
 
-The reference in docs/configuration.md comes from the schema, the table in docs/commands.md from
-the text at the top of each command.
+The reference of options comes from the schema, the table of commands from the text at the top of
+each command.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from pages import commands
+from pages.markdown import insert
 
 from largebatch.cli import Parser
 from largebatch.config.reference import markdown
@@ -17,12 +20,11 @@ from largebatch.fault_tolerance import exit_code
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
 COMMANDS = ROOT / "docs" / "commands.md"
-BEGIN = "<!-- written by scripts/options.py -->\n"
 
 
 def page(text: str) -> str:
-    """The page with its reference brought up to date."""
-    return text.partition(BEGIN)[0] + BEGIN + "\n" + markdown()
+    """Return docs/configuration.md with the reference of all options."""
+    return insert(text, {"options": markdown().strip()})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,8 +35,6 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> None:
     """Rewrite the pages."""
     Parser(__doc__).parse_args(arguments)
-    from pages import commands  # beside this script, when it is run as one
-
     PAGE.write_text(page(PAGE.read_text()))
     COMMANDS.write_text(commands.page(COMMANDS.read_text(), ROOT))
 
