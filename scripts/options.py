@@ -1,16 +1,16 @@
-"""Write the generated parts of docs/configuration.md and docs/commands.md.
+"""Write the generated parts of docs/configuration.md, docs/commands.md and docs/studies.md.
 
     python scripts/options.py
 
 The reference of options comes from the schema, the table of commands from the text at the top of
-each command.
+each command, the tables of studies from their records.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import commands
+from pages import commands, studies
 from pages.markdown import insert
 
 from largebatch.cli import Parser
@@ -20,6 +20,7 @@ from largebatch.fault_tolerance import exit_code
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
 COMMANDS = ROOT / "docs" / "commands.md"
+STUDIES = ROOT / "docs" / "studies.md"
 
 
 def page(text: str) -> str:
@@ -37,6 +38,7 @@ def run(arguments: Sequence[str]) -> None:
     Parser(__doc__).parse_args(arguments)
     PAGE.write_text(page(PAGE.read_text()))
     COMMANDS.write_text(commands.page(COMMANDS.read_text(), ROOT))
+    STUDIES.write_text(studies.page(STUDIES.read_text(), ROOT))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from planning import compiled
 from largebatch.config import Facts, load, resolve
 from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
-from largebatch.planning.compile import CompileError
+from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology
 from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths
@@ -183,7 +183,7 @@ def planning(monkeypatch, bytes_of, **options):
     def study(request, name, **limits):
         done.append(request.microbatch)
         fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
-        return compiled.Study(name, {}, fake, None, None, None)
+        return Study(name, {}, fake, None, None, None)
 
     monkeypatch.setattr(compiled, "study", study)
     overrides = [("batch.workers", "16"), *options.items()]
