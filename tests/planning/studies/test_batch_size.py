@@ -64,7 +64,7 @@ def test_trials_are_functions_of_seed_and_schedule(shared):
 
 @pytest.mark.parametrize("other", [Arm("sgd"), Arm("lars", smoothing=False)])
 def test_other_programs_are_not_taken_for_these(shared, other):
-    with pytest.raises(ConfigError, match="differ in seed, schedule and statistics"):
+    with pytest.raises(ConfigError, match="trial: expected to differ"):
         batch_size.with_programs(shared, batch_size.config(TINY, other, 24))
 
 
