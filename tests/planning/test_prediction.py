@@ -108,12 +108,11 @@ def test_stages_follow_each_other():
     assert found.images_per_s == pytest.approx(images / found.clock_s, rel=EXACT)
 
 
-@pytest.mark.parametrize("name", known_clusters())
-def test_every_named_cluster_can_be_asked(name):
-    found = predict(with_segment(devices=8, images_per_device=64), name)
-    assert 1e-3 < found.step_s < 1
-    again = predict(with_segment(devices=8, images_per_device=256), name)
-    assert found.step_s < again.step_s < 4 * found.step_s
+def test_every_named_cluster_has_predictions():
+    for name in known_clusters():
+        found = predict(with_segment(devices=8, images_per_device=64), name)
+        again = predict(with_segment(devices=8, images_per_device=256), name)
+        assert 1e-3 < found.step_s < min(1, again.step_s) < 4 * found.step_s, name
 
 
 def test_hardware_without_a_run_has_a_wider_interval():
