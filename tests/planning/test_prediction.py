@@ -200,7 +200,7 @@ def test_the_parameters_survive_their_file():
     ("workload", "name", "options", "words"),
     [
         (WORKLOAD, "abc", {}, "'abci'"),
-        (WORKLOAD, "h200-node", {}, "'h200-node' .*2048"),
+        (WORKLOAD, "h200-node", {}, "'h200-node'.*2048"),
         (WORKLOAD, "abci", {"round": "v9"}, "round: .*'v9'"),
         (WORKLOAD, "dgx-h100", {"algorithm": "torus"}, "'torus'"),
         (Workload((), 1, 1), "abci", {}, "segments"),
