@@ -1,14 +1,17 @@
-"""Write what docs/ says of every option and every command.
+"""Write the generated parts of docs/configuration.md, docs/commands.md and docs/studies.md.
 
     python scripts/options.py
 
-The reference in docs/configuration.md comes from the schema, the table in docs/commands.md from
-the text at the top of each command.
+The reference of options comes from the schema, the table of commands from the text at the top of
+each command, the tables of studies from their records.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from pages import commands, studies
+from pages.markdown import insert
 
 from largebatch.cli import Parser
 from largebatch.config.reference import markdown
@@ -17,12 +20,12 @@ from largebatch.fault_tolerance import exit_code
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"
 COMMANDS = ROOT / "docs" / "commands.md"
-BEGIN = "<!-- written by scripts/options.py -->\n"
+STUDIES = ROOT / "docs" / "studies.md"
 
 
 def page(text: str) -> str:
-    """The page with its reference brought up to date."""
-    return text.partition(BEGIN)[0] + BEGIN + "\n" + markdown()
+    """Return docs/configuration.md with the reference of all options."""
+    return insert(text, {"options": markdown().strip()})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,10 +36,9 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> None:
     """Rewrite the pages."""
     Parser(__doc__).parse_args(arguments)
-    from pages import commands  # beside this script, when it is run as one
-
     PAGE.write_text(page(PAGE.read_text()))
     COMMANDS.write_text(commands.page(COMMANDS.read_text(), ROOT))
+    STUDIES.write_text(studies.page(STUDIES.read_text(), ROOT))
 
 
 if __name__ == "__main__":

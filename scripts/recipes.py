@@ -4,13 +4,15 @@
     python scripts/recipes.py fujitsu2019_81920
     python scripts/recipes.py --batch 40000
 
---write_docs writes docs/recipes.md, --write_golden the resolved texts that the tests compare with.
+--write_docs writes the tables of docs/recipes.md, --write_golden the resolved texts that the tests
+compare with.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pages import recipes as document
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +20,6 @@ from largebatch.cli import Parser
 from largebatch.config.recipes import all_recipes, load_recipe
 from largebatch.fault_tolerance import exit_code
 from largebatch.planning import ladder
-from largebatch.tools import recipe_docs as document
 from largebatch.tools import recipe_text as text
 
 ROOT = Path(__file__).parents[1]
@@ -40,16 +41,6 @@ def parser() -> Parser:
     return made
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Rows without boxes."""
-    made = Table(box=None, pad_edge=False)
-    for heading in headings:
-        made.add_column(heading, overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
     return exit_code(lambda: run(arguments))
@@ -62,16 +53,12 @@ def run(arguments: Sequence[str]) -> None:
       UserError: a mistake on the command line.
     """
     flags = parser().parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_CELLS)  # rows stay whole
     if flags.batch is not None:
-        for line in document.proposal(ladder.propose(flags.batch)):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print("\n".join(document.proposal(ladder.propose(flags.batch))))
         return
     recipes = all_recipes(flags.configs)
     if flags.write_docs:
-        DOCS.write_text(document.page(recipes))
+        DOCS.write_text(document.page(DOCS.read_text(), recipes))
     if flags.write_golden:
         GOLDEN.mkdir(exist_ok=True)
         for old in GOLDEN.glob("*.txt"):
@@ -81,12 +68,23 @@ def run(arguments: Sequence[str]) -> None:
     if flags.config:
         own = flags.configs / f"{flags.config.stem}.py"
         recipe = load_recipe(own if own.is_file() else flags.config)
-        console.print(recipe.about, markup=False, highlight=False)
-        console.print(table(("option", "value", "tag"), text.values(recipe)))
-        for line in text.legend(recipe):
-            console.print(line, markup=False, highlight=False)
+        print(recipe.about)
+        _print_table(("option", "value", "tag"), text.values(recipe))
+        print("\n".join(text.legend(recipe)))
     elif not (flags.write_docs or flags.write_golden):
-        console.print(table(text.HEADINGS, text.listing(recipes)))
+        _print_table(text.HEADINGS, text.listing(recipes))
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_CELLS)  # a row on one line
+    made = Table(box=None, pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    console.print(made)
 
 
 if __name__ == "__main__":

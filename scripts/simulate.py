@@ -1,13 +1,13 @@
-"""Fit the cost model to published runs, and show what it says without any hardware.
+"""Fit the cost model to published runs, and show its predictions without any hardware.
 
     python scripts/simulate.py
     python scripts/simulate.py --out=.
 
-Fits its parameters, holds out every published run once, predicts the record, and studies buckets,
+Fits the parameters, holds out every published run once, predicts the record, and studies buckets,
 algorithms of the all-reduce, scaling and stragglers. Without --out nothing is written. With it the
-record, the pictures, the page docs/cost-model.md and the parameters that
-largebatch.planning.prediction reads are written under that folder and listed; --out=. replaces
-those of this checkout. With --from only the pictures and the page are written, from a record.
+record, the figures, the tables of docs/cost-model.md and the parameters that
+largebatch.planning.prediction reads are written under that folder; --out=. replaces those of this
+checkout. With --from only the figures and the page are written, from a record.
 """
 
 import datetime
@@ -33,9 +33,10 @@ from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent
 from largebatch.planning import prediction, simulation
 
+ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path("records") / "2026-11-21_cost_model.json"
 PAGE = Path("docs") / "cost-model.md"
-PICTURES = Path("docs") / "images"
+IMAGES = Path("docs") / "images"
 FITTED = Path("largebatch") / "planning" / "fitted.toml"
 
 
@@ -48,17 +49,13 @@ def parser() -> Parser:
         help="folder for records/, docs/ and largebatch/planning/fitted.toml (nothing is written)",
     )
     made.add_argument(
-        "--from", dest="record", type=Path, help="a record, to draw and write up without fitting"
+        "--from", dest="record", type=Path, help="a record to draw and tabulate without fitting"
     )
     return made
 
 
 def run(command: str) -> tuple[dict[str, Any], str]:
-    """All studies.
-
-    Returns:
-      The record, and the text of ``fitted.toml``.
-    """
+    """Run all studies; return the record and the text of ``fitted.toml``."""
     began = time.monotonic()
     studies, parameters = simulation.all_studies()
     found = studies["calibration"]
@@ -73,51 +70,36 @@ def run(command: str) -> tuple[dict[str, Any], str]:
     return kept, prediction.fitted_text(fitted)
 
 
-def check_pictures() -> None:
-    """Refuse to begin what could not be drawn at the end.
-
-    Raises:
-      ConfigError: matplotlib is not installed.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("the pictures need matplotlib, which is not installed: pip install it")
-
-
 def read(path: Path) -> dict[str, Any]:
-    """A record that ``run`` made.
+    """Read a record that ``run`` made.
 
     Raises:
-      ConfigError: no such file, or it is no record of these studies.
+      ConfigError: the file is missing or no record of these studies.
     """
     try:
         kept = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--from {path} cannot be read ({error}); leave it out to fit") from error
+        raise ConfigError(
+            f"--from: {path} cannot be read ({error}); leave it out to fit"
+        ) from error
     if not isinstance(kept, dict) or "calibration" not in kept.get("studies", {}):
-        raise ConfigError(f"--from {path} is no record of scripts/simulate.py; leave it out to fit")
+        raise ConfigError(f"--from: expected a record of scripts/simulate.py, got {path}")
     return kept
 
 
 def show(studies: dict[str, Any], console: Console) -> None:
-    """The calibration and the record on the console."""
+    """Print the calibration and the prediction of the record."""
     table = Table("run", "devices", "published", "predicted", "error", "family held out")
     for column in table.columns[1:]:
         column.justify = "right"
-    found = studies["calibration"]
+    found, fujitsu = studies["calibration"], studies["fujitsu"]
     for row in found["rows"]:
-        table.add_row(
-            row["run"],
-            f"{row['devices']:,}",
-            f"{row['published']:,.0f}",
-            f"{row['predicted']:,.0f}",
-            percent(row["error"]),
-            percent(row["family_error"]),
-        )
+        counts = (f"{row['devices']:,}", f"{row['published']:,.0f}", f"{row['predicted']:,.0f}")
+        table.add_row(row["run"], *counts, percent(row["error"]), percent(row["family_error"]))
     console.print(table)
     median, worst = (100 * found[name] for name in ("median_error", "worst_error"))
-    console.print(f"median {median:.1f} %, worst {worst:.1f} %")
-    fujitsu = studies["fujitsu"]
     sister, record = fujitsu["sister"], fujitsu["record"]["90"]
+    console.print(f"median {median:.1f} %, worst {worst:.1f} %")
     console.print(f"Fujitsu v0.6: {sister['clock_s']:.1f} s ({percent(fujitsu['sister_error'])})")
     console.print(
         f"Fujitsu 81,920: {record['clock_s']:.1f} s ({percent(fujitsu['record_error']['90'])})"
@@ -130,34 +112,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(lambda: simulate(sys.argv[1:] if arguments is None else list(arguments)))
 
 
-def simulate(given: Sequence[str]) -> None:
-    """Fit or read, then draw and write."""
-    options = parser().parse_args(given)
-    console = Console()
-    written: list[Path] = []
-    if options.out:
-        check_pictures()
-        for path in (RECORD, PAGE, PICTURES / "any.png", FITTED):
-            check_parent(options.out / path)
+def simulate(arguments: Sequence[str]) -> None:
+    """Fit or read a record, then print, draw and write.
+
+    Raises:
+      ConfigError: the record cannot be read, a file cannot be written, or matplotlib is missing.
+    """
+    options = parser().parse_args(arguments)
+    if out := options.out:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ConfigError("--out: the figures need matplotlib; run pip install matplotlib")
+        for path in (RECORD, PAGE, IMAGES / "any.png", FITTED):
+            check_parent(out / path)
+    written: dict[Path, str] = {}
     if options.record:
         kept = read(options.record)
     else:
-        kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *given]))
-        if options.out:
-            write(options.out / RECORD, kept)
-            (options.out / FITTED).parent.mkdir(parents=True, exist_ok=True)
-            (options.out / FITTED).write_text(fitted)
-            written += [options.out / RECORD, options.out / FITTED]
-    show(kept["studies"], console)
-    if options.out:
-        written += draw(kept["studies"], options.out / PICTURES)
-        (options.out / PAGE).parent.mkdir(parents=True, exist_ok=True)
-        (options.out / PAGE).write_text(page(kept), encoding="utf-8")
-        written.append(options.out / PAGE)
-    for path in written:
+        kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *arguments]))
+        written[FITTED] = fitted
+    show(kept["studies"], Console())
+    if not out:
+        print("nothing is written; --out=DIR writes the record, the figures and the page")
+        return
+    if not options.record:
+        write(out / RECORD, kept)
+        print(f"wrote {out / RECORD}")
+    written[PAGE] = page((ROOT / PAGE).read_text(encoding="utf-8"), kept)
+    for path, text in written.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(text, encoding="utf-8")
+        print(f"wrote {out / path}")
+    for path in draw(kept["studies"], out / IMAGES):
         print(f"wrote {path}")
-    if not written:
-        print("nothing is written; --out=DIR writes the record, the pictures and the page")
 
 
 if __name__ == "__main__":

@@ -8,29 +8,28 @@ BatchNorm statistics, at equal epochs, by the trainer itself on scikit-learn's d
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from studying import study
+from pages import studies
+from planning import study
+from plots.studies import BATCH_SIZE
 
-from largebatch.fault_tolerance import exit_code
-from largebatch.planning.studies import batch_size, batch_size_plots
+from largebatch.planning.studies import batch_size
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    return exit_code(lambda: run(arguments))
+    return study.main(__doc__, "study_batch_size.py", measure, BATCH_SIZE, arguments)
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run the study, or draw a record of it."""
-    flags = study.parser(__doc__).parse_args(arguments)
-    study.check_files(flags)
-    if flags.draw:
-        study.draw(flags, batch_size_plots.DRAWINGS)
-        return
-    grid, arms = batch_size.quick() if flags.quick else batch_size.full()
-    kept = batch_size.measure(grid, arms, study.seeds(flags), study.say)
-    study.say(batch_size.tables(kept))
-    study.finish(flags, kept, batch_size_plots.DRAWINGS, "study_batch_size.py", arguments)
+def measure(quick: bool, seeds: list[int]) -> dict[str, Any]:
+    """Train the whole grid, or a little of it, and print the results."""
+    grid, arms = batch_size.quick() if quick else batch_size.full()
+    kept = batch_size.measure(grid, arms, seeds, study.say)
+    for key, statistics in (("top1", "precise"), ("top1_ema", "moving average")):
+        study.say(f"\nTop-1, %, BatchNorm statistics: {statistics}\n")
+        study.say(studies.batch_size(kept, key))
+    return kept
 
 
 if __name__ == "__main__":

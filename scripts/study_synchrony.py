@@ -1,38 +1,34 @@
-"""Train one small model under many rules of who waits for whom; report accuracy and time.
+"""Train one small model under rules from waiting for all workers to asynchronous updates.
 
     python scripts/study_synchrony.py --json=records/synchrony.json --images=docs/images
 
 Waiting for all, dropping the slowest, backup workers, deadlines, and asynchronous updates, on
-scikit-learn's digits. Time is simulated from sampled worker times, accuracy is trained for real.
+scikit-learn's digits. Time is simulated from sampled worker times; accuracy is trained for real.
 """
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from studying import study
+from pages import studies
+from planning import study
+from plots.studies import SYNCHRONY
 
-from largebatch.fault_tolerance import exit_code
-from largebatch.planning.studies import synchrony_plots, synchrony_record
+from largebatch.planning.studies import policies
 from largebatch.planning.studies.synchrony import open_study
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    return exit_code(lambda: run(arguments))
+    return study.main(__doc__, "study_synchrony.py", measure, SYNCHRONY, arguments)
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run the study, or draw a record of it."""
-    flags = study.parser(__doc__).parse_args(arguments)
-    study.check_files(flags)
-    if flags.draw:
-        study.draw(flags, synchrony_plots.DRAWINGS)
-        return
-    setup, policies = synchrony_record.quick() if flags.quick else synchrony_record.full()
-    seeds = study.seeds(flags)
-    kept = synchrony_record.measure(open_study(setup), policies, seeds, study.say)
-    study.say(synchrony_record.table(kept))
-    study.finish(flags, kept, synchrony_plots.DRAWINGS, "study_synchrony.py", arguments)
+def measure(quick: bool, seeds: list[int]) -> dict[str, Any]:
+    """Train every policy, or a few steps of each kind, and print the results."""
+    setup, chosen = policies.quick() if quick else policies.full()
+    kept = policies.measure(open_study(setup), chosen, seeds, study.say)
+    study.say(studies.synchrony(kept))
+    return kept
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The packages' imports: the contracts of pyproject.toml, and the picture that is drawn of them."""
+"""The packages' imports: the contracts of pyproject.toml, and the figure of them."""
 
 import subprocess
 import sys
@@ -17,13 +17,13 @@ def test_packages_import_only_what_is_below_them():
     assert done.returncode == 0, done.stdout
 
 
-def test_the_picture_shows_the_imports_of_today():
+def test_the_figure_shows_the_imports():
     pytest.importorskip("grimp")
     from pages import architecture
 
     edges = architecture.imports()
     assert len(edges) <= 12
-    assert architecture.PICTURE.read_text() == architecture.draw(edges)
+    assert architecture.FIGURE.read_text() == architecture.draw(edges)
 
 
 def test_packages_that_import_each_other_are_named():

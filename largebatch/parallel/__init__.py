@@ -1,4 +1,4 @@
-"""Mesh, processes, buckets and their planner, collectives, and the network model it needs."""
+"""Mesh, processes, collectives, gradient buckets and their planner, and the network model."""
 
 from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket, plan_buckets

@@ -1,9 +1,9 @@
-"""How long the backward pass takes from one gradient to the next: measured, or estimated.
+"""Time of the backward pass from one gradient to the next: measured or estimated.
 
 The estimate is the roofline of each layer: the larger of its FLOPs at the device's peak and its
-bytes at the memory's bandwidth, over the share of both that ResNet-50 training sustains there. It
-serves to place the cuts between buckets, for which the *shape* of the profile matters: late stages
-hold most bytes and early stages take most time.
+bytes at the memory's bandwidth, over the share of both that ResNet-50 training sustains. It places
+the cuts between buckets, for which the *shape* of the profile matters: late stages have most bytes
+and early stages take most time.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from largebatch.models.tracing import work_of
 from largebatch.parallel.hardware import Hardware
 from largebatch.trees import flatten_paths
 
+_MEASURE = "measure one with scripts/benchmark.py allreduce --profile_out, or leave it empty"
 _FIRST = re.compile(r"(?P<block>stages/(?P<stage>\d+)/blocks/(?P<number>\d+))/conv1/kernel")
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
@@ -29,7 +30,7 @@ Shapes = Sequence[tuple[str, tuple[int, ...]]]
 
 
 def shapes_of(model: Model, image_shape: Sequence[int] | None = None) -> Shapes:
-    """(path, shape) of a model's parameters, in the order of the forward pass.
+    """Return (path, shape) of a model's parameters, in the order of the forward pass.
 
     Args:
       model: the network.
@@ -47,13 +48,13 @@ class BackwardProfile:
     """Seconds of one device's backward pass, gradient by gradient."""
 
     seconds: Mapping[str, float]
-    """For each parameter, in the order in which gradients are complete, since the one before."""
+    """For each parameter, since the one before, in the order of completion."""
     source: str
     """``measured`` or ``estimated``."""
     hardware: str
     """The device, as JAX or ``HARDWARE`` names it."""
     images: int
-    """Images that the device computed at a time."""
+    """Images of a device at a time."""
     image_shape: tuple[int, ...] = ()
     dtype: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -64,11 +65,11 @@ class BackwardProfile:
         return sum(self.seconds.values())
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write the profile as JSON."""
         write_json(path, dataclasses.asdict(self))
 
     def for_parameters(self, paths: Sequence[str]) -> "BackwardProfile":
-        """The same, for parameters in this order of the forward pass.
+        """Return the profile in the order of these parameters, given in that of the forward pass.
 
         Raises:
           ConfigError: the profile is of another network.
@@ -76,9 +77,8 @@ class BackwardProfile:
         if set(paths) != set(self.seconds):
             unlike = sorted(set(paths) ^ set(self.seconds))
             raise ConfigError(
-                f"comm.backward_profile is of another network: it has {len(self.seconds)} "
-                f"parameters, this one {len(paths)}; {unlike[0]!r} is in one of them only; "
-                "measure this one with scripts/benchmark.py allreduce --profile_out"
+                f"comm.backward_profile: expected the {len(paths)} parameters of this network, got "
+                f"{len(self.seconds)}; {unlike[0]!r} is in one of them only; {_MEASURE}"
             )
         ordered = {path: self.seconds[path] for path in reversed(paths)}
         return dataclasses.replace(self, seconds=ordered)
@@ -88,14 +88,13 @@ def load_profile(path: str | Path) -> BackwardProfile:
     """Read a profile that ``save`` has written.
 
     Raises:
-      ConfigError: no such file, or it is no profile.
+      ConfigError: the file cannot be read or is no profile.
     """
     try:
         kept = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"comm.backward_profile={str(path)!r} cannot be read ({error}); measure one with "
-            "scripts/benchmark.py allreduce --profile_out, or leave it empty"
+            f"comm.backward_profile={str(path)!r} cannot be read ({error}); {_MEASURE}"
         ) from error
     known = {field.name for field in dataclasses.fields(BackwardProfile)}
     needed = {"seconds", "source", "hardware", "images"}
@@ -107,20 +106,19 @@ def load_profile(path: str | Path) -> BackwardProfile:
         or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in seconds.values())
     ):
         raise ConfigError(
-            f"comm.backward_profile={str(path)!r} is no profile of a backward pass: it needs "
-            f"{', '.join(sorted(needed))}, and seconds of at least 0 for each parameter; measure "
-            "one with scripts/benchmark.py allreduce --profile_out"
+            f"comm.backward_profile={str(path)!r}: expected a profile of a backward pass with "
+            f"{', '.join(sorted(needed))} and at least 0 s for each parameter; {_MEASURE}"
         )
     return BackwardProfile(**{**kept, "image_shape": tuple(kept.get("image_shape", ()))})
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """One layer's own work in backward, for one image."""
+    """A layer's work in backward for one image."""
 
     flops: float
     elements: float
-    """Activation elements that are read or written."""
+    """Activation elements read or written."""
 
 
 def estimate(
@@ -132,15 +130,15 @@ def estimate(
     dtype: str,
     model: Model | None = None,
 ) -> BackwardProfile:
-    """The profile that the roofline gives for a network.
+    """Estimate the profile of a network by the roofline.
 
     Args:
       parameters: (path, shape), in the order of the forward pass.
-      hardware: peaks and the share that is sustained.
-      images: what a device computes at a time.
+      hardware: peaks and the sustained share.
+      images: images that a device computes at a time.
       image_shape: height, width, channels.
       dtype: of convolutions and activations.
-      model: whose parameters they are; None is a ResNet.
+      model: the network of the parameters; None is a ResNet.
     """
     if model is None or model.is_resnet:
         layers = _resnet_backward(parameters, image_shape)
@@ -165,7 +163,7 @@ def estimate(
 
 
 def _traced_backward(model: Model, image_shape: Sequence[int]) -> dict[str, _Layer]:
-    """Each parameter's share of the work of backward, from the traced forward pass.
+    """Return each parameter's work in backward, from the traced forward pass.
 
     Backward has two products for each of forward's, and reads and writes twice as much; the first
     layer's input, the images, needs no gradient.
@@ -178,7 +176,7 @@ def _traced_backward(model: Model, image_shape: Sequence[int]) -> dict[str, _Lay
 
 
 def _resnet_backward(parameters: Shapes, image_shape: Sequence[int]) -> dict[str, _Layer]:
-    """Each parameter's share of the work of backward, from paths, shapes and the image's size.
+    """Return each parameter's work in backward, from paths, shapes and the image's size.
 
     A convolution reads its input and its output's gradient for the kernel's gradient, and reads
     that again and writes the input's gradient. BatchNorm with ReLU reads its input and its output's
@@ -216,7 +214,7 @@ def _resnet_backward(parameters: Shapes, image_shape: Sequence[int]) -> dict[str
 def _areas(
     shapes: Mapping[str, tuple[int, ...]], image_shape: Sequence[int]
 ) -> dict[str, tuple[int, int]]:
-    """Pixels that each convolution, the stem and the head read and write."""
+    """Return the pixels that each convolution, the stem and the head read and write."""
     sides = tuple(image_shape[:2])
 
     def halved(sides: tuple[int, ...]) -> tuple[int, ...]:

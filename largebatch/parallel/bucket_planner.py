@@ -1,9 +1,10 @@
-"""Which consecutive layers share an all-reduce, so that the last one ends soonest.
+"""Planner of gradient buckets: the consecutive layers that share an all-reduce.
 
-Backward completes gradients one after the other; the network takes one bucket at a time, each from
-when its last gradient is complete. Few buckets cost less latency, many begin earlier. The record's
-authors cut at cubic numbers of layers (Yamazaki et al. 2019, arXiv 1903.12650, III-C; MLPerf v0.6);
-here the cuts follow from the backward profile and the network's cost.
+Backward completes gradients one after the other. The network takes one bucket at a time, as soon as
+its last gradient is complete. Few buckets cost less latency, many begin earlier. The record's
+authors cut at cubic numbers of layers (Yamazaki et al. 2019, arXiv 1903.12650, III-C; MLPerf v0.6).
+Here the cuts follow from the backward profile and the network's cost, so that the last all-reduce
+ends soonest.
 """
 
 import dataclasses
@@ -29,22 +30,22 @@ from largebatch.parallel.processes import agree
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
 
 SLOWER = (1.0, 2.0, 4.0)
-"""The buckets must do on networks this many times slower than the line.
+"""``plan`` takes networks into account that are slower than the line by these factors.
 
 The optimum for the line itself puts all but the last layers' bytes into one bucket that just fits
-under the rest of backward: an earlier begin would gain nothing there, and everything is lost if the
-network gives half. For 2,048 V100, 40 images and fp16 it exposes 0.18, 4.8 and 15 ms on networks of
-the full, half and quarter rate; what ``plan`` chooses exposes 0.39, 0.78 and 2.1 ms.
+under the rest of backward, and loses everything if the network has half the rate. For 2,048 V100,
+40 images and fp16 it exposes 0.18, 4.8 and 15 ms on networks of the full, half and quarter rate;
+``plan`` exposes 0.39, 0.78 and 2.1 ms.
 """
 FALLBACK_MIB = 4.0
-"""Least size of a bucket on hardware that is not known."""
+"""Least size of a bucket on unknown hardware."""
 
 _TIE = 1e-9  # relative; ends closer than this are the same
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """How the all-reduces of a step would go beside its backward pass."""
+    """The all-reduces of a step beside its backward pass."""
 
     buckets: tuple[Bucket, ...]
     nbytes: tuple[int, ...]
@@ -59,14 +60,14 @@ class Prediction:
 
     @property
     def exposed_s(self) -> float:
-        """Of that, what lies after backward."""
+        """The part after backward."""
         return self.timeline.exposed_s
 
 
 def best_cuts(
     seconds: Sequence[float], sizes: Sequence[int], cost_s: Callable[[int], float]
 ) -> tuple[int, ...]:
-    """Cuts that let the last transfer end soonest; of several such, the fewest.
+    """Return the cuts with the earliest end of the last transfer; of several such, the fewest.
 
     f(k, j), the earliest end of the transfers of the first j gradients in k buckets, is the least
     over i < j of max(t(j), f(k−1, i)) + cost(bytes of i…j), where t(j) is when gradient j is
@@ -103,7 +104,7 @@ def best_cuts(
 
 
 def buckets_at(parameters: Sequence[tuple[str, int]], cuts: Sequence[int]) -> tuple[Bucket, ...]:
-    """Buckets of consecutive layers.
+    """Return buckets of consecutive layers.
 
     Args:
       parameters: (path, elements), in the order of the forward pass.
@@ -118,7 +119,7 @@ def buckets_at(parameters: Sequence[tuple[str, int]], cuts: Sequence[int]) -> tu
 
 
 def cubic_cuts(count: int) -> tuple[int, ...]:
-    """The record's groups: of 3k³ − 3(k−1)³ parameters, k = 1, 2, …, from the last layer on."""
+    """Return the record's groups: 3k³ − 3(k−1)³ parameters, k = 1, 2, …, from the last layer."""
     inner = itertools.takewhile(lambda end: end < count, (3 * k**3 for k in itertools.count(1)))
     return (*inner, count)
 
@@ -131,17 +132,17 @@ def plan(
     itemsize: int,
     slower: Sequence[float] = SLOWER,
 ) -> tuple[Bucket, ...]:
-    """The buckets that are never far from the best, whichever of some networks it is.
+    """Return buckets that are near the best on each of several networks.
 
-    Of the best cuts for each network, and for those half-way between, the ones whose end is, where
-    they do worst, the smallest multiple of the best end there.
+    The candidates are the best cuts for each network and for those half-way between. The choice has
+    the smallest worst ratio of its end to the best end on the same network.
 
     Args:
       parameters: (path, elements), in the order of the forward pass.
       profile: of the same parameters.
       cost_s: seconds of an all-reduce of so many bytes.
       itemsize: bytes of an element on the wire.
-      slower: how many times slower than that each network is; 1 alone gives the optimum.
+      slower: factors by which each network is slower; 1 alone gives the optimum.
 
     Raises:
       ConfigError: the profile is of another network.
@@ -174,7 +175,7 @@ def predict(
     *,
     itemsize: int,
 ) -> Prediction:
-    """How these buckets would go."""
+    """Replay backward with these buckets."""
     program: list[Compute | Start | Done] = []
     nbytes = tuple(bucket.size * itemsize for bucket in buckets)
     for i, (bucket, size) in enumerate(zip(buckets, nbytes, strict=True)):
@@ -194,31 +195,31 @@ def gradient_buckets(
     dtype: str,
     model: Model | None = None,
 ) -> tuple[Bucket, ...]:
-    """The static groups that ``comm`` asks for, on these devices.
+    """Return the groups of ``comm`` on these devices.
 
     Args:
       parameters: (path, shape), in the order of the forward pass.
       comm: scheme, size of buckets or ``auto``, number format on the wire.
-      devices: all that take part.
-      images: what a device computes at a time.
+      devices: all devices.
+      images: images that a device computes at a time.
       image_shape: height, width, channels.
       dtype: of convolutions.
-      model: whose parameters they are; None is a ResNet.
+      model: the network of the parameters; None is a ResNet.
 
     Raises:
-      ConfigError: ``comm.backward_profile`` is unreadable, of another network, or not the same for
-        all processes.
+      ConfigError: ``comm.backward_profile`` cannot be read, is of another network, or differs
+        between processes.
     """
     elements = [(path, math.prod(shape)) for path, shape in parameters]
     itemsize = comm.wire_bytes
     automatic = comm.bucket_mib == "auto" and SCHEMES[comm.allreduce].planned
     cluster = cluster_of(devices) if automatic else None
     if cluster is not None and cluster.hardware.name == "cpu":
-        # The CPU's compiler merges all reductions, and joining costs 0.7 s of a ResNet-50 step.
+        # The CPU's compiler merges all reductions; joining would cost 0.7 s of a ResNet-50 step.
         return parallel.plan_buckets(elements, scheme="leaf", least_bytes=0, itemsize=itemsize)
     if cluster is None or cluster.devices == 1:
-        # One GPU has nothing to reduce. But what is to be joined lies as the parameters do: where
-        # it is not, the update takes over the convolutions' layout, and copies every kernel back.
+        # One GPU has nothing to reduce. But joined gradients have the parameters' layout; otherwise
+        # the update takes over the convolutions' layout, and copies every kernel back.
         least = FALLBACK_MIB if comm.bucket_mib == "auto" else comm.bucket_mib
         return parallel.plan_buckets(
             elements, scheme=comm.allreduce, least_bytes=least * 2**20, itemsize=itemsize
@@ -239,7 +240,7 @@ def gradient_buckets(
     )
     if comm.backward_profile and not agree(zlib.crc32(repr(buckets).encode())):
         raise ConfigError(
-            f"comm.backward_profile={comm.backward_profile!r} is not the same file for all "
-            "processes, which would reduce different groups; give all of them one copy"
+            f"comm.backward_profile: expected the same file in all processes, got different "
+            f"{comm.backward_profile!r}; use one copy"
         )
     return buckets

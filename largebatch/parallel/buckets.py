@@ -1,9 +1,8 @@
 """The static plan of gradient buckets (Yamazaki et al. 2019, arXiv 1903.12650, section III-C).
 
-Backward completes gradients from the last layer to the first. Consecutive layers, in that order,
-are put into groups of a few MB, and each group crosses the network in one all-reduce as soon as it
-is complete. The groups are fixed before the run, so that no process has to ask another what is
-ready.
+Backward completes gradients from the last layer to the first. Consecutive layers in that order form
+groups of a few MB. Each group crosses the network in one all-reduce as soon as it is complete. The
+groups are fixed before the run, so processes need no negotiation.
 """
 
 import dataclasses
@@ -33,10 +32,10 @@ def plan_buckets(
 
     Args:
       parameters: (path, elements) in the order of the forward pass.
-      scheme: of `SCHEMES`: ``bucket``; or for comparison ``leaf``, one bucket a parameter, and
+      scheme: of `SCHEMES`: ``bucket``; or for comparison ``leaf``, one bucket per parameter, and
         ``tree``, one for all.
-      least_bytes: a bucket is closed as soon as it has this many bytes on the wire; only the one
-        that backward fills last, that of the first layers, may be smaller.
+      least_bytes: a bucket ends as soon as it has these bytes on the wire; only the one of the
+        first layers, which backward fills last, may be smaller.
       itemsize: bytes of an element on the wire.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Devices as they are joined: how many share a node, a rack, a slice."""
+"""Clusters: the devices of a node, a rack, a slice, and the links between them."""
 
 import dataclasses
 import math
@@ -12,16 +12,16 @@ from largebatch.parallel.hardware import Hardware, Link, Machine, hardware_of
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Devices of one kind, in full nodes, or in one node or slice that is not full.
+    """Devices of one kind in full nodes, or in part of one node or slice.
 
     Raises:
-      ConfigError: the devices fill no whole number of nodes, chips or slices.
+      ConfigError: several nodes, chips or slices that are not full.
     """
 
     hardware: Hardware
     devices: int
     devices_per_node: int = 0
-    """0: what is usual for the hardware."""
+    """0: the usual number of the hardware."""
     shape: tuple[int, ...] = ()
     """Chips along each axis of a slice's torus; empty: as even as can be."""
     rack_nodes: int = 0
@@ -32,22 +32,21 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.devices < 1 or self.devices % self.node_devices:
             raise ConfigError(
-                f"{self.devices} devices of {self.hardware.name} fill no whole number of "
-                f"{'slices' if self.hardware.torus else 'nodes'} of {self.node_devices}; give a "
-                "multiple of that"
+                f"{self.devices} devices of {self.hardware.name}: expected full "
+                f"{'slices' if self.hardware.torus else 'nodes'} of {self.node_devices}"
             )
         if self.hardware.torus and math.prod(self.torus_shape) * self._per_chip != (
             self.node_devices
         ):
             raise ConfigError(
                 f"a torus of {'×'.join(map(str, self.torus_shape))} has "
-                f"{math.prod(self.torus_shape) * self._per_chip} devices of {self.hardware.name}, "
-                f"not {self.node_devices}; give the shape of one slice"
+                f"{math.prod(self.torus_shape) * self._per_chip} devices of {self.hardware.name}; "
+                f"expected the shape of one slice of {self.node_devices}"
             )
 
     @property
     def node_devices(self) -> int:
-        """Devices that ``hardware.inside`` joins: of a node, or of a slice."""
+        """Devices of a node or a slice, which ``hardware.inside`` connects."""
         hardware = self.hardware
         if self.devices_per_node:
             usual = self.devices_per_node
@@ -82,15 +81,15 @@ class Cluster:
 
     @property
     def racks(self) -> int:
-        """Racks that the nodes fill, the last one perhaps in part."""
+        """Racks of the nodes; the last one can be filled in part."""
         return math.ceil(self.nodes / self.rack_nodes) if self.rack_nodes else 1
 
     @property
     def between(self) -> Link:
-        """A device's way to devices of other nodes, where a scheduler spreads them over the racks.
+        """A device's link to other nodes, if a scheduler spreads the nodes over the racks.
 
-        Of a node's partners 1 − (r−1)/(M−1) lie in other racks of r nodes. Where that is a larger
-        share of its bytes than of the bandwidth that leaves the rack, the uplinks decide.
+        Of a node's partners 1 − (r−1)/(M−1) are in other racks of r nodes. If this share is larger
+        than the share of the bandwidth that leaves the rack, the uplinks decide.
         """
         line = self.hardware.between
         if self.racks == 1:
@@ -105,15 +104,15 @@ class Cluster:
 
 
 def cluster_in(machine: Machine, devices: int) -> Cluster:
-    """So many devices of a named cluster.
+    """Return devices of a named cluster.
 
     Raises:
-      ConfigError: it has fewer, or they fill no whole number of nodes or slices.
+      ConfigError: it has fewer, or they do not fill nodes or slices.
     """
     if machine.most_devices and devices > machine.most_devices:
         raise ConfigError(
-            f"cluster {machine.name!r} has {machine.most_devices} devices, not {devices}; ask for "
-            "fewer, or name a larger one"
+            f"cluster {machine.name!r}: expected at most {machine.most_devices} devices, got "
+            f"{devices}"
         )
     return Cluster(
         machine.hardware,
@@ -125,10 +124,10 @@ def cluster_in(machine: Machine, devices: int) -> Cluster:
 
 
 def cluster_of(devices: Sequence[jax.Device]) -> Cluster | None:
-    """The cluster that these devices form; None where it cannot be told.
+    """Return the cluster of these devices; None for unknown hardware or nodes of unequal size.
 
-    A node's devices are those of one ``slice_index`` where JAX knows several (on GPUs these are
-    hosts), else those of one process; where each process has one device, what is usual.
+    A node's devices are those of one ``slice_index`` if JAX knows several (on GPUs these are
+    hosts), else those of one process; with one device per process, the usual number.
     """
     hardware = hardware_of(devices[0].device_kind)
     if hardware is None:
@@ -151,7 +150,7 @@ def cluster_of(devices: Sequence[jax.Device]) -> Cluster | None:
 
 
 def _extents(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Chips along each axis of the first device's slice, from their coordinates."""
+    """Return the chips along each axis of the first device's slice, from their coordinates."""
     first = getattr(devices[0], "slice_index", None) or 0
     mine = [d.coords for d in devices if (getattr(d, "slice_index", None) or 0) == first]
     return tuple(max(axis) - min(axis) + 1 for axis in zip(*mine, strict=True))

@@ -1,7 +1,7 @@
-"""How long an all-reduce takes on one kind of link: the usual α-β models of its algorithms.
+"""α-β models of all-reduce algorithms on one kind of link.
 
-S are the bytes that every rank contributes, B bytes/s a rank sends in each direction, a the latency
-of a message, N ranks. Reduction arithmetic is left out: libraries stream it while they receive.
+Every one of N ranks contributes S bytes and sends B bytes/s in each direction; a is the latency of
+a message. Reduction arithmetic is left out: libraries stream it while they receive.
 Sources: Thakur, Rabenseifner & Gropp 2005 (ring, recursive halving-doubling); Sanders, Speck &
 Träff 2009 (two trees); NVIDIA, "Massively scale your deep learning training with NCCL 2.4"; Ying et
 al. 2018, arXiv 1811.06992, section 3 (torus).
@@ -33,7 +33,7 @@ def tree_s(ranks: int, nbytes: float, link: Link) -> float:
 def halving_doubling_s(ranks: int, nbytes: float, link: Link) -> float:
     """Recursive halving and doubling: ``tree_s`` among the largest power of two, P, of the ranks.
 
-    The N − P others first give all they have to a partner, and get the sum from it at the end:
+    The N − P others first send everything to a partner, and receive the sum from it at the end:
     another 2(a + S/B) where N is no power of two.
     """
     power = 1 << (ranks.bit_length() - 1)
@@ -67,7 +67,7 @@ def double_tree_s(ranks: int, nbytes: float, link: Link, *, blocks: int = 0) -> 
 
 
 def levels_s(levels: Sequence[tuple[int, Link]], nbytes: float) -> float:
-    """Rings on one level after the other, each with what the levels below have scattered.
+    """Rings level by level, each with the part that the levels below have scattered.
 
     Reduce-scatter upwards and all-gather downwards: Σ 2(nᵢ−1)(aᵢ + Sᵢ/(nᵢBᵢ)), S₁ = S,
     Sᵢ₊₁ = Sᵢ/nᵢ.
@@ -84,7 +84,7 @@ def levels_s(levels: Sequence[tuple[int, Link]], nbytes: float) -> float:
 
 
 def torus_s(shape: Sequence[int], nbytes: float, link: Link, *, wrap: int = 1) -> float:
-    """Axis after axis, each with what the axes before it have scattered.
+    """Rings axis by axis, each with the part that the axes before it have scattered.
 
     For X × Y: 2(X−1)a + 2(X−1)/X · S/B + 2(Y−1)a + 2(Y−1)/Y · S/(X·B), and so on.
 
@@ -100,15 +100,14 @@ def torus_s(shape: Sequence[int], nbytes: float, link: Link, *, wrap: int = 1) -
     return levels_s(list(zip(shape, axes, strict=True)), nbytes)
 
 
-def root_s(ranks: int, nbytes: float, link: Link, *, servers: int = 1) -> float:
-    """A parameter server: everybody sends to the root, which adds up and sends back.
+def root_s(ranks: int, nbytes: float, link: Link) -> float:
+    """A parameter server: every rank sends to the root, which adds up and sends back.
 
-    The root's link takes all of it, N−1 times in and N−1 times out: 2a + 2(N−1) · S/B. Of k servers
-    among the ranks each does so for S/k.
+    The root's link takes N−1 times S in and N−1 times out: 2a + 2(N−1) · S/B.
     """
     if ranks == 1:
         return 0.0
-    return 2 * link.latency + 2 * (ranks - 1) * nbytes / servers / link.bandwidth
+    return 2 * link.latency + 2 * (ranks - 1) * nbytes / link.bandwidth
 
 
 def broadcast_s(ranks: int, nbytes: float, link: Link) -> float:
@@ -117,13 +116,13 @@ def broadcast_s(ranks: int, nbytes: float, link: Link) -> float:
 
 
 def fit_link(ranks: int, measured: Sequence[tuple[float, float]]) -> Link:
-    """The link with which ``ring_s`` comes nearest to measured all-reduces, in relative terms.
+    """Fit the link of ``ring_s`` to measured all-reduces.
 
-    Least squares of (α + βS − t)/t over all points, α and β not below 0. The latency holds all that
-    does not grow with the bytes, a call's own cost included.
+    Least squares of (α + βS − t)/t over all points, α and β not below 0. The latency is all that
+    does not grow with the bytes, including the cost of a call.
 
     Args:
-      ranks: how many took part.
+      ranks: N.
       measured: (bytes, seconds).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Every collective of the product. Called inside ``shard_map`` over the mesh's axes.
+"""Every collective of the package, for calls inside ``shard_map`` over the mesh's axes.
 
 The mapped functions run without replication tracking (``check_vma=False``): under tracking,
 autodiff inserts reductions of its own, one for each parameter, and a second explicit one would
@@ -25,21 +25,21 @@ PyTree = Any
 
 
 def map_over(mesh: Mesh, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
-    """``function`` run by every device of the mesh on its own part of the arguments."""
+    """Map ``function`` over the devices of the mesh, each with its own part of the arguments."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
 
 def sum_over_devices(tree: PyTree) -> PyTree:
-    """The sum of a tree of arrays over all devices, as one all-reduce."""
+    """Sum a tree of arrays over all devices, as one all-reduce."""
     flat, unravel = ravel_pytree(tree)
     return unravel(jax.lax.psum(flat, AXES))
 
 
 @jax.custom_vjp
 def member_sum(x: jax.Array) -> jax.Array:
-    """The sum over the devices of a span; its gradient is the sum of theirs, since each uses it."""
+    """Sum over the devices of a span; the gradient is the sum of theirs, since each uses it."""
     return jax.lax.psum(x, AXES[1])
 
 
@@ -54,10 +54,10 @@ def reduce_gradients_in_backward(
     accumulated: Sequence[jax.Array] | None,
     wire: str,
 ) -> dict[str, jax.Array]:
-    """The parameters unchanged; their gradients will be sums over all devices.
+    """Return the parameters unchanged; their gradients will be sums over all devices.
 
-    Where backward completes the gradients of a bucket, they are joined into one flat array, what
-    this device has accumulated from earlier microbatches is added, and one all-reduce sums it.
+    When backward has completed the gradients of a bucket, they are joined into one flat array, this
+    device's sum of earlier microbatches is added, and one all-reduce sums it.
 
     Args:
       params: path to array.
@@ -67,7 +67,7 @@ def reduce_gradients_in_backward(
         each device's sum to bfloat16 for the wire and widens the result again.
     """
     hooked = {}
-    # Autodiff transposes in reverse: what is hooked last is reduced first, as it is complete first.
+    # Autodiff transposes in reverse: the bucket that is complete first is hooked last.
     for i, bucket in reversed(list(enumerate(buckets))):
         held = None if accumulated is None else accumulated[i]
         arrays = _reduced(wire, tuple(params[path] for path in bucket.paths), held)
@@ -110,17 +110,17 @@ def scatter_gradients_in_backward(
     accumulated: Sequence[jax.Array] | None,
     wire: str,
 ) -> dict[str, jax.Array]:
-    """As ``reduce_gradients_in_backward``, but each device gets the sums of its own parts only.
+    """Like ``reduce_gradients_in_backward``, but each device gets the sums of its own parts only.
 
-    Every array is cut into as many parts as there are devices (``shards.cut``), and one
-    reduce-scatter a bucket sums them. The gradients of ``params`` are zero then.
+    Every array is cut into one part per device (``shards.cut``), and one reduce-scatter per bucket
+    sums them. The gradients of ``params`` are then zero.
 
     Args:
       params: path to array.
       sinks: path to zeros (1, part), whose gradients will be the sums of this device's parts.
       buckets: the plan; covers ``params`` exactly.
-      accumulated: see there.
-      wire: see there.
+      accumulated: as there.
+      wire: as there.
     """
     hooked = {}
     for i, bucket in reversed(list(enumerate(buckets))):
@@ -167,7 +167,7 @@ _scattered.defvjp(_scattered_forward, _scattered_backward)
 
 
 def own_parts(tree: PyTree) -> PyTree:
-    """Of each array, which all devices hold, the part (1, part) that this device updates."""
+    """Return the part (1, part) of each replicated array that this device updates."""
     devices, index = _devices(), jax.lax.axis_index(AXES)
     return jax.tree.map(
         lambda x: jax.lax.dynamic_slice_in_dim(shards.cut(x, devices), index, 1), tree
@@ -175,10 +175,10 @@ def own_parts(tree: PyTree) -> PyTree:
 
 
 def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
-    """Whole arrays from the parts of all devices.
+    """Gather whole arrays from the parts of all devices.
 
-    One all-gather for each array, of which the compiler makes a few: so they arrive where they
-    stay, while one joined array would have to be taken apart again.
+    One all-gather for each array, which the compiler merges into a few. So the arrays arrive in
+    place, while one joined array would have to be split again.
 
     Args:
       parts: of this device, (1, part) each.
@@ -192,7 +192,7 @@ def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
 
 
 def _on_wire(gradients: jax.Array, wire: str) -> jax.Array:
-    """Gradients in a format of `WIRE_FORMATS`."""
+    """Return gradients in a format of `WIRE_FORMATS`."""
     dtype = WIRE_FORMATS[wire].dtype
     return gradients.astype(dtype) if dtype else gradients
 
@@ -202,13 +202,13 @@ def _devices() -> int:
 
 
 def _columns(rows: jax.Array, like: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """(rows, parts of all arrays) as the parts of each."""
+    """Split (rows, parts of all arrays) into the parts of each."""
     ends = np.cumsum([shards.part_size(x.size, _devices()) for x in like])[:-1]
     return tuple(jnp.split(rows, ends, axis=1))
 
 
 def flatten(arrays: Sequence[jax.Array]) -> jax.Array:
-    """The arrays one after the other, as one vector."""
+    """Concatenate the arrays into one vector."""
     return jnp.concatenate([a.ravel() for a in arrays])
 
 

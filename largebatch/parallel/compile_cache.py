@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between starts."""
+"""The persistent cache of compiled programs."""
 
 import glob
 import hashlib
@@ -16,22 +16,21 @@ from largebatch.errors import ConfigError
 
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
 LEAST_S = 0.2
-"""Programs that compile faster than this, in seconds, are not worth a file."""
+"""Seconds of compilation from which a program is kept."""
 
 
 def place(option: str, kind: str) -> Path | None:
-    """The folder of ``run.compile_cache``.
+    """Return the folder of ``run.compile_cache``.
 
-    A program for CPUs uses the instructions of the machine that compiled it. A home that machines
-    of several kinds share therefore has a folder for each kind; other devices are part of a
-    program's key in the cache.
+    A program for CPUs uses the instructions of the machine that compiled it. The cache therefore
+    has a folder for each kind of CPU; other devices are part of a program's key.
 
     Args:
       option: ``auto``, ``off`` or a folder.
       kind: platform of the devices: ``cpu``, ``gpu`` or ``tpu``.
 
     Returns:
-      The folder, which may not exist yet; None: nothing is kept.
+      The folder, which may not exist yet; None for ``off``.
     """
     if option == "off":
         return None
@@ -43,19 +42,19 @@ def place(option: str, kind: str) -> Path | None:
 
 
 def use(option: str) -> Path | None:
-    """Keep programs compiled from now on, and take those that are kept already.
+    """Switch JAX's persistent cache on or off.
 
-    A damaged entry, of a process that was killed while it wrote, is compiled and written again. In
-    a folder that several processes share each program is written by one of them.
+    A damaged entry of a process that was killed while it wrote is compiled and written again. In a
+    folder that several processes share each program is written by one of them.
 
     Args:
-      option: as ``place`` takes it.
+      option: ``auto``, ``off`` or a folder.
 
     Returns:
-      The folder; None where nothing is kept.
+      The folder; None if the cache is off.
 
     Raises:
-      ConfigError: the folder was named and cannot be made.
+      ConfigError: the named folder cannot be written.
     """
     folder = place(option, jax.default_backend())
     if folder is not None:
@@ -66,8 +65,7 @@ def use(option: str) -> Path | None:
             usable = False
         if not usable and option != "auto":
             raise ConfigError(
-                f"run.compile_cache={option}: {folder} cannot be written; name another "
-                "folder, or off"
+                f"run.compile_cache={option}: {folder} cannot be written; use another folder or off"
             )
         folder = folder if usable else None
     if folder is not None:
@@ -96,7 +94,7 @@ def _removing(folder: Path, show: Callable[..., None]) -> Callable[..., None]:
 
 
 def _instructions() -> str:
-    """Short hash of what this machine's processor can do."""
+    """Return a short hash of the processor's instruction set."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,9 +1,9 @@
-"""The one table of XLA options, and how they reach a program.
+"""The table of XLA options, and the check that a compiler accepts them.
 
-XLA merges all-reduces of neighbours, and with them all gradients into one after backward, unless
-told not to. Options travel with each program (``compiler_options``); an unknown name in the
-environment's ``XLA_FLAGS`` would end the process. Every option is tried in a child process before
-it is used, and what the compiler refuses is left out with a warning.
+By default XLA merges neighbouring all-reduces, and with them all gradients into one after backward.
+Options are passed with each program (``compiler_options``); an unknown name in the environment's
+``XLA_FLAGS`` would end the process. A child process tries every option first. Options that the
+compiler refuses are left out with a warning.
 """
 
 import contextlib
@@ -26,22 +26,22 @@ from largebatch.parallel.processes import agreed_minimum
 
 _CHECK = Path(__file__).with_name("option_check.py")
 _CHECK_S = 180.0
-# What decides which names a compiler knows.
+# The packages that decide which names a compiler knows.
 _PACKAGES = ("jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu")
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option of XLA, and why it is set."""
+    """An option of XLA and its reason."""
 
     name: str
     value: str
     why: str
     separates: bool = False
-    """It is for values of ``comm.allreduce`` whose reductions are kept apart only."""
+    """Only for values of ``comm.allreduce`` with separate reductions."""
     deterministic: bool = False
-    """It is for ``run.deterministic`` only."""
+    """Only for ``run.deterministic``."""
 
 
 TABLE: Mapping[str, tuple[Option, ...]] = {
@@ -90,16 +90,16 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             separates=True,
         ),
     ),
-    # The CPU's compiler merges them whatever it is told, and has one thread to do it all.
+    # The CPU's compiler always merges them, and has one thread for all work.
     "cpu": (),
-    # Untested, so left as it is.
+    # Untested.
     "rocm": (),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a compiler says of some options."""
+    """The options that a compiler accepts and refuses."""
 
     accepted: Mapping[str, str]
     rejected: Mapping[str, str]
@@ -114,7 +114,7 @@ def platform_of(device: jax.Device) -> str:
 
 
 def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -> dict[str, str]:
-    """Our options for a platform, ``comm.allreduce`` and ``run.deterministic``, name to value."""
+    """Return our options for ``comm.allreduce`` and ``run.deterministic``, name to value."""
     separate = SCHEMES[allreduce].separate
     return {
         option.name: option.value
@@ -124,7 +124,7 @@ def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """The options of ``comm.xla_options``.
+    """Parse ``comm.xla_options``.
 
     Raises:
       ConfigError: a text is not ``name=value``.
@@ -135,7 +135,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
         name = name.strip().removeprefix("--")
         if not equals or not name.startswith("xla_") or not value.strip():
             raise ConfigError(
-                f"comm.xla_options: {text!r} is no option; write xla_name=value, commas between"
+                f"comm.xla_options: expected xla_name=value with commas between, got {text!r}"
             )
         # XLA reads booleans as they are written in Python.
         found[name] = {"true": "True", "false": "False"}.get(value.strip(), value.strip())
@@ -151,21 +151,22 @@ def program_options(
     *,
     deterministic: bool = False,
 ) -> dict[str, str]:
-    """The options that every process compiles its programs with.
+    """Return the options that every process compiles its programs with.
 
-    Ours, unless the environment sets the same name; over them those of the configuration. What the
-    compiler of any process refuses is left out, with a warning there.
+    These are ours, unless the environment sets the same name, updated by those of the
+    configuration. Options that the compiler of any process refuses are left out, with a warning
+    there.
 
     Args:
       platform: as ``platform_of`` names it.
       allreduce: ``comm.allreduce``.
       extra: ``comm.xla_options``.
-      warn: is told what was left out, a line each.
+      warn: called with a line for each option that is left out.
       cache: as of ``checked``.
       deterministic: ``run.deterministic``.
 
     Raises:
-      ConfigError: as of ``parse_options``.
+      ConfigError: see ``parse_options``.
     """
     asked = parse_options(extra)
     wanted = options_for(platform, allreduce, deterministic=deterministic) | asked
@@ -174,7 +175,7 @@ def program_options(
     taken = _set_in_environment(os.environ) - set(asked)
     verdict = checked(platform, {n: v for n, v in wanted.items() if n not in taken}, cache)
     for name, reason in verdict.rejected.items():
-        warn(f"the compiler does not take {name}, which is left out: {reason}")
+        warn(f"the compiler refuses {name}, which is left out: {reason}")
     # Programs that communicate must be the same everywhere.
     return {n: v for n, v in sorted(wanted.items()) if agreed_minimum(int(n in verdict.accepted))}
 
@@ -182,7 +183,7 @@ def program_options(
 def checked(platform: str, options: Mapping[str, str], cache: Path | None = None) -> Verdict:
     """Try options in a child process, without touching an accelerator.
 
-    The verdict is kept by the versions of the compilers, so that a start waits for it once.
+    The verdict is cached by the versions of the compilers.
 
     Args:
       platform: cuda, rocm, tpu or cpu.
@@ -203,19 +204,19 @@ def checked(platform: str, options: Mapping[str, str], cache: Path | None = None
         rejected={name: reason for name, reason in reasons.items() if reason},
     )
     if is_final:
-        # A cache that cannot be written costs seconds at the next start, no more.
+        # Without a cache the next start takes seconds longer.
         with contextlib.suppress(OSError):
             write_json(path, dataclasses.asdict(verdict))
     return verdict
 
 
 def _try(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], bool]:
-    """Reason against each option, empty if there is none; and whether that can be relied on."""
+    """Return the reason against each option ("" if it is accepted), and whether it is final."""
     reasons: dict[str, str] = {}
     while left := {name: value for name, value in options.items() if name not in reasons}:
         answers, problem = _child(platform, left)
         if "" not in answers or answers.pop(""):
-            # Not even the program without options: nothing can be said of the options.
+            # The program without options failed too: the options remain untested.
             return reasons | dict.fromkeys(left, f"it could not be tried ({problem})"), False
         reasons |= answers
         unanswered = [name for name in left if name not in answers]
@@ -225,11 +226,11 @@ def _try(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], boo
 
 
 def _child(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The answers that a child process gave, and how it ended."""
+    """Return the answers of a child process, and how it ended."""
     environment = {k: v for k, v in os.environ.items() if k not in _ENVIRONMENT}
     environment |= {
         "JAX_PLATFORMS": "cpu",
-        # Chips that this process or another holds are left alone.
+        # Leave chips alone that this process or another uses.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_SKIP_MDS_QUERY": "1",
     }
@@ -267,6 +268,6 @@ def _user_cache() -> Path:
 
 
 def _set_in_environment(environ: Mapping[str, str]) -> set[str]:
-    """Names of the options that the user has set for the whole process."""
+    """Return the names of the options in the environment."""
     words = " ".join(environ.get(name, "") for name in _ENVIRONMENT).split()
     return {word.lstrip("-").partition("=")[0] for word in words}

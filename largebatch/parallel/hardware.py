@@ -1,7 +1,7 @@
-"""What devices and the networks between them can do, as their makers state it.
+"""Peak rates of devices and of the networks between them, as their makers state them.
 
-The numbers and their sources lie in ``clusters.toml``. Rates are those of the line, without
-protocol: what a machine really gives is lower, and is fitted by ``scripts/benchmark.py allreduce``.
+The numbers and their sources are in ``clusters.toml``. Rates are those of the line without
+protocol. Real rates are lower; ``scripts/benchmark.py allreduce`` fits them.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ _FORMATS = ("float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """One device's way to its neighbours."""
+    """A device's link to its neighbours."""
 
     bandwidth: float
     """Bytes/s for each device and direction."""
     latency: float
-    """Seconds that a message takes besides its bytes."""
+    """Seconds of a message without bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Hardware:
 
     name: str
     kinds: tuple[str, ...]
-    """What ``device_kind`` contains, in lower case; the longest that fits decides."""
+    """Parts of ``device_kind`` in lower case; the longest that it contains decides."""
     flops: Mapping[str, float]
     """Peak FLOP/s by number format."""
     bandwidth: float
@@ -46,7 +46,7 @@ class Hardware:
     between: Link
     """Between nodes, or between slices of a torus."""
     launch_s: float
-    """Seconds that every collective costs, however small and near."""
+    """Seconds of every collective besides its messages."""
     sustained: float
     """Share of the roofline (peak FLOP/s and memory bandwidth) that ResNet-50 training reaches."""
     torus: int = 0
@@ -61,23 +61,23 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A named cluster: devices of one kind, and how many share what."""
+    """A named cluster of devices of one kind."""
 
     name: str
     hardware: Hardware
     source: str
     devices_per_node: int = 0
-    """0: what is usual for the hardware."""
+    """0: the usual number of the hardware."""
     rack_nodes: int = 0
     """Nodes with full bandwidth between them; 0: all."""
     uplink_share: float = 1.0
     """Bandwidth that leaves a rack, of what its nodes have together."""
     most_devices: int = 0
-    """Devices of the whole machine; 0: not limited."""
+    """Devices of the whole machine; 0: no limit."""
 
 
 def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]:
-    """The hardware and clusters that a TOML text describes, by name.
+    """Return the hardware and clusters of a TOML text, by name.
 
     Args:
       text: as in ``clusters.toml``.
@@ -85,15 +85,15 @@ def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]
 
     Raises:
       ConfigError: no TOML, an unknown or missing key, a number that is not positive and finite, or
-        a cluster of hardware that is not described.
+        a cluster of unknown hardware.
     """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is no TOML: {error}") from error
+        raise ConfigError(f"{file}: expected TOML: {error}") from error
     unknown = sorted(set(tables) - {"hardware", "cluster"})
     if unknown:
-        raise ConfigError(f"{file}: unknown table {unknown[0]!r}; give [hardware.…], [cluster.…]")
+        raise ConfigError(f"{file}: unknown table {unknown[0]!r}; use [hardware.…], [cluster.…]")
     hardware = {
         name: _hardware(name, facts, f"{file}, hardware.{name}")
         for name, facts in tables.get("hardware", {}).items()
@@ -107,7 +107,7 @@ def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]
             raise ConfigError(f"{place}: hardware {of!r}; {did_you_mean(of, hardware)}")
         _check_numbers(facts, place)
         if not 0 < facts.get("uplink_share", 1.0) <= 1:
-            raise ConfigError(f"{place}.uplink_share={facts['uplink_share']} is not in (0, 1]")
+            raise ConfigError(f"{place}.uplink_share: expected 0 to 1, got {facts['uplink_share']}")
         machines[name] = Machine(**{**facts, "name": name, "hardware": hardware[of]})
     return hardware, machines
 
@@ -116,7 +116,7 @@ def _hardware(name: str, facts: Mapping[str, Any], place: str) -> Hardware:
     _check_keys(facts, Hardware, place)
     _check_numbers(facts, place)
     if set(facts["flops"]) != set(_FORMATS):
-        raise ConfigError(f"{place}.flops has {', '.join(facts['flops'])}; give {_FORMATS}")
+        raise ConfigError(f"{place}.flops: expected {_FORMATS}, got {', '.join(facts['flops'])}")
     links = {}
     for way in ("inside", "between"):
         _check_keys(facts[way], Link, f"{place}.{way}")
@@ -139,7 +139,7 @@ def _check_keys(facts: Mapping[str, Any], kind: type, place: str) -> None:
             raise ConfigError(f"{place}: unknown key {key!r}; {did_you_mean(key, fields)}")
     for key, field in fields.items():
         if key not in facts and field.default is dataclasses.MISSING:
-            raise ConfigError(f"{place}: {key!r} is missing")
+            raise ConfigError(f"{place}: missing {key!r}")
 
 
 def _check_numbers(facts: Mapping[str, Any], place: str) -> None:
@@ -147,7 +147,7 @@ def _check_numbers(facts: Mapping[str, Any], place: str) -> None:
         if isinstance(value, dict):
             _check_numbers(value, f"{place}.{key}")
         elif isinstance(value, int | float) and not 0 < value < math.inf:
-            raise ConfigError(f"{place}.{key}={value} is not positive and finite")
+            raise ConfigError(f"{place}.{key}: expected a positive finite number, got {value}")
 
 
 _FILE = "clusters.toml"
@@ -159,10 +159,10 @@ MACHINES: Mapping[str, Machine] = types.MappingProxyType(_machines_read)
 
 
 def machine(name: str) -> Machine:
-    """A named cluster.
+    """Return a named cluster.
 
     Raises:
-      ConfigError: no such cluster.
+      ConfigError: the name is unknown.
     """
     if name not in MACHINES:
         raise ConfigError(f"unknown cluster {name!r}; {did_you_mean(name, MACHINES)}")
@@ -170,7 +170,7 @@ def machine(name: str) -> Machine:
 
 
 def hardware_of(device_kind: str) -> Hardware | None:
-    """The entry for a device as JAX names it ('NVIDIA H200', 'TPU v5 lite'); None if unknown."""
+    """Return the hardware of a ``device_kind`` ('NVIDIA H200', 'TPU v5 lite'); None if unknown."""
     text = device_kind.lower()
     fitting = [
         (len(kind), name)

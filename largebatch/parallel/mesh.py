@@ -1,8 +1,8 @@
 """The device mesh: two axes, ``group`` and ``member``.
 
 The devices of one BatchNorm span are the members of a group: statistics are reduced over
-``member``, gradients over both. Devices are in the order of their processes, so each process owns
-a contiguous part of every array that is split over the mesh.
+``member``, gradients over both. Devices are in the order of their processes, so each process has a
+contiguous part of every array that is split over the mesh.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ SPLIT = P(AXES)
 
 
 def make_mesh(devices: Sequence[jax.Device], members: int) -> Mesh:
-    """A mesh of all ``devices`` in which ``members`` consecutive ones share a span."""
+    """Return a mesh of all ``devices`` in which ``members`` consecutive ones share a span."""
     # Ids of a TPU slice follow its topology and may alternate between hosts.
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     grid = np.asarray(ordered, dtype=object).reshape(-1, members)
@@ -27,22 +27,22 @@ def make_mesh(devices: Sequence[jax.Device], members: int) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole array."""
+    """Return the sharding with the whole array on every device."""
     return NamedSharding(mesh, REPLICATED)
 
 
 def split(mesh: Mesh) -> NamedSharding:
-    """The first dimension is shared out over all devices in their order."""
+    """Return the sharding of the first dimension over all devices in their order."""
     return NamedSharding(mesh, SPLIT)
 
 
 def placed(mesh: Mesh, specs: Any) -> Any:
-    """The shardings of a tree of ``REPLICATED`` and ``SPLIT``."""
+    """Return the shardings of a tree of ``REPLICATED`` and ``SPLIT``."""
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
 def local_rows(mesh: Mesh, rows: int) -> tuple[int, int]:
-    """The part [start, stop) of ``rows`` leading rows, split over the mesh, that this process owns.
+    """Return this process's part [start, stop) of ``rows`` leading rows, split over the mesh.
 
     Raises:
       ValueError: the devices of this process are not neighbours in the mesh.
@@ -55,5 +55,5 @@ def local_rows(mesh: Mesh, rows: int) -> tuple[int, int]:
 
 
 def from_local(mesh: Mesh, local: np.ndarray) -> jax.Array:
-    """The global array, split over the mesh, of which this process holds the rows ``local``."""
+    """Return the global array, split over the mesh, from the rows ``local`` of this process."""
     return jax.make_array_from_process_local_data(split(mesh), local)

@@ -1,6 +1,6 @@
-"""How long an all-reduce over all devices of a cluster takes.
+"""The time of an all-reduce over all devices of a cluster.
 
-The formulas for one kind of link, with their sources, are in ``collectives``.
+The formulas for one kind of link, with their sources, are in ``collective_costs``.
 """
 
 import math
@@ -36,12 +36,12 @@ Algorithm = Literal[
 
 
 def all_reduce_s(cluster: Cluster, nbytes: float, algorithm: Algorithm = "auto") -> float:
-    """Seconds from the start of an all-reduce over all devices to its end on all of them.
+    """Return the seconds from the start of an all-reduce to its end on all devices.
 
     With g devices in each of M nodes (1: inside, 2: between), beside ``launch_s``:
 
     - ``ring``: one ring through all devices, in which every step waits for the slowest hop. One
-      device of a node at a time speaks to another node and has all its adapters:
+      device of a node at a time sends to another node and has all adapters of its node:
       2(N−1) · max(a₁ + S/(N·B₁), a₂ + S/(N·g·B₂)).
     - ``pipelined_ring``: the same ring with several pieces under way on a link at once, as NCCL's
       buffers allow: its tuning model adds up the latencies of the hops, and the narrowest way
@@ -54,9 +54,9 @@ def all_reduce_s(cluster: Cluster, nbytes: float, algorithm: Algorithm = "auto")
     - ``hierarchical``: reduce-scatter by a ring inside, ``tree_s`` of S/g between equals of all
       nodes, all-gather inside: 2(g−1)(a₁ + S/(g·B₁)) + 2⌈log₂M⌉a₂ + 2(M−1)/M · (S/g)/B₂.
     - ``hierarchical_ring``: the same with ``ring_s`` between nodes.
-    - ``multilevel``: rings inside the nodes, between nodes of a rack, between racks, each with what
-      the level below has scattered; all devices of a rack share its uplinks.
-    - ``torus``: ``torus_s`` in a slice, and ``tree_s`` of what a device then holds between slices.
+    - ``multilevel``: rings inside the nodes, between nodes of a rack, between racks, each with the
+      part that the level below has scattered; all devices of a rack share its uplinks.
+    - ``torus``: ``torus_s`` in a slice, and ``tree_s`` of a device's part between slices.
     - ``parameter_server``: ``root_s``; the root's node has all its adapters for it.
     - ``auto``: torus where there is one, else hierarchical.
 
@@ -66,7 +66,7 @@ def all_reduce_s(cluster: Cluster, nbytes: float, algorithm: Algorithm = "auto")
       algorithm: one of these.
 
     Raises:
-      ConfigError: the hardware has no such algorithm.
+      ConfigError: an unknown algorithm, or a torus on hardware without one.
     """
     if cluster.devices == 1:
         return 0.0
@@ -75,14 +75,13 @@ def all_reduce_s(cluster: Cluster, nbytes: float, algorithm: Algorithm = "auto")
     if algorithm not in _ALGORITHMS or (algorithm == "torus" and not cluster.hardware.torus):
         others = ", ".join(name for name in _ALGORITHMS if name != "torus")
         raise ConfigError(
-            f"algorithm {algorithm!r} is not one that {cluster.hardware.name} can be planned with; "
-            f"use auto, {others}"
+            f"algorithm: expected auto, {others} on {cluster.hardware.name}, got {algorithm!r}"
         )
     return cluster.hardware.launch_s + _ALGORITHMS[algorithm](cluster, nbytes)
 
 
 def _adapters(cluster: Cluster) -> Link:
-    """Those of a whole node, for the one of its devices that speaks."""
+    """Return the adapters of a whole node, for the one of its devices that sends."""
     return Link(cluster.node_devices * cluster.between.bandwidth, cluster.between.latency)
 
 
@@ -101,7 +100,7 @@ def _pipelined_ring(cluster: Cluster, nbytes: float) -> float:
 
 
 def _streaming(cluster: Cluster) -> tuple[float, float]:
-    """Latency of a chain to and fro inside a node, and the bandwidth of its narrowest way."""
+    """Return the latency of a chain to and fro inside a node, and the least bandwidth."""
     inside, ways = cluster.hardware.inside, []
     if cluster.node_devices > 1:
         ways.append(inside.bandwidth)

@@ -1,10 +1,9 @@
-"""Asks the compiler of a platform which options it knows. Run by its path, as a child process.
+"""Tries options on the compiler of a platform. Runs by its path, as a child process.
 
-Standard input is a JSON object {"platform": …, "options": {name: value}}; each line of standard
-output is one verdict as JSON, [name, reason], with an empty reason where the option is accepted.
-The first line, of the name "", says that a program compiles without options. No accelerator is
-touched: options of GPUs are fields that every build of XLA parses, those of TPUs are tried on a
-program for absent chips.
+Standard input is a JSON object {"platform": …, "options": {name: value}}. Each line of standard
+output is one verdict as JSON, [name, reason], with an empty reason for an accepted option. The
+first has the name "" and the verdict for a program without options. No accelerator is used: every
+build of XLA parses options of GPUs, and those of TPUs are tried on a program for absent chips.
 """
 
 import json
@@ -15,7 +14,7 @@ TINY_TPU = "v5e:2x2"
 
 
 def lowered(platform: str) -> Any:
-    """A program of one addition, ready to be compiled for the platform."""
+    """Return a program of one addition, lowered for the platform."""
     import jax
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
@@ -36,7 +35,7 @@ def main() -> int:
         reason = ""
         try:
             program.compile(compiler_options={name: value} if name else None)
-        except Exception as error:  # whatever it raises is why the option cannot be used
+        except Exception as error:  # any exception is the reason against the option
             reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         print(json.dumps([name, reason]), flush=True)
     return 0

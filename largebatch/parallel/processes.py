@@ -1,4 +1,4 @@
-"""Several processes as one run: finding each other, and agreeing on a number."""
+"""The processes of a run: joining, and agreeing on a number."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ from largebatch.errors import UserError, one_line
 
 T = TypeVar("T")
 
-# What a launcher sets where there is no cluster manager; the names are JAX's own.
+# Set by a launcher without a cluster manager; the names are JAX's.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _NO_CLUSTER = "coordinator_address should be defined"  # JAX's words where it detects no cluster
 _REMEDIES = {
@@ -27,7 +27,7 @@ _MOST = 2**61
 
 
 def detect_cluster(environ: Mapping[str, str]) -> str | None:
-    """The cluster manager that started this process as one of several, or None."""
+    """Return the cluster manager that started this process as one of several, or None."""
     counts = {
         "SLURM": environ.get("SLURM_STEP_NUM_TASKS", "1"),  # what srun sets; sbatch alone does not
         "Open MPI": environ.get("OMPI_COMM_WORLD_SIZE", "1"),
@@ -39,7 +39,7 @@ def detect_cluster(environ: Mapping[str, str]) -> str | None:
 
 
 def _on_tpu_vm() -> bool:
-    """Whether chips are attached; a pod's hosts then find each other by their metadata server."""
+    """Whether chips are attached; the hosts of a pod find each other by their metadata server."""
     attached = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
     return attached and importlib.util.find_spec("libtpu") is not None
 
@@ -47,14 +47,14 @@ def _on_tpu_vm() -> bool:
 def initialise(
     *, coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> str:
-    """Join the other processes of the run, if there are any. Call before anything touches a device.
+    """Join the other processes of the run, if there are any. Call before any use of a device.
 
-    Addresses that are given come first, then those of the environment
-    (``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``, ``JAX_PROCESS_ID``), then a cluster that
-    JAX knows: SLURM, Open MPI, GKE, TPU pods.
+    The arguments come first, then the environment (``JAX_COORDINATOR_ADDRESS``,
+    ``JAX_NUM_PROCESSES``, ``JAX_PROCESS_ID``), then a cluster that JAX knows: SLURM, Open MPI, GKE,
+    TPU pods.
 
     Returns:
-      How the processes found each other, for people.
+      How the processes found each other, in words.
 
     Raises:
       UserError: addresses are incomplete, or the others cannot be reached.
@@ -85,7 +85,7 @@ def initialise(
         how, arguments = detect_cluster(os.environ), {}
         if how is None:
             return "one process"
-    # JAX's service would take SIGTERM for itself; what a run does about signals is its own matter.
+    # JAX's service would handle SIGTERM; the run has its own handlers.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**arguments)
@@ -101,7 +101,7 @@ def initialise(
 
 
 def check_devices() -> None:
-    """See that JAX finds devices of the platform asked for.
+    """Check that JAX finds devices of ``JAX_PLATFORMS``.
 
     Raises:
       UserError: it finds none.
@@ -119,14 +119,14 @@ def check_devices() -> None:
 
 
 def gather(array: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, (processes, *shape), of 32 bits or less; each must call it."""
+    """Return the arrays of all processes, (processes, *shape), of 32 bits or less; collective."""
     if jax.process_count() == 1:
         return array[None]
     return np.asarray(multihost_utils.process_allgather(array))
 
 
 def agreed_minimum(value: int) -> int:
-    """The least of the values (0 to 2⁶¹) that the processes pass; each must call it."""
+    """Return the minimum of the values (0 to 2⁶¹) of all processes; collective."""
     if jax.process_count() == 1:
         return value
     # Arrays on devices are 32 bits wide unless x64 is on: two halves.
@@ -135,12 +135,12 @@ def agreed_minimum(value: int) -> int:
 
 
 def agreed_maximum(value: int) -> int:
-    """The greatest of the values (0 to 2⁶¹) that the processes pass; each must call it."""
+    """Return the maximum of the values (0 to 2⁶¹) of all processes; collective."""
     return _MOST - agreed_minimum(_MOST - value)
 
 
 def agree(value: int) -> bool:
-    """Whether all processes pass the same value (0 to 2⁶¹); each must call it."""
+    """Whether all processes pass the same value (0 to 2⁶¹); collective."""
     return agreed_minimum(value) == agreed_maximum(value)
 
 
@@ -148,10 +148,10 @@ def first_process_does(action: Callable[[], T]) -> T | None:
     """Run ``action`` on process 0 while the others wait; if it fails, all end.
 
     Returns:
-      What it returns, on process 0; None on the others.
+      Its result on process 0; None on the others.
 
     Raises:
-      UserError: it failed; the reason is said by process 0.
+      UserError: it failed; process 0 reports the reason.
     """
     result, failure = None, None
     if jax.process_index() == 0:
@@ -165,18 +165,18 @@ def first_process_does(action: Callable[[], T]) -> T | None:
 
 
 def each_process_does(action: Callable[[], T]) -> T:
-    """Run ``action`` on each process, then compare notes; if it fails on one, all end.
+    """Run ``action`` on each process; if it fails on one, all end.
 
     Raises:
-      UserError: it failed on another process, which says why.
-      Exception: what it raised here.
+      UserError: it failed on another process, which reports the reason.
+      Exception: that of ``action`` on this process.
     """
     result, failure = None, None
     try:
         result = action()
     except Exception as error:
         failure = error
-        # Where the others are in the midst of a collective they never hear of it.
+        # The others may hang in a collective and never receive it.
         if jax.process_count() > 1:
             print(
                 f"process {jax.process_index()}: {type(error).__name__}: {one_line(error)}",
@@ -189,7 +189,7 @@ def each_process_does(action: Callable[[], T]) -> T:
 
 
 def wait_for_all(where: str) -> None:
-    """Return when every process has come to the point named ``where``."""
+    """Return when every process has reached the point named ``where``."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
 

@@ -1,4 +1,4 @@
-"""Two streams of one device: what of its transfers lies under its computation."""
+"""Replay of a device's compute and network streams: the overlap of transfers and computation."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A transfer is handed to the network stream; the compute stream goes on."""
+    """The start of a transfer on the network stream; the compute stream continues."""
 
     name: str
     nbytes: float
@@ -23,41 +23,41 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """The compute stream waits here for the transfer of that name."""
+    """The compute stream waits for the transfer of that name."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """One transfer as it went."""
+    """A replayed transfer."""
 
     name: str
     nbytes: float
     begin_s: float
     end_s: float
     hidden_s: float
-    """Seconds of it during which the compute stream worked."""
+    """Seconds under computation."""
 
     @property
     def hidden_share(self) -> float:
-        """Of its seconds; 1 where it takes none."""
+        """Share of its seconds under computation; 1 if it takes none."""
         length = self.end_s - self.begin_s
         return self.hidden_s / length if length > 0 else 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """What a replay gave."""
+    """The result of a replay; seconds."""
 
     total_s: float
     """Until both streams have ended."""
     compute_s: float
     """Work of the compute stream."""
     network_s: float
-    """Work of the network stream; it is either hidden or exposed."""
+    """Work of the network stream: hidden or exposed."""
     exposed_s: float
-    """Seconds in which the compute stream stands still."""
+    """The compute stream is idle."""
     hidden_s: float
     transfers: tuple[Transfer, ...]
 
@@ -68,10 +68,10 @@ class Timeline:
 
 
 def replay(operations: Sequence[Compute | Start | Done]) -> Timeline:
-    """Run a program on one compute and one network stream, each strictly in program order.
+    """Run a program on one compute and one network stream, each in program order.
 
-    A transfer begins when it has been started and the one before it has ended. Transfers that
-    nothing waits for must end, too, before the replay does.
+    A transfer begins after its start and after the end of the one before. The replay ends after all
+    transfers.
 
     Raises:
       ValueError: two transfers of one name, or a wait for one that was not started.

@@ -1,4 +1,4 @@
-"""All-reduces by themselves: arrays to reduce, the sum as a step reports it, and a clock."""
+"""Timing of all-reduces alone."""
 
 import itertools
 import math
@@ -18,11 +18,11 @@ Reduce = Callable[[Gradients], Mapping[str, jax.Array]]
 
 
 def random_gradients(mesh: Mesh, shapes: Mapping[str, tuple[int, ...]]) -> Gradients:
-    """Normal numbers, float32, other ones on every device."""
+    """Return normal float32 numbers that differ between devices."""
     sizes = [math.prod(shape) for shape in shapes.values()]
 
     def make() -> dict[str, jax.Array]:
-        # One stream, cut up: a stream for each would take long to compile.
+        # One random stream for all arrays: one for each would take long to compile.
         flat = jax.random.normal(jax.random.key(0), (mesh.size, sum(sizes)))
         cut = jnp.split(flat, list(itertools.accumulate(sizes))[:-1], axis=1)
         return {
@@ -34,7 +34,7 @@ def random_gradients(mesh: Mesh, shapes: Mapping[str, tuple[int, ...]]) -> Gradi
 
 
 def flat_sum(mesh: Mesh) -> Reduce:
-    """One array of float32 summed, as the step sums what it reports."""
+    """Return the sum of one float32 array, as a step sums its metrics."""
 
     def reduce(gradients: Gradients) -> Mapping[str, jax.Array]:
         return sum_over_devices({path: g[0] for path, g in gradients.items()})
@@ -43,7 +43,7 @@ def flat_sum(mesh: Mesh) -> Reduce:
 
 
 def compiled(mesh: Mesh, reduce: Reduce, options: Mapping[str, str] | None = None) -> Reduce:
-    """A reduction by every device of its own gradients, as a program.
+    """Compile a reduction of every device's gradients.
 
     Args:
       mesh: all devices.
@@ -55,7 +55,7 @@ def compiled(mesh: Mesh, reduce: Reduce, options: Mapping[str, str] | None = Non
 
 
 def timed(reduce: Reduce, gradients: Gradients, calls: int) -> Callable[[], float]:
-    """A repeat: seconds of one of `calls` reductions, one after the other.
+    """Return a function that measures the seconds of one of `calls` consecutive reductions.
 
     The number of calls is fixed, because all processes must make as many. The first call, which
     compiles, is made here.
@@ -65,7 +65,7 @@ def timed(reduce: Reduce, gradients: Gradients, calls: int) -> Callable[[], floa
     def repeat() -> float:
         start = time.perf_counter()
         for _ in range(calls):
-            # Waited for each: a device that runs ahead would hide what a call costs.
+            # Wait for each call: a device that runs ahead would hide its cost.
             jax.block_until_ready(reduce(gradients))
         return (time.perf_counter() - start) / calls
 

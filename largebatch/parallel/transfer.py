@@ -1,4 +1,4 @@
-"""Batches on their way to the devices, ahead of the step that needs them."""
+"""Transfer of batches to the devices, ahead of their step."""
 
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from largebatch import data
 from largebatch.fault_tolerance import Watchdog
 from largebatch.parallel import from_local
 
-# Batches on the devices that no step has been given: one is being sent while another waits.
+# Batches on the devices before their step: one is being sent while another waits.
 AHEAD = 2
-# With the one that a step has been given while the step before it still computes: what a microbatch
-# must leave free.
+# Also the batch of a dispatched step while the step before it computes; memory must have room for
+# all of them.
 WAITING = AHEAD + 1
 
 Images = jax.Array | tuple[jax.Array, jax.Array]
-"""uint8 (rows, H, W, C); or decoded pictures uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""
+"""uint8 (rows, H, W, C); or decoded images uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""
 
 
 class OnDevices(NamedTuple):
@@ -26,9 +26,9 @@ class OnDevices(NamedTuple):
     images: Images
     labels: jax.Array
     mask: jax.Array | None = None
-    """float32 (rows,), 1 for an example, 0 for padding; of an evaluation batch."""
+    """float32 (rows,) of an evaluation batch: 1 for an example, 0 for padding."""
     shape: tuple[int, int] | None = None
-    """Height and width at which an evaluation batch is seen."""
+    """Height and width of an evaluation batch."""
 
 
 def on_devices(
@@ -36,12 +36,12 @@ def on_devices(
     batches: Iterator[data.Microbatch] | Iterator[data.EvaluationBatch],
     patience: float | None = None,
 ) -> Generator[OnDevices | None]:
-    """This process's batches as parts of global ones, sent to its devices by a thread of its own.
+    """Send this process's batches to its devices, as parts of global ones, in a thread.
 
     Args:
       mesh: the devices.
       batches: taken from up to ``AHEAD`` batches early; closed with the result.
-      patience: seconds to wait for a batch before None is given in its place; None waits.
+      patience: seconds to wait for a batch before None is yielded instead; None waits.
     """
 
     def sent() -> Generator[OnDevices]:
@@ -61,14 +61,14 @@ def on_devices(
 
 
 def patient(batches: Iterator[OnDevices | None], watchdog: Watchdog) -> Generator[OnDevices]:
-    """The batches alone. The watchdog is polled after each, and whenever one is waited for.
+    """Yield the batches; poll the watchdog after each, and while waiting for one.
 
     Raises:
-      Interrupted: the run is to stop.
+      Interrupted: the run must stop.
     """
     for batch in batches:
         if batch is not None:
-            watchdog.alive()  # to wait is no progress
+            watchdog.alive()  # waiting is no progress
         watchdog.poll()
         if batch is not None:
             yield batch

@@ -1,8 +1,7 @@
-"""The cost model's parameters, from published runs, and how wrong it is on runs it has not seen.
+"""Fit of the cost model's parameters to published runs, and its error on held-out runs.
 
-Least squares of log(predicted / published rate) over the rows and of the logarithm of each
-parameter over its prior value: families with one or two rows keep what the others cannot tell near
-what was expected.
+Least squares of log(predicted / published rate) over the rows, and of the logarithm of each
+parameter over its expected value, which decides where rows are few.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from largebatch.planning.step_time import FAMILIES, Parameters, Step, family_of
 IMAGES = 1_281_167
 VALIDATION = 50_000
 _EPOCHS_BETWEEN_EVALUATIONS = 4
-_ROW_ERROR = 0.06  # expected of a row, of the logarithm
+_ROW_ERROR = 0.06  # expected, of the logarithm of a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Row:
     devices: int
     images: int
     images_per_s: float
-    """Of each chip, over the logged time."""
+    """Per chip, over the logged time."""
     epochs: float
     tag: str
     image_size: int = step_time.SIZE
@@ -52,16 +51,20 @@ class Row:
 
     @property
     def family(self) -> str:
-        """Of its hardware."""
+        """Family of its hardware.
+
+        Raises:
+          ConfigError: the hardware has none.
+        """
         family = family_of(machine(self.cluster).hardware)
         if family is None:
-            raise ConfigError(f"calibration.toml, {self.run!r}: {self.cluster} has no family")
+            raise ConfigError(f"calibration.toml: {self.run!r}: {self.cluster} has no family")
         return family
 
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """What is expected of a parameter before any row is seen."""
+    """The expected value of a parameter before any row is seen."""
 
     value: float
     spread: float
@@ -73,18 +76,18 @@ class Prior:
 
 @dataclasses.dataclass(frozen=True)
 class OffClock:
-    """What the clock does not hold since v0.6; seconds."""
+    """Times that the clock does not hold since v0.6; seconds."""
 
     gpu: float
     tpu: float
     construction: float
-    """Of it what the clock of v0.5 held."""
+    """The part that the clock of v0.5 held."""
     parameters_per_s: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What the calibration rests on."""
+    """The contents of ``calibration.toml``."""
 
     rows: tuple[Row, ...]
     priors: Mapping[str, Prior]
@@ -95,12 +98,12 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """A row as predicted by parameters that were fitted to all others."""
+    """A row predicted by parameters that were fitted without it."""
 
     row: Row
     images_per_s: float
     fitted_images_per_s: float
-    """With the row among those fitted to."""
+    """By parameters fitted to all rows."""
 
     @property
     def error(self) -> float:
@@ -110,7 +113,7 @@ class HeldOut:
 
 @functools.cache
 def table() -> Table:
-    """Rows, priors and rounds of ``calibration.toml``."""
+    """Read ``calibration.toml``."""
     text = (resources.files("largebatch.planning") / "calibration.toml").read_text(encoding="utf-8")
     read = tomllib.loads(text)
     return Table(
@@ -123,7 +126,7 @@ def table() -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """A run's parts that the clock holds; seconds."""
+    """The parts of a run that the clock holds; seconds."""
 
     step: Step
     train_s: float
@@ -132,12 +135,12 @@ class Clock:
 
     @property
     def total_s(self) -> float:
-        """From the clock's start to its stop."""
+        """The whole clock."""
         return self.train_s + self.evaluation_s
 
 
 def clock_of(parameters: Parameters, row: Row) -> Clock:
-    """A row's run as the model has it; what v0.5 held besides, construction, is left out."""
+    """Predict a row's run, without the construction that the clock of v0.5 held."""
     of = machine(row.cluster)
     chips = of.hardware.devices_per_chip
     cluster = cluster_in(of, row.devices * chips)
@@ -159,7 +162,7 @@ def clock_of(parameters: Parameters, row: Row) -> Clock:
 
 
 def rate_of(parameters: Parameters, row: Row) -> float:
-    """Images/s of a chip that the model gives a row, over the time that its clock held."""
+    """Predict a row's images/s per chip, over the time that its clock held."""
     held = table().off_clock.construction if row.round == "v0.5" else 0.0
     return row.epochs * IMAGES / ((clock_of(parameters, row).total_s + held) * row.devices)
 
@@ -167,16 +170,21 @@ def rate_of(parameters: Parameters, row: Row) -> float:
 def fit(
     rows: Sequence[Row], *, robust: bool = True, priors: Mapping[str, Prior] | None = None
 ) -> Parameters:
-    """The parameters that these rows and the priors agree on.
+    """Fit the parameters.
 
     Args:
-      rows: to fit to.
-      robust: a row far off pulls no harder than one at the expected error; else as its square.
-      priors: other than the table's.
+      rows: published runs.
+      robust: a row that is far off pulls no harder than one at the expected error.
+      priors: None takes those of the table.
     """
     from scipy.optimize import least_squares
 
-    names, means, spreads = _priors(priors or table().priors)
+    priors = priors or table().priors
+    names = [f"sustained/{family}" for family in FAMILIES]  # a share for each family
+    names += [name for name in priors if name != "sustained"]
+    each = [priors[name.partition("/")[0]] for name in names]
+    means = np.log([prior.value for prior in each])
+    spreads = np.asarray([prior.spread for prior in each])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         parameters = _parameters(names, logs)
@@ -190,7 +198,7 @@ def fit(
 
 
 def held_out(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
-    """Each row from parameters fitted to the others."""
+    """Predict each row by parameters fitted to the others."""
     everything = fit(rows)
     return tuple(
         HeldOut(
@@ -203,7 +211,7 @@ def held_out(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
 
 
 def held_out_families(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
-    """Each row from parameters fitted to the rows of other hardware."""
+    """Predict each row by parameters fitted to the rows of other families."""
     everything = fit(rows)
     found = []
     for family in dict.fromkeys(row.family for row in rows):
@@ -217,21 +225,13 @@ def held_out_families(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
 
 
 def quantile(errors: Sequence[HeldOut], share: float) -> float:
-    """Of |log(predicted / published rate)|."""
+    """Return a quantile of |log(predicted / published rate)|."""
     return float(np.quantile([abs(math.log1p(each.error)) for each in errors], share))
 
 
 def as_mapping(parameters: Parameters) -> dict[str, Any]:
-    """The parameters as plain numbers, for a file."""
+    """Return the parameters as plain numbers, for a file."""
     return {**dataclasses.asdict(parameters), "sustained": dict(parameters.sustained)}
-
-
-def _priors(priors: Mapping[str, Prior]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names, means and spreads of all logarithms that are fitted; a share for each family."""
-    names = [f"sustained/{family}" for family in FAMILIES]
-    names += [name for name in priors if name != "sustained"]
-    each = [priors[name.partition("/")[0]] for name in names]
-    return names, np.log([p.value for p in each]), np.asarray([p.spread for p in each])
 
 
 def _parameters(names: Sequence[str], logs: np.ndarray) -> Parameters:

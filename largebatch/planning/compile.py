@@ -1,7 +1,7 @@
-"""The product's own train step, compiled for devices that need not be here.
+"""The train step, compiled for devices that can be absent, in several variants.
 
-Each compilation is a child process with limits of time and memory: compilers of absent hardware may
-end the process, and their libraries are not to be mixed with those of a run.
+Each compilation is a child process with limits of time and memory: compilers of absent hardware can
+end the process, and their libraries must not be mixed with those of a run.
 """
 
 import dataclasses
@@ -11,22 +11,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import largebatch
-from largebatch.config import Config, Facts
-from largebatch.errors import UserError
+from largebatch.config import Config, Facts, override
+from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.parallel import compiler
+from largebatch.planning import costs, hlo, schedule
+from largebatch.planning.schedule import Estimate, Schedule
 from largebatch.planning.topologies import Topology
 
 GIB = 2**30
 LIMIT_S = 900.0
 LIMIT_GIB = 12.0
 _POLL_S = 0.2
+VARIANTS: Mapping[str, str] = {
+    "default": "the recipe's buckets, XLA's own options",
+    "leaf": "an all-reduce for each parameter",
+    "tree": "one all-reduce for all parameters",
+    "ours": "the recipe as it is trained",
+}
 
 
 class CompileError(UserError):
-    """A program that could not be compiled for the devices asked for."""
+    """A program could not be compiled for the devices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Request:
     options: dict[str, str]
     """Of XLA, name to value."""
     microbatch: int | None = None
-    """Workers at a time where ``batch.microbatch`` is auto; None: the most."""
+    """Workers at a time if ``batch.microbatch`` is auto; None: all of a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +63,11 @@ class Compiled:
     """Text of the scheduled module."""
     device_kind: str
     peak_bytes: int
-    """On a device while the step runs; without the workspace of cuDNN, which is chosen there."""
+    """On a device while the step runs, without the workspace of cuDNN, which is chosen there."""
     memory: dict[str, int]
     """Arguments, results, temporaries and code; bytes."""
     buckets: tuple[int, ...]
-    """Elements of each group of gradients as it is sent, in the order of backward."""
+    """Elements of each group of gradients on the wire, in the order of backward."""
     totals: int
     """Elements of the statistics and metrics that are summed beside them."""
     head_flops: float
@@ -65,54 +75,44 @@ class Compiled:
     compile_s: float
     """Tracing and compiling."""
     compiler_gib: float
-    """Most memory that the compiler's process had in use."""
+    """Peak memory of the compiler's process."""
     versions: dict[str, str]
 
 
 def compile_step(
     request: Request, *, limit_s: float = LIMIT_S, limit_gib: float = LIMIT_GIB
 ) -> Compiled:
-    """Compile the last microbatch's program, which holds all collectives of a step.
+    """Compile the last microbatch's program, which has all collectives of a step.
 
     Args:
-      request: what, for which devices, with which options.
-      limit_s: seconds after which it is given up.
-      limit_gib: memory of the compiler's process at which it is given up; looked at on Linux.
+      request: program, devices and options.
+      limit_s: seconds until the compilation is stopped.
+      limit_gib: memory of the compiler's process at which it is stopped; checked on Linux.
 
     Raises:
-      ConfigError: the configuration does not suit the devices.
-      CompileError: the compiler failed, or a limit was reached.
+      CompileError: the compiler failed, the configuration does not suit the devices, or a limit was
+        reached.
     """
+    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
+    fields |= {"config": dataclasses.asdict(request.config), "topology": request.topology.text}
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        (folder / "request.json").write_text(json.dumps(_encoded(request)))
-        what = f"compiling for {request.topology.text}"
-        _run(folder, request.topology, what, limit_s, limit_gib)
+        fields["facts"] = dataclasses.asdict(request.facts)
+        (folder / "request.json").write_text(json.dumps(fields))
+        _run(folder, request.topology, limit_s, limit_gib)
         answer = json.loads((folder / "answer.json").read_text())
-        hlo = (folder / "module.txt").read_text()
+        text = (folder / "module.txt").read_text()
     answer["buckets"] = tuple(answer["buckets"])
-    return Compiled(hlo=hlo, **answer)
+    return Compiled(hlo=text, **answer)
 
 
-def _encoded(request: Request) -> dict[str, Any]:
-    """The request as the child reads it."""
-    return {
-        "config": dataclasses.asdict(request.config),
-        "topology": request.topology.text,
-        "facts": dataclasses.asdict(request.facts),
-        "mean": request.mean,
-        "std": request.std,
-        "options": request.options,
-        "microbatch": request.microbatch,
-    }
-
-
-def _run(folder: Path, topology: Topology, what: str, limit_s: float, limit_gib: float) -> None:
+def _run(folder: Path, topology: Topology, limit_s: float, limit_gib: float) -> None:
     """Start the child and wait for its answer.
 
     Raises:
       CompileError: there is none; with the reason in one line.
     """
+    what = f"compiling for {topology.text}"
     root = str(Path(largebatch.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = os.environ | topology.child_environment() | {"PYTHONPATH": path}
@@ -128,19 +128,19 @@ def _run(folder: Path, topology: Topology, what: str, limit_s: float, limit_gib:
                 child.kill()
                 child.wait()
         output.seek(0)
-        said = [line.strip() for line in output if line.strip()]
+        lines = [line.strip() for line in output if line.strip()]
     error = folder / "error.json"
     if error.is_file():
         raise CompileError(f"{what}: {json.loads(error.read_text())}")
     if reason:
         raise CompileError(f"{what}: {reason}")
     if child.returncode or not (folder / "answer.json").is_file():
-        last = f": {said[-1][:300]}" if said else ""
+        last = f": {lines[-1][:300]}" if lines else ""
         raise CompileError(f"{what}: the compiler ended with code {child.returncode}{last}")
 
 
 def _watch(child: subprocess.Popen, limit_s: float, limit_gib: float) -> str:
-    """Wait for the child to end; why it must be ended where it reaches a limit, else empty."""
+    """Wait for the child to end; return the limit that it reaches, else an empty string."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -149,19 +149,109 @@ def _watch(child: subprocess.Popen, limit_s: float, limit_gib: float) -> str:
         except subprocess.TimeoutExpired:
             pass
         if time.monotonic() > deadline:
-            return f"no result in {limit_s:,.0f} s; give it more with --limit_s"
+            return f"no result in {limit_s:,.0f} s; use a larger --limit_s"
         used = _resident_bytes(child.pid) / GIB
         if used > limit_gib:
-            return (
-                f"the compiler uses {used:.1f} GiB, more than --limit_gib={limit_gib:g}; give it "
-                "more"
-            )
+            return f"the compiler uses {used:.1f} GiB; use a --limit_gib above {limit_gib:g}"
 
 
 def _resident_bytes(process: int) -> int:
-    """Memory of a process, 0 where the system does not tell."""
+    """Return the memory of a process; 0 where the system does not report it."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except (OSError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- variants
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One variant of a recipe on a topology."""
+
+    name: str
+    options: dict[str, str]
+    compiled: Compiled
+    schedule: Schedule
+    estimate: Estimate
+    traffic: costs.Traffic
+
+    def as_json(self) -> dict[str, Any]:
+        """The study without the module, for a record."""
+        of = self.compiled
+        return {
+            "name": self.name,
+            "meaning": VARIANTS[self.name],
+            "xla_options": self.options,
+            "buckets": list(of.buckets),
+            "convolutions": self.schedule.convolutions,
+            "backward_convolutions": self.schedule.backward_convolutions,
+            "gradient_bytes": self.schedule.gradient_bytes,
+            "gradient_bytes_under_backward_share": self.schedule.overlapped_share,
+            "estimate": dataclasses.asdict(self.estimate),
+            "traffic": dataclasses.asdict(self.traffic),
+            "peak_bytes": of.peak_bytes,
+            "memory": of.memory,
+            "compile_s": of.compile_s,
+            "compiler_gib": of.compiler_gib,
+            "collectives": [
+                dataclasses.asdict(each)
+                | {"dtypes": list(each.dtypes), "is_overlapped": each.is_overlapped}
+                for each in self.schedule.collectives
+            ],
+        }
+
+
+def parse_variants(text: str) -> tuple[str, ...]:
+    """Return the names of variants with commas between.
+
+    Raises:
+      ConfigError: one is unknown, or there is none.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in VARIANTS:
+            raise ConfigError(f"--variants: unknown {name!r}; {did_you_mean(name, VARIANTS)}")
+    if not names:
+        raise ConfigError(f"--variants: expected one or more of {', '.join(VARIANTS)}")
+    return names
+
+
+def variant_of(
+    config: Config, name: str, platform: str, warn: Callable[[str], None]
+) -> tuple[Config, dict[str, str]]:
+    """Return the configuration of a variant, and XLA's options for it."""
+    if name == "default":
+        return config, {}
+    if name in ("leaf", "tree"):
+        config = override(config, "comm.allreduce", name)
+    comm = config.comm
+    return config, compiler.program_options(platform, comm.allreduce, comm.xla_options, warn)
+
+
+def study(request: Request, name: str, **limits: float) -> Study:
+    """Compile a variant and read its schedule.
+
+    Args:
+      request: of the variant's configuration and options.
+      name: of the variant.
+      **limits: as of ``compile_step``.
+
+    Raises:
+      CompileError: as of ``compile_step``, or this compiler's schedule cannot be read.
+    """
+    compiled = compile_step(request, **limits)
+    module = hlo.parse(compiled.hlo)
+    found = schedule.read(module, compiled.buckets, compiled.totals, compiled.head_flops)
+    # Equal gradients (of the biases of two BatchNorms that meet at a shortcut) may be sent once.
+    wanted = sum(compiled.buckets)
+    if request.topology.devices > 1 and not 0.99 * wanted <= found.gradient_elements <= wanted:
+        raise CompileError(
+            f"the schedule for {request.topology.text} reduces {found.gradient_elements:,} "
+            f"gradients of {wanted:,}; the form of this compiler's collectives is unknown"
+        )
+    estimate = schedule.estimate(module, found, request.topology.cluster)
+    options = dict(request.options)
+    return Study(name, options, compiled, found, estimate, costs.traffic(module))

@@ -1,7 +1,7 @@
 """The process that compiles: ``python -m largebatch.planning.compile_child FOLDER``.
 
-Reads FOLDER/request.json; writes module.txt and answer.json there, or error.json, one line for the
-user.
+It reads FOLDER/request.json and writes module.txt and answer.json there, or error.json with one
+line for the user.
 """
 
 import json
@@ -38,7 +38,7 @@ _PACKAGES = (
 
 
 def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The compiled module's text, and the fields of ``compile.Compiled`` beside it.
+    """Return the compiled module's text, and the other fields of ``compile.Compiled``.
 
     Raises:
       UserError: the configuration does not suit the devices.
@@ -47,7 +47,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     facts = Facts(**request["facts"] | {"image_shape": tuple(request["facts"]["image_shape"])})
     devices = open_topology(request["topology"]).jax_devices()
     if len(devices) != facts.devices:
-        raise UserError(f"the compiler knows {len(devices)} devices there, not {facts.devices}")
+        raise UserError(f"the compiler has {len(devices)} devices, expected {facts.devices}")
     plan = resolve(config, facts, microbatch=request["microbatch"]).first_stage
     mesh = parallel.make_mesh(devices, plan.members)
     source = types.SimpleNamespace(mean=tuple(request["mean"]), std=tuple(request["std"]))
@@ -75,7 +75,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _sent(bucket: Bucket, plan: StagePlan) -> int:
-    """Elements of a bucket on the wire; a sharded update pads each array to equal parts."""
+    """Return a bucket's elements on the wire; a sharded update pads each array to equal parts."""
     if plan.config.optimizer.update != "sharded":
         return bucket.size
     devices = plan.facts.devices
@@ -83,20 +83,20 @@ def _sent(bucket: Bucket, plan: StagePlan) -> int:
 
 
 def _head_flops(steps: Steps) -> float:
-    """Two for each multiply-add of the images of a microbatch with the head's kernel."""
+    """Count two FLOPs per multiply-add of a microbatch's images with the head's kernel."""
     params, _ = steps.model.shapes()
     (kernel,) = (leaf for leaf in flatten_paths(params).values() if len(leaf.shape) == 2)
     return 2.0 * steps.plan.local_images * kernel.size
 
 
 def main(folder: Path) -> int:
-    """Compile what the folder asks for."""
+    """Compile the request of a folder; return the exit code."""
     try:
         text, answer = compile_request(json.loads((folder / "request.json").read_text()))
     except Exception as error:
         lines = str(error).splitlines() or [""]
-        said = lines[0] if isinstance(error, UserError) else f"{type(error).__name__}: {lines[0]}"
-        (folder / "error.json").write_text(json.dumps(said))
+        name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        (folder / "error.json").write_text(json.dumps(name + lines[0]))
         if not isinstance(error, UserError):
             raise
         return 2

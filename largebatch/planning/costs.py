@@ -1,7 +1,9 @@
-"""What an instruction of a compiled module costs: FLOPs of its products, bytes that it moves.
+"""FLOPs and bytes of the instructions of a compiled module, and the traffic of all of them.
 
-An estimate from shapes, good for the proportions of a step and not for its absolute time: kernels
-reach ``Hardware.sustained`` of the roofline, caches, padding and launches are left out.
+Estimates from shapes. They are good for the proportions of a step and not for its absolute time:
+kernels reach ``Hardware.sustained`` of the roofline; caches, padding, workspaces of libraries and
+launches are left out. ResNet-50's step is bound by memory on every current accelerator, so a change
+of the network shows in the traffic first, without the device.
 """
 
 import dataclasses
@@ -13,8 +15,8 @@ from largebatch.parallel.hardware import Hardware
 from largebatch.planning.hlo import Array, Instruction, Module
 
 _FORMATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-BACKWARD = "transpose("  # JAX's name for what autodiff's backward pass traced
-# They name, view or await what another instruction makes.
+BACKWARD = "transpose("  # JAX's name for operations of the backward pass
+# Instructions that name, view or await the result of another one.
 _FREE = re.compile(
     "parameter|constant|tuple|get-tuple-element|bitcast|after-all|partition-id|replica-id"
     "|opt-barrier|(copy|slice|async)-(start|update|done)"
@@ -27,16 +29,16 @@ class Product:
     """A convolution or matrix product."""
 
     is_convolution: bool
-    """As the compiler left it; a 1×1 convolution may have become a matrix product."""
+    """After compilation; a 1×1 convolution may have become a matrix product."""
     is_backward: bool | None
-    """None where the compiler kept no trace of what it came from."""
+    """None if the compiler kept no trace of the origin."""
     flops: float
     dtype: str
     """float32, float16, bfloat16."""
 
 
 def products(module: Module, instruction: Instruction) -> list[Product]:
-    """The products that an instruction computes, itself or within a fusion; usually none or one."""
+    """Return the products of an instruction, itself or within a fusion; usually none or one."""
     found = []
     for inner in (instruction, *_fused(module, instruction)):
         labelled = inner.opcode == "convolution" or "conv" in inner.target.lower()
@@ -60,7 +62,7 @@ def products(module: Module, instruction: Instruction) -> list[Product]:
 
 
 def matmul_flops(instruction: Instruction, left: Array, right: Array, out: Array) -> float:
-    """Two FLOPs for each multiply-add: 2·b·m·n·k, from the sizes b·m·k, b·k·n and b·m·n."""
+    """Count two FLOPs per multiply-add: 2·b·m·n·k, from the sizes b·m·k, b·k·n and b·m·n."""
     batches = instruction.attribute("lhs_batch_dims") or _listed(
         instruction.attributes, "lhs_batch_dimensions"
     )
@@ -69,7 +71,7 @@ def matmul_flops(instruction: Instruction, left: Array, right: Array, out: Array
 
 
 def convolution_flops(instruction: Instruction, left: Array, right: Array, out: Array) -> float:
-    """Two FLOPs for each multiply-add with a pixel of the image; padding and dilation are free.
+    """Count two FLOPs per multiply-add with a pixel of the image; padding and dilation are free.
 
     cuDNN's backward calls keep the forward convolution's labels and window: the roles of their
     arrays are exchanged first.
@@ -98,7 +100,7 @@ def convolution_flops(instruction: Instruction, left: Array, right: Array, out: 
 
 
 def moved_bytes(module: Module, instruction: Instruction) -> int:
-    """Bytes read and written; of an operand that a fusion only slices, the slices."""
+    """Count bytes read and written; of an operand that a fusion only slices, the slices."""
     if _FREE.fullmatch(instruction.opcode):
         return 0
     if instruction.opcode != "fusion":
@@ -109,7 +111,7 @@ def moved_bytes(module: Module, instruction: Instruction) -> int:
 
 
 def seconds(module: Module, instruction: Instruction, hardware: Hardware) -> float:
-    """Time on a device: the longer of computing and moving, at the rate that is sustained."""
+    """Return the time on a device: the longer of computing and moving, at the sustained rate."""
     computing = sum(
         product.flops / hardware.flops[product.dtype] for product in products(module, instruction)
     )
@@ -117,12 +119,51 @@ def seconds(module: Module, instruction: Instruction, hardware: Hardware) -> flo
     return max(computing, moving) / hardware.sustained
 
 
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes read and written: operands and results of every kernel."""
+
+    kernels: int
+    products: int
+    """By convolutions and matrix products, with their fusions."""
+    forward: int
+    """By other kernels of the forward pass."""
+    backward: int
+    """By other kernels of the backward pass."""
+    rest: int
+    """By the update, and by kernels without a name."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all kernels."""
+        return self.products + self.forward + self.backward + self.rest
+
+
+def traffic(module: Module) -> Traffic:
+    """Return the traffic of one execution of a module."""
+    kernels, moved = 0, dict.fromkeys(("products", "forward", "backward", "rest"), 0)
+    for instruction in module.in_order():
+        nbytes = moved_bytes(module, instruction)
+        if nbytes:
+            kernels += 1
+            moved[_kind(module, instruction)] += nbytes
+    return Traffic(kernels=kernels, **moved)
+
+
+def _kind(module: Module, instruction: Instruction) -> str:
+    if products(module, instruction):
+        return "products"
+    if BACKWARD in instruction.op_name:
+        return "backward"
+    return "forward" if "jvp(" in instruction.op_name else "rest"
+
+
 def _fused(module: Module, instruction: Instruction) -> list[Instruction]:
     return list(module.within(instruction)) if instruction.opcode == "fusion" else []
 
 
 def _read(body: tuple[Instruction, ...], parameter: Instruction) -> int:
-    """Bytes of a fusion's parameter that it reads."""
+    """Count the bytes that a fusion reads of a parameter."""
     users = [i for i in body if parameter.name in i.operands]
     viewed = [
         _read(body, user) if user.opcode == "bitcast" else user.nbytes
@@ -134,7 +175,7 @@ def _read(body: tuple[Instruction, ...], parameter: Instruction) -> int:
 
 
 def _along(window: dict[str, str], key: str, axis: int, otherwise: int) -> int:
-    """A window's number along an axis; of padding, that before the first pixel."""
+    """Return a window's number along an axis; of padding, that before the first pixel."""
     text = window.get(key)
     return int(text.split("x")[axis].split("_")[0]) if text else otherwise
 
@@ -150,7 +191,7 @@ def _pairs(
     image_dilation: int,
     kernel_dilation: int,
 ) -> int:
-    """Along one axis, (output, kernel) positions that meet a pixel: no padding, no hole."""
+    """Count the (output, kernel) positions along one axis that meet a pixel."""
     count = 0
     for o in range(out):
         for k in range(kernel):

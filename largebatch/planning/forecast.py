@@ -1,4 +1,4 @@
-"""What a plan comes to on the hardware that it is for: FLOPs, time, device-hours, and doubts."""
+"""FLOPs, time, input rate and warnings of a plan on its hardware."""
 
 import dataclasses
 
@@ -26,53 +26,52 @@ from largebatch.planning.prediction import (
 )
 
 LEAST_SIZE = 96
-"""Side of the smallest images for which a time is predicted; the fitted runs had 128 and more."""
+"""Side of the smallest images with a prediction; the fitted runs had 128 and more."""
+_MEASURE = "measure a step instead: scripts/doctor.py --measure_step"
 
 
 def why_no_forecast(plan: Plan) -> str:
-    """Why no time can be predicted for a plan on any hardware; empty if one can."""
-    if plan.config.model.name not in DEPTHS:
-        return (
-            f"no prediction for model.name={plan.config.model.name}: the cost model knows ResNets "
-            "only; a measured step gives the time (scripts/doctor.py --measure_step)"
-        )
+    """Return why no time can be predicted for a plan on any hardware; empty if one can."""
+    name = plan.config.model.name
+    if name not in DEPTHS:
+        return f"no prediction for model.name={name}: the cost model knows ResNets; {_MEASURE}"
     size = min(stage.facts.image_shape[0] for stage in plan.stages)
     if size < LEAST_SIZE:
         return (
-            "data.image_size: the cost model is fitted to photographs of 128 to 256 pixels, and "
-            f"these images have {size}; a measured step gives the time (scripts/doctor.py "
-            "--measure_step)"
+            "data.image_size: the cost model is fitted to photographs of 128 to 256 pixels, got "
+            f"{size}; {_MEASURE}"
         )
     return ""
 
 
 def network_of(plan: Plan, model: Model) -> step_time.Network:
-    """The network of a plan, as the cost model sees it."""
+    """Return the network of a plan for the cost model."""
     # The space-to-depth stem computes the same function of the same parameters.
     return step_time.Network(tuple(shapes_of(model)), plan.config.model.dtype)
 
 
 def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
-    """The work of a plan on so many devices.
+    """Return the work of a plan on a number of devices.
 
     Raises:
-      ConfigError: no time can be predicted for it, a stage's workers cannot be shared evenly by the
-        devices, or ``batch.microbatch`` does not divide them.
+      ConfigError: no time can be predicted for it, the devices cannot share a stage's workers
+        evenly, or ``batch.microbatch`` does not divide them.
     """
     if why := why_no_forecast(plan):
         raise ConfigError(why)
     config = plan.config
+    segments = [
+        Segment(
+            stage.steps,
+            stage.samples_per_step // devices,
+            devices,
+            stage.facts.image_shape[0],
+            passes_of(stage, devices),
+        )
+        for stage in plan.stages
+    ]
     return Workload(
-        tuple(
-            Segment(
-                s.steps,
-                s.samples_per_step // devices,
-                devices,
-                s.facts.image_shape[0],
-                passes_of(s, devices),
-            )
-            for s in plan.stages
-        ),
+        tuple(segments),
         plan.evaluations,
         plan.facts.validation_examples,
         evaluation_size=config.data.evaluation_size or plan.stages[-1].facts.image_shape[0],
@@ -82,7 +81,7 @@ def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
 
 
 def passes_of(stage: StagePlan, devices: int) -> int:
-    """Microbatches of a stage on each of so many devices; one where they are chosen later.
+    """Return the microbatches of a stage on each device; 1 if the start of the run chooses them.
 
     Raises:
       ConfigError: the devices cannot share the workers, or ``batch.microbatch`` does not fit.
@@ -97,26 +96,26 @@ def passes_of(stage: StagePlan, devices: int) -> int:
 
 
 def forecast(plan: Plan, model: Model, devices: int, cluster: str, round: str = "") -> Prediction:
-    """The time of a plan on so many devices of a cluster of `known_clusters`.
+    """Predict the time of a plan on devices of a cluster of `known_clusters`.
 
     Args:
-      plan: what is trained.
+      plan: the run.
       model: its network.
       devices: as JAX counts them.
-      cluster: of which machines.
-      round: MLPerf round whose software is meant; empty: the latest that is known there.
+      cluster: name of the cluster.
+      round: MLPerf round of the software; empty: the latest that is known there.
 
     Raises:
-      ConfigError: as of `workload_of`, or the cluster does not have such devices.
+      ConfigError: see `workload_of`; or the cluster does not have such devices.
     """
     return predict(workload_of(plan, model, devices), cluster, round=round)
 
 
 def step_on(plan: Plan, model: Model, cluster: Cluster) -> step_time.Step:
-    """A step of a plan's first stage on devices that are here, with the latest software.
+    """Predict a step of a plan's first stage on present devices, with the latest software.
 
     Raises:
-      ConfigError: as of `workload_of`.
+      ConfigError: see `workload_of`.
     """
     work = workload_of(plan, model, cluster.devices)
     first = work.segments[0]
@@ -133,9 +132,10 @@ def step_on(plan: Plan, model: Model, cluster: Cluster) -> step_time.Step:
 
 
 def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> list[str]:
-    """What a reader must know of a predicted time: what is scaled and what is left out."""
+    """Return what a predicted time scales or leaves out."""
     found, chosen = [], plan.config.model
-    if not is_calibrated(network_of(plan, model), hardware):
+    network = network_of(plan, model)
+    if not is_calibrated(network, hardware):
         found.append(
             f"the time is not calibrated for model.name={chosen.name}, model.width={chosen.width}, "
             f"model.dtype={chosen.dtype} on {hardware.name}: it is scaled by FLOPs, bytes and "
@@ -147,13 +147,13 @@ def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> l
     ):
         if value != usual:
             found.append(f"the time leaves out the work that {name}={value} adds")
-    images = plan.first_stage.samples_per_step // devices
     if plan.config.batch.microbatch == "auto" and plan.first_stage.workers > devices:
-        year, network = max(table().rounds.values()), network_of(plan, model)
+        year = max(table().rounds.values())
         each = step_time.overhead_s(load_fitted().parameters, hardware, year, network)
+        images = plan.first_stage.samples_per_step // devices
         found.append(
-            f"the time is for one microbatch of {images:,} images on each device, since "
-            f"batch.microbatch=auto is chosen at the start; each further one adds about "
+            f"the time is for one microbatch of {images:,} images on each device; "
+            f"batch.microbatch=auto decides at the start, and each further microbatch adds about "
             f"{1e3 * each:.1f} ms to a step"
         )
     return found
@@ -161,7 +161,7 @@ def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> l
 
 @dataclasses.dataclass(frozen=True)
 class InputNeed:
-    """What the input has to deliver so that devices never wait."""
+    """The rate of input at which devices never wait."""
 
     images_per_s: float
     """Decoded images of each host."""
@@ -171,7 +171,7 @@ class InputNeed:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The need in words."""
         cores = ", ".join(f"{round(count) or 1:,} for {form}" for form, count in self.cores.items())
         return (
             f"{self.images_per_s:,.0f} images/s on each of {self.hosts:,} host(s); CPU cores of "
@@ -189,14 +189,13 @@ IMAGES_PER_CPU_S = {
 
 
 def input_need(images_per_s: float, hosts: int) -> InputNeed:
-    """The need of a training that consumes so many images a second on so many hosts."""
+    """Return the need of a training of this rate on a number of hosts."""
     each = images_per_s / hosts
-    cores = {form: each / rate for form, rate in IMAGES_PER_CPU_S.items()}
-    return InputNeed(each, hosts, cores)
+    return InputNeed(each, hosts, {form: each / rate for form, rate in IMAGES_PER_CPU_S.items()})
 
 
 def hosts_of(devices: int, cluster: str) -> int:
-    """Hosts that so many devices of a named cluster have, each with its own input."""
+    """Return the number of hosts of devices of a named cluster."""
     of = machine(cluster)
     return -(-devices // (of.devices_per_node or of.hardware.devices_per_node))
 
@@ -206,21 +205,20 @@ class Flops:
     """Floating-point operations; a multiplication and its addition are two."""
 
     of_image: float
-    """Of training on one image of the first stage: forward, and twice that for backward."""
+    """Training on one image of the first stage: forward, and twice that for backward."""
     of_training: float
-    """Of the whole training, without evaluations."""
+    """The whole training, without evaluations."""
 
 
 def flops_of(plan: Plan, model: Model) -> Flops:
-    """FLOPs of a plan, from the products in the network's program; nothing is compiled."""
-    sizes = {
-        s.facts.image_shape: 3 * _forward_flops(model, s.facts.image_shape) for s in plan.stages
-    }
-    samples = [(s.facts.image_shape, s.steps * s.samples_per_step) for s in plan.stages]
-    return Flops(
-        of_image=sizes[plan.facts.image_shape],
-        of_training=sum(sizes[shape] * count for shape, count in samples),
+    """Count the FLOPs of a plan from the products in the network's program, without compiling."""
+    shapes = [stage.facts.image_shape for stage in plan.stages]
+    each = {shape: 3 * _forward_flops(model, shape) for shape in set(shapes)}
+    training = sum(
+        each[shape] * stage.steps * stage.samples_per_step
+        for shape, stage in zip(shapes, plan.stages, strict=True)
     )
+    return Flops(of_image=each[plan.facts.image_shape], of_training=training)
 
 
 def _forward_flops(model: Model, shape: tuple[int, int, int]) -> float:
@@ -232,14 +230,14 @@ def _forward_flops(model: Model, shape: tuple[int, int, int]) -> float:
 
 
 def doubts(config: Config, plan: Plan) -> list[str]:
-    """What a user should know before this is run, each with its numbers."""
+    """Return warnings about a plan, each with its numbers."""
     found = []
     batch, validation = plan.first_stage.samples_per_step, plan.facts.validation_examples
     largest = max(stage.samples_per_step for stage in plan.stages)
     if validation < largest:
         found.append(
-            f"the validation set ({validation:,} images) is smaller than a batch ({largest:,}); it "
-            "is evaluated exactly, in microbatches that are padded"
+            f"the validation set ({validation:,} images) is smaller than a batch ({largest:,}); "
+            "evaluation pads its microbatches and stays exact"
         )
     warmup = plan.schedule.warmup / plan.samples
     if warmup > 0.5:
@@ -250,9 +248,7 @@ def doubts(config: Config, plan: Plan) -> list[str]:
             f"a batch of {batch:,} is outside of the published points for LARS, {low:,} to {high:,}"
         )
     if plan.epoch_samples % batch and config.data.epoch_end == "continue":
-        found.append(
-            f"an epoch is {plan.epoch_samples / batch:.2f} steps; batches run on into the next one"
-        )
+        found.append(f"an epoch is {plan.epoch_samples / batch:.2f} steps; batches cross its end")
     if config.optimizer.name == "lars" and not lars_of(config.optimizer).trust_skip:
         found.append("BatchNorm and biases have trust ratios too (optimizer.trust_skip is empty)")
     return found

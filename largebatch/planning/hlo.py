@@ -1,7 +1,7 @@
-"""Reads the text of a compiled XLA module: its computations, their instructions in order, shapes.
+"""Parser for the text of a compiled XLA module: computations, instructions in order, shapes.
 
-In a scheduled module (``is_scheduled=true``) the order of the instructions of a computation is the
-order in which they are issued; the text is what ``jax.stages.Compiled.as_text()`` gives.
+In a scheduled module (``is_scheduled=true``) the instructions of a computation are in the order of
+issue. ``jax.stages.Compiled.as_text()`` returns the text.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Array:
     """Type and dimensions of an array."""
 
     dtype: str
-    """As HLO spells it: f32, bf16, s32, pred."""
+    """In HLO's spelling: f32, bf16, s32, pred."""
     shape: tuple[int, ...]
 
     @property
@@ -48,13 +48,11 @@ class Instruction:
     name: str
     opcode: str
     arrays: tuple[Array, ...]
-    """Of the result; several where it is a tuple."""
+    """The result's; several for a tuple."""
     operands: tuple[str, ...]
-    """Names of the instructions that it reads."""
+    """Names of instructions."""
     attributes: str
-    """The rest of its line."""
-    number: int = -1
-    """Of a parameter."""
+    """The rest of the line."""
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +61,7 @@ class Instruction:
 
     @functools.cached_property
     def called(self) -> tuple[str, ...]:
-        """Computations that it runs or applies, in the order of the text."""
+        """Computations that it calls, in the order of the text."""
         found = []
         for one, several in _CALLED.findall(self.attributes):
             found += [one] if one else [name.strip(" %") for name in several.split(",")]
@@ -71,16 +69,16 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The traced operation that it came from, such as ``jit(f)/transpose(jvp())/psum``."""
+        """The traced operation, such as ``jit(f)/transpose(jvp())/psum``."""
         return self.attribute("op_name", quoted=True)
 
     @property
     def target(self) -> str:
-        """Of a custom call."""
+        """The target of a custom call."""
         return self.attribute("custom_call_target", quoted=True)
 
     def attribute(self, key: str, *, quoted: bool = False) -> str:
-        """The text of ``key=…``: in quotes, in braces, or one word; empty where there is none."""
+        """Return the value of ``key=…``: in quotes, in braces, or one word; empty without it."""
         value = '"([^"]*)"' if quoted else r"(\{[^}]*\}|[^\s,]+)"
         match = re.search(rf"\b{key}={value}", self.attributes)
         return match[1].strip("{}") if match else ""
@@ -96,22 +94,18 @@ class Module:
 
     @functools.cached_property
     def instructions(self) -> dict[str, Instruction]:
-        """All of them, by name."""
+        """All instructions, by name."""
         return {i.name: i for body in self.computations.values() for i in body}
 
-    @functools.cached_property
-    def arrays(self) -> dict[str, tuple[Array, ...]]:
-        """The arrays of each instruction's result."""
-        return {name: instruction.arrays for name, instruction in self.instructions.items()}
-
     def operand_arrays(self, instruction: Instruction) -> list[Array]:
-        """The arrays that an instruction reads, operand after operand."""
-        return [a for name in instruction.operands for a in self.arrays.get(name, ())]
+        """Return the arrays that an instruction reads, operand by operand."""
+        found = (self.instructions.get(name) for name in instruction.operands)
+        return [array for operand in found if operand for array in operand.arrays]
 
     def in_order(self, computation: str | None = None) -> Iterator[Instruction]:
-        """Instructions as they are issued, calls, loops and branches walked through once.
+        """Yield instructions in the order of issue, entering calls, loops and branches once.
 
-        Fusions, asynchronous wrappers and reductions' scalar functions stay whole.
+        Fusions, asynchronous wrappers and reductions' scalar functions are one instruction each.
         """
         for instruction in self.computations[computation or self.entry]:
             if instruction.opcode in ("call", "while", "conditional"):
@@ -121,7 +115,7 @@ class Module:
                 yield instruction
 
     def within(self, instruction: Instruction) -> Iterator[Instruction]:
-        """All that an instruction's computations hold, to any depth; not itself."""
+        """Yield the instructions of an instruction's computations, to any depth."""
         for name in instruction.called:
             for inner in self.computations.get(name, ()):
                 yield inner
@@ -129,7 +123,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Read a module.
+    """Parse a module.
 
     Raises:
       ValueError: the text has no entry computation.
@@ -147,11 +141,10 @@ def parse(text: str) -> Module:
             name, shape, opcode, rest = match.groups()
             operands, attributes = _split(rest)
             arrays = tuple(_array(*found) for found in _ARRAY.findall(shape))
-            number = int(operands) if opcode == "parameter" else -1
             names = tuple(_NAME.findall(operands))
-            body.append(Instruction(name, opcode, arrays, names, attributes, number))
+            body.append(Instruction(name, opcode, arrays, names, attributes))
     if not entry:
-        raise ValueError("the text is no HLO module: it has no ENTRY computation")
+        raise ValueError("expected an HLO module, got a text without ENTRY computation")
     scheduled = "is_scheduled=true" in text.partition("\n")[0]
     return Module(entry, {name: tuple(body) for name, body in computations.items()}, scheduled)
 
@@ -161,7 +154,7 @@ def _array(dtype: str, dimensions: str) -> Array:
 
 
 def _split(rest: str) -> tuple[str, str]:
-    """Operands, and what follows the parenthesis that closes them."""
+    """Return the operands, and the text after the closing parenthesis."""
     depth = 1
     for match in re.finditer(r"[()]", rest):
         depth += 1 if match[0] == "(" else -1

@@ -1,10 +1,9 @@
-"""Hyperparameters for a batch that nobody has published, between those that somebody has.
+"""Hyperparameters for any batch, interpolated between published ones.
 
 The points are MLPerf's reference convergence points (ruleset 4.0.0) and Fujitsu's open submission.
 Between two of them the logarithms of peak rate and of 1 − momentum, and warm-up and epochs
-themselves, go in straight lines over the logarithm of the batch; weight decay is that of the nearer
-point, as MLPerf allows powers of two only. How far off that is, is measured by leaving each inner
-point out.
+themselves, are linear in the logarithm of the batch; weight decay is that of the nearer point, as
+MLPerf allows powers of two only. Leaving each inner point out measures the error.
 """
 
 import bisect
@@ -16,13 +15,13 @@ from largebatch.errors import ConfigError
 
 LEAST, MOST = 1_632, 131_072
 LENGTH = 1.05
-"""Published schedules are 3 to 6 % longer than the epochs that their runs needed in the mean (37
-for 35.0, 58 for 56, 90 for 85.9), or every other run would end too early."""
+"""Published schedules are 3 to 6 % longer than the mean epochs of their runs (37 for 35.0, 58 for
+56, 90 for 85.9), or every other run would end too early."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A published batch with what trained at it to 75.9 %."""
+    """A published batch and the hyperparameters that trained at it to 75.9 %."""
 
     batch: int
     peak: float
@@ -31,12 +30,12 @@ class Point:
     momentum: float
     weight_decay: float
     epochs: float
-    """To 75.9 %, in the mean."""
+    """Mean to 75.9 %."""
     spread: float
     """Half the range of its runs, in epochs, or half the interval of their evaluations."""
     source: str
     recipe: str = ""
-    """Name of the recipe that repeats it, where there is one."""
+    """The recipe that repeats it; empty without one."""
 
 
 _RCP = "MLPerf reference convergence point"
@@ -51,7 +50,7 @@ POINTS: tuple[Point, ...] = (
     Point(58_880, 23.246, 29, 0.951807, 1e-4, 79.90, 1.5, _RCP),
     Point(65_536, 24.699, 31, 0.951807, 1e-4, 84.50, 1.5, _RCP),
     Point(67_840, 24.699, 31, 0.951807, 1e-4, 85.86, 1.0, _RCP),
-    # Its coefficient is 0.0025: for kernels 13.0 there is as 32.5 at 0.001.
+    # Its trust coefficient is 0.0025: for kernels a rate of 13.0 equals 32.5 at 0.001.
     Point(
         86_016,
         32.5,
@@ -68,13 +67,13 @@ POINTS: tuple[Point, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """What to try at a batch."""
+    """Hyperparameters for a batch."""
 
     batch: int
     kind: str
     """published, interpolated or extrapolated."""
     between: tuple[Point, ...]
-    """The points it is made of."""
+    """The points of the interpolation."""
     peak: float
     warmup_epochs: float
     momentum: float
@@ -82,29 +81,26 @@ class Proposal:
     epochs: float
     """Predicted to 75.9 % top-1."""
     uncertainty: float
-    """Half the width of the interval of those epochs: two deviations, in epochs."""
+    """Two standard deviations of those epochs."""
 
     @property
     def length_epochs(self) -> float:
-        """Of the schedule to give it."""
+        """Length of the schedule."""
         return self.epochs * LENGTH
 
 
 def propose(batch: int, points: Sequence[Point] = POINTS) -> Proposal:
-    """Hyperparameters for a global batch, and the epochs that they may need.
+    """Propose hyperparameters for a global batch.
 
     Args:
       batch: images of a step, from `LEAST` to `MOST`.
       points: published points, ascending.
 
     Raises:
-      ConfigError: the batch is out of that range.
+      ConfigError: the batch is outside this range.
     """
     if not LEAST <= batch <= MOST:
-        raise ConfigError(
-            f"--batch={batch} is outside of {LEAST:,} to {MOST:,}, where hyperparameters can be "
-            "proposed; give a batch inside"
-        )
+        raise ConfigError(f"--batch: expected {LEAST:,} to {MOST:,}, got {batch:,}")
     for point in points:
         if point.batch == batch:
             return _proposal(batch, "published", (point,), 0.0, point.spread)
@@ -116,14 +112,14 @@ def propose(batch: int, points: Sequence[Point] = POINTS) -> Proposal:
     spread = max(point.spread for point in pair)
     error = math.hypot(spread, 2 * deviation(points))
     if not inside:
-        # As many times less sure as it is spans of the last pair away from the nearer point.
+        # The error grows with the distance from the nearer point, in spans of the last pair.
         error *= 1 + (share - 1 if share > 1 else -share)
     kind = "interpolated" if inside else "extrapolated"
     return _proposal(batch, kind, pair, share, error)
 
 
 def deviation(points: Sequence[Point] = POINTS) -> float:
-    """Root mean square error, in epochs, of inner points predicted from their neighbours."""
+    """Return the RMS error, in epochs, of inner points predicted from their neighbours."""
     errors = []
     for before, left_out, after in zip(points, points[1:], points[2:], strict=False):
         share = math.log(left_out.batch / before.batch) / math.log(after.batch / before.batch)
@@ -158,15 +154,18 @@ def _power(low: float, high: float, share: float) -> float:
 
 
 def workers_of(batch: int, most: int = 64) -> tuple[int, int]:
-    """Workers and images of a worker that make up a batch: the most images up to ``most``.
+    """Divide a batch into workers of as many images as possible, up to ``most``.
+
+    Returns:
+      Workers, and images of each.
 
     Raises:
-      ConfigError: the batch has no divisor that leaves BatchNorm enough images.
+      ConfigError: the batch has no divisor from 8 to ``most``.
     """
     images = max(n for n in range(1, most + 1) if batch % n == 0)
     if images < 8:
         near = next(n for n in range(batch, batch + most) if n % 32 == 0)
         raise ConfigError(
-            f"--batch={batch} cannot be shared by workers of 8 to {most} images; try {near}"
+            f"--batch: expected a multiple of 8 to {most} images, got {batch}; use {near}"
         )
     return batch // images, images

@@ -1,8 +1,9 @@
 """Studies of the network: the record's step, sizes of buckets, algorithms of the all-reduce.
 
-Each returns plain numbers, for a record; ``scripts/simulate.py`` runs and draws them.
+Each returns plain numbers for a record; ``scripts/simulate.py`` runs and draws them.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from largebatch import parallel
 from largebatch.parallel.backward_times import estimate
 from largebatch.parallel.bucket_planner import best_cuts, buckets_at, cubic_cuts, plan, predict
-from largebatch.parallel.clusters import cluster_in
+from largebatch.parallel.clusters import Cluster, cluster_in
 from largebatch.parallel.hardware import machine
 from largebatch.parallel.network import Algorithm, all_reduce_s
 from largebatch.parallel.timeline import Compute, replay
@@ -22,25 +23,40 @@ from largebatch.planning.step_time import Parameters
 Numbers = dict[str, Any]
 RECORD_DEVICES, RECORD_IMAGES = 2048, 40
 GRADIENT_BYTES = 2 * step_time.PARAMETERS
+_ALGORITHMS: tuple[Algorithm, ...] = (
+    "parameter_server",
+    "ring",
+    "pipelined_ring",
+    "halving_doubling",
+    "tree",
+    "double_tree",
+    "hierarchical",
+    "hierarchical_ring",
+    "multilevel",
+)
+
+
+def _record(parameters: Parameters) -> tuple[Cluster, float]:
+    """Return the record's cluster at the fitted bandwidth, and the seconds of a device's images."""
+    cluster = cluster_in(machine("abci"), RECORD_DEVICES)
+    cluster = step_time.cluster_at(cluster, parameters.network_efficiency)
+    year = calibration.table().rounds["v0.6"]
+    return cluster, RECORD_IMAGES * step_time.image_s(parameters, cluster.hardware, year)
 
 
 def timeline(parameters: Parameters) -> Numbers:
-    """The record's step on its cluster: what computes and what travels when."""
-    cluster = step_time.cluster_at(
-        cluster_in(machine("abci"), RECORD_DEVICES), parameters.network_efficiency
-    )
-    year = calibration.table().rounds["v0.6"]
-    each = step_time.image_s(parameters, cluster.hardware, year)
-    program = step_time.operations(cluster, computing=RECORD_IMAGES * each, images=RECORD_IMAGES)
-    computing, now = [], 0.0
+    """Computations and transfers of the record's step on its cluster, with their times."""
+    cluster, computing = _record(parameters)
+    program = step_time.operations(cluster, computing=computing, images=RECORD_IMAGES)
+    spans, now = [], 0.0
     for operation in program:
         if isinstance(operation, Compute):
-            computing.append({"name": operation.name, "begin_s": now})
-            now += operation.seconds
-            computing[-1]["end_s"] = now
+            end = now + operation.seconds
+            spans.append({"name": operation.name, "begin_s": now, "end_s": end})
+            now = end
     replayed = replay(program)
     return {
-        "compute": computing,
+        "compute": spans,
         "transfers": [
             {"name": t.name, "nbytes": t.nbytes, "begin_s": t.begin_s, "end_s": t.end_s}
             for t in replayed.transfers
@@ -51,11 +67,8 @@ def timeline(parameters: Parameters) -> Numbers:
 
 
 def bucket_sizes(parameters: Parameters) -> Numbers:
-    """What lies after backward, for buckets of at least a size, and for the groups of planners."""
-    cluster = step_time.cluster_at(
-        cluster_in(machine("abci"), RECORD_DEVICES), parameters.network_efficiency
-    )
-    year = calibration.table().rounds["v0.6"]
+    """Time exposed after backward, for least sizes of buckets and for planned groups."""
+    cluster, computing = _record(parameters)
     shapes = step_time.resnet50()
     elements = [(path, math.prod(shape)) for path, shape in shapes]
     profile = estimate(
@@ -66,10 +79,10 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
         dtype="float16",
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
-    backward = RECORD_IMAGES * step_time.image_s(parameters, cluster.hardware, year) * 2 / 3
+    backward = computing * 2 / 3
     factor = backward / profile.total_s
     scaled = {path: seconds * factor for path, seconds in profile.seconds.items()}
-    profile = type(profile)(**{**vars(profile), "seconds": scaled})
+    profile = dataclasses.replace(profile, seconds=scaled)
 
     def cost(nbytes: int) -> float:
         return all_reduce_s(cluster, nbytes)
@@ -78,28 +91,19 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
         found = predict(buckets, profile, lambda n: factor * cost(n), itemsize=2)
         return {"buckets": len(buckets), "exposed_s": found.exposed_s}
 
-    sizes = [2.0**k for k in np.arange(-3, 5.6, 0.125)]
+    def equal(mib: float) -> Sequence[parallel.Bucket]:
+        least = mib * 2**20
+        return parallel.plan_buckets(elements, scheme="bucket", least_bytes=least, itemsize=2)
+
+    optimum = best_cuts(list(scaled.values()), [2 * n for _, n in reversed(elements)], cost)
     named = {
         "record's 3k³ tensors": buckets_at(elements, cubic_cuts(len(elements))),
-        "optimum": buckets_at(
-            elements,
-            best_cuts(list(scaled.values()), [2 * n for _, n in reversed(elements)], cost),
-        ),
+        "optimum": buckets_at(elements, optimum),
         "planned": plan(elements, profile, cost, itemsize=2),
     }
     return {
         "backward_s": backward,
-        "least_mib": [
-            {
-                "mib": size,
-                **row(
-                    parallel.plan_buckets(
-                        elements, scheme="bucket", least_bytes=size * 2**20, itemsize=2
-                    )
-                ),
-            }
-            for size in sizes
-        ],
+        "least_mib": [{"mib": mib, **row(equal(mib))} for mib in 2.0 ** np.arange(-3, 5.6, 0.125)],
         "named": {
             name: {**row(buckets), "half_rate_exposed_s": row(buckets, 2.0)["exposed_s"]}
             for name, buckets in named.items()
@@ -109,30 +113,19 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
 
 def algorithms() -> Numbers:
     """One all-reduce at the line's rate, against its bytes at 2,048 devices and against devices."""
-    names: tuple[Algorithm, ...] = (
-        "parameter_server",
-        "ring",
-        "pipelined_ring",
-        "halving_doubling",
-        "tree",
-        "double_tree",
-        "hierarchical",
-        "hierarchical_ring",
-        "multilevel",
-    )
-    of = machine("abci")
     sizes = [float(10**k) for k in np.arange(3, 9.01, 0.25)]
     counts = [4 * 2**k for k in range(11)]
-    clusters = {count: cluster_in(of, count) for count in counts}
+    clusters = {count: cluster_in(machine("abci"), count) for count in counts}
     return {
         "nbytes": sizes,
         "devices": counts,
         "at_2048": {
-            name: [all_reduce_s(clusters[2048], size, name) for size in sizes] for name in names
+            name: [all_reduce_s(clusters[2048], size, name) for size in sizes]
+            for name in _ALGORITHMS
         },
         "of_gradients": {
             name: [all_reduce_s(clusters[count], GRADIENT_BYTES, name) for count in counts]
-            for name in names
+            for name in _ALGORITHMS
         },
         "gradients": GRADIENT_BYTES,
     }

@@ -1,7 +1,7 @@
-"""How long a run takes on a named cluster, by the clock of MLPerf's rules.
+"""The time of a run on a named cluster, by the clock of MLPerf's rules.
 
-The step is ``step_time``'s, with the parameters of ``fitted.toml``; how far published runs lay from
-predictions that had not seen them gives the interval.
+The step is that of ``step_time`` with the parameters of ``fitted.toml``. The errors of held-out
+published runs give the interval.
 """
 
 import dataclasses
@@ -18,12 +18,11 @@ from largebatch.parallel.collective_costs import broadcast_s
 from largebatch.parallel.hardware import MACHINES, Hardware, machine
 from largebatch.parallel.network import Algorithm
 from largebatch.planning import step_time
-from largebatch.planning.calibration import OffClock, table
-from largebatch.planning.step_time import PARAMETERS, Network, Parameters, Step
+from largebatch.planning.calibration import table
+from largebatch.planning.step_time import PARAMETERS, Network, Parameters
 
-Initialisation = Literal["same_seed", "broadcast"]
+Initialization = Literal["same_seed", "broadcast"]
 _PARAMETER_BYTES = 4  # weights are kept in float32
-_FILE = "fitted.toml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,52 +60,47 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What is expected; seconds, but where the name says otherwise."""
+    """The predicted run; seconds unless the name says otherwise."""
 
     step_s: float
-    """Of the first segment; the five parts that follow add up to it."""
+    """Of the first segment: the sum of the five parts that follow (``step_time.Step``)."""
     compute_s: float
-    """Images, and what a step costs whatever their number."""
     exposed_s: float
-    """All-reduces beyond backward, and what those under it delay it by."""
     optimizer_s: float
     input_s: float
-    """Waiting for images; 0 unless the rate of the input is given."""
     straggler_s: float
-    """The slowest device, beyond the average one."""
     train_s: float
-    """The start on the clock, until the pipeline is full, and all steps."""
+    """All steps, and the start on the clock until the pipeline is full."""
     evaluation_s: float
     start_up_s: float
-    """Before the clock by the rules since v0.6: processes, initialisation, compilation."""
+    """Before the clock by the rules since v0.6: processes, initialization, compilation."""
     clock_s: float
     """From run_start to run_stop."""
     total_s: float
-    """From the start of the processes to the end, whatever the clock holds of it."""
+    """From the start of the processes to the end."""
     images_per_s: float
     """Training images of all devices over the clock."""
     device_hours: float
     """The most devices of any segment, for all of ``total_s``."""
     low_s: float
     high_s: float
-    """Of ``clock_s``: nine of ten published runs lay within, as predicted without them; without
-    any on their hardware, where none was published for this one, or where the network or its
-    arithmetic is not that of the published runs."""
+    """Interval of ``clock_s``: nine of ten published runs lay within, predicted without them; or
+    without any on their hardware, if there is none for this hardware, network or arithmetic."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """The parameters that predictions use, and how wrong they were on runs held out."""
+    """The parameters of predictions, and their errors on held-out runs."""
 
     parameters: Parameters
     error: float
     """Ninth decile of |log(predicted / published rate)| of the rows, each held out."""
     unseen_error: float
-    """The same where all rows of its family of hardware are held out together."""
+    """The same with all rows of a family of hardware held out together."""
 
 
 def known_clusters() -> tuple[str, ...]:
-    """Names that ``predict`` takes."""
+    """Return the names that ``predict`` takes."""
     return tuple(MACHINES)
 
 
@@ -117,26 +111,26 @@ def predict(
     parameters: Parameters | None = None,
     round: str = "",
     construction_on_clock: bool = False,
-    initialisation: Initialisation = "same_seed",
+    initialization: Initialization = "same_seed",
     algorithm: Algorithm = "auto",
     input_images_per_s: float = math.inf,
 ) -> Prediction:
-    """The time of a run.
+    """Predict the time of a run.
 
     Args:
-      workload: what is trained and evaluated.
+      workload: the run.
       cluster_name: one of ``known_clusters()``.
-      parameters: of the model; none: those of ``fitted.toml``.
-      round: MLPerf round, such as v0.6, whose software is meant; empty: the latest that was fitted
-        on this hardware, or of all where there is none.
-      construction_on_clock: as the rules of v0.5 had it.
-      initialisation: every process draws the weights from one seed, or one process sends them.
+      parameters: None takes those of ``fitted.toml``.
+      round: MLPerf round of the software, such as v0.6; empty: the latest that was fitted on this
+        hardware, or of all without one.
+      construction_on_clock: as by the rules of v0.5.
+      initialization: every process draws the weights from one seed, or one process sends them.
       algorithm: of the all-reduce.
-      input_images_per_s: at which a device is fed, as scripts/benchmark.py input measures it.
+      input_images_per_s: rate of each device's input, as scripts/benchmark.py input measures it.
 
     Raises:
-      ConfigError: an unknown cluster or round, more devices than it has, a number of devices that
-        fills no nodes, or counts that are no run.
+      ConfigError: an unknown cluster or round, devices that the cluster does not have or that fill
+        no nodes, or counts below their minimum.
     """
     _check(workload)
     machine_ = machine(cluster_name)
@@ -170,21 +164,17 @@ def predict(
         size=workload.evaluation_size,
         network=workload.network,
     )
-    before = start_up_s(largest, workload.parameters, initialisation)
-    built = construction_s(largest, workload.parameters, initialisation)
+    before = start_up_s(largest, workload.parameters, initialization)
+    built = construction_s(largest, workload.parameters, initialization)
     clock = train + evaluation + (built if construction_on_clock else 0.0)
     total = train + evaluation + before
     images = sum(s.steps * s.images_per_device * s.devices for s in workload.segments)
-    first: Step = steps[0]
     known = is_calibrated(workload.network, machine_.hardware)
     error = fitted.error if known else fitted.unseen_error
+    parts = ("compute_s", "exposed_s", "optimizer_s", "input_s", "straggler_s")
     return Prediction(
-        step_s=first.total_s,
-        compute_s=first.compute_s,
-        exposed_s=first.exposed_s,
-        optimizer_s=first.optimizer_s,
-        input_s=first.input_s,
-        straggler_s=first.straggler_s,
+        step_s=steps[0].total_s,
+        **{name: getattr(steps[0], name) for name in parts},
         train_s=train,
         evaluation_s=evaluation,
         start_up_s=before,
@@ -198,7 +188,7 @@ def predict(
 
 
 def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
-    """Whether published runs of such a network on such hardware were fitted.
+    """Whether the fit has published runs of such a network on such hardware.
 
     The number of classes may differ: the head is a small part of the time.
     """
@@ -212,15 +202,15 @@ def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
     return shapes == fitted and network.dtype != "float32" and fast
 
 
-def construction_s(cluster: Cluster, elements: int, initialisation: Initialisation) -> float:
-    """Building the model: memory, choice of kernels, and equal weights everywhere.
+def construction_s(cluster: Cluster, elements: int, initialization: Initialization) -> float:
+    """Predict the time to build the model: memory, choice of kernels, equal weights everywhere.
 
-    From one seed every process draws all weights and none waits. Sending costs the drawing on one
-    process and then the broadcast, which only this makes grow with the devices.
+    From one seed every process draws all weights and none waits. Sending them adds a broadcast,
+    which grows with the devices.
     """
-    of: OffClock = table().off_clock
+    of = table().off_clock
     drawn = elements / of.parameters_per_s
-    if initialisation == "same_seed" or cluster.devices == 1:
+    if initialization == "same_seed" or cluster.devices == 1:
         return of.construction + drawn
     nbytes = _PARAMETER_BYTES * elements
     sent = broadcast_s(cluster.node_devices, nbytes, cluster.hardware.inside)
@@ -228,28 +218,28 @@ def construction_s(cluster: Cluster, elements: int, initialisation: Initialisati
     return of.construction + drawn + sent
 
 
-def start_up_s(cluster: Cluster, elements: int, initialisation: Initialisation) -> float:
-    """All that lies before the clock since v0.6, published for one seed; sending comes on top."""
+def start_up_s(cluster: Cluster, elements: int, initialization: Initialization) -> float:
+    """Return the time before the clock since v0.6: as published for one seed, plus sending."""
     of = table().off_clock
     published = of.tpu if cluster.hardware.torus else of.gpu
-    more = construction_s(cluster, elements, initialisation)
+    more = construction_s(cluster, elements, initialization)
     return published + more - construction_s(cluster, elements, "same_seed")
 
 
 @functools.cache
 def load_fitted() -> Fitted:
-    """What ``scripts/simulate.py`` fitted and wrote."""
-    path = resources.files("largebatch.planning") / _FILE
+    """Read ``fitted.toml``, which ``scripts/simulate.py`` writes."""
+    path = resources.files("largebatch.planning") / "fitted.toml"
     return fitted_from(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def fitted_from(read: Mapping[str, Any]) -> Fitted:
-    """From the tables of ``fitted.toml``."""
+    """Return the fit from the tables of ``fitted.toml``."""
     return Fitted(Parameters(**read["parameters"]), read["error"], read["unseen_error"])
 
 
 def fitted_text(fitted: Fitted) -> str:
-    """``fitted.toml``, with six digits."""
+    """Return the text of ``fitted.toml``, with six digits."""
     lines = [
         "# Written by scripts/simulate.py from calibration.toml; do not edit.",
         "",
@@ -272,7 +262,7 @@ def _year(round_: str, cluster_name: str) -> float:
     read = table()
     if round_:
         if round_ not in read.rounds:
-            raise ConfigError(f"unknown round {round_!r}; {did_you_mean(round_, read.rounds)}")
+            raise ConfigError(f"round: unknown {round_!r}; {did_you_mean(round_, read.rounds)}")
         return read.rounds[round_]
     family = step_time.family_of(machine(cluster_name).hardware)
     years = [read.rounds[row.round] for row in read.rows if family in (None, row.family)]
@@ -280,20 +270,17 @@ def _year(round_: str, cluster_name: str) -> float:
 
 
 def _check(workload: Workload) -> None:
-    """Refuse what is no run.
+    """Check the counts of a workload.
 
     Raises:
-      ConfigError: with the field.
+      ConfigError: one is below its minimum.
     """
     if not workload.segments:
-        raise ConfigError("a workload without segments trains nothing; give at least one")
+        raise ConfigError("workload.segments: expected at least one")
+    least = {"evaluations": 0, "evaluation_images": 0, "evaluation_size": 1, "wire_bytes": 1}
+    counts = [(name, getattr(workload, name), low) for name, low in least.items()]
     for i, segment in enumerate(workload.segments):
-        for name, value in dataclasses.asdict(segment).items():
-            if value < 1:
-                raise ConfigError(f"segments[{i}].{name}={value}; give at least 1")
-    for name in ("evaluations", "evaluation_images"):
-        if getattr(workload, name) < 0:
-            raise ConfigError(f"{name}={getattr(workload, name)}; give at least 0")
-    for name in ("evaluation_size", "wire_bytes"):
-        if getattr(workload, name) < 1:
-            raise ConfigError(f"{name}={getattr(workload, name)}; give at least 1")
+        counts += [(f"segments[{i}].{k}", v, 1) for k, v in vars(segment).items()]
+    for name, value, low in counts:
+        if value < low:
+            raise ConfigError(f"workload.{name}: expected at least {low}, got {value}")

@@ -1,9 +1,9 @@
-"""Where a compiled train step sends its gradients: the collectives among its convolutions.
+"""The collectives of a compiled train step among its convolutions.
 
 From the scheduled module alone: instruction order is the schedule. The first measure is the share
 of gradient bytes in all-reduces that are asynchronous and have at least one backward convolution
-between start and done; the second weighs it by estimated times. Where the update is sharded,
-reduce-scatters take the place of all-reduces, and all-gathers bring the parameters.
+between start and done. The second weighs it by estimated times. With a sharded update there are
+reduce-scatters instead of all-reduces, and all-gathers for the parameters.
 """
 
 import dataclasses
@@ -32,31 +32,31 @@ class Collective:
     opcode: str
     """all-reduce, reduce-scatter or all-gather."""
     dtypes: tuple[str, ...]
-    """As HLO spells them, without repeats."""
+    """In HLO's spelling, without repeats."""
     nbytes: int
-    """Of whole arrays: what each device gives to be reduced, or what it gathers."""
+    """Of whole arrays: a device's contribution, or the gathered result."""
     gradient_bytes: int
-    """Those of its bytes that are gradients."""
+    """The part of the bytes that is gradients."""
     gradient_elements: int
     is_async: bool
     start: int
-    """Place of its start in the order of instructions."""
+    """Position of its start in the order of instructions."""
     done: int
-    """Place of its end; that of its start where it is synchronous."""
+    """Position of its end; that of its start if it is synchronous."""
     convolutions_before: int
-    """Convolutions issued before it starts, forward ones included."""
+    """Convolutions issued before the start, forward ones included."""
     backward_between: int
-    """Backward convolutions between its start and its end; none where it is synchronous."""
+    """Backward convolutions between start and end; 0 if it is synchronous."""
 
     @property
     def is_overlapped(self) -> bool:
-        """Whether it is asynchronous and may travel while a backward convolution computes."""
+        """Whether it is asynchronous with a backward convolution between start and end."""
         return self.backward_between > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The collectives of a step in the order in which they start."""
+    """The collectives of a step in the order of their starts."""
 
     collectives: tuple[Collective, ...]
     convolutions: int
@@ -64,22 +64,22 @@ class Schedule:
 
     @property
     def gradients(self) -> tuple[Collective, ...]:
-        """Those that carry gradients; the others carry statistics, metrics or parameters."""
+        """Collectives of gradients; the others have statistics, metrics or parameters."""
         return tuple(each for each in self.collectives if each.gradient_bytes)
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes that each device contributes to them."""
+        """Gradient bytes of each device."""
         return sum(each.gradient_bytes for each in self.gradients)
 
     @property
     def gradient_elements(self) -> int:
-        """Elements of them."""
+        """Gradient elements of each device."""
         return sum(each.gradient_elements for each in self.gradients)
 
     @property
     def overlapped_share(self) -> float:
-        """Share of the gradient bytes in collectives under backward convolutions."""
+        """Share of the gradient bytes in overlapped collectives."""
         under = sum(each.gradient_bytes for each in self.gradients if each.is_overlapped)
         return under / self.gradient_bytes if self.gradient_bytes else 0.0
 
@@ -91,10 +91,10 @@ def read(
 
     Args:
       module: the compiled step.
-      gradients: elements of each array of gradients that is reduced (of the buckets).
-      totals: elements of the array of statistics and metrics that is reduced beside them.
-      head_flops: of the head's matrix product. The three of its size are the head's and are not
-        counted; any other matrix product is a convolution that became one.
+      gradients: elements of each reduced array of gradients (of the buckets).
+      totals: elements of the reduced array of statistics and metrics.
+      head_flops: of the head's matrix product. The three products of this size are the head's and
+        do not count; any other matrix product is a convolution that became one.
     """
     order = list(module.in_order())
     before = backward = 0
@@ -142,12 +142,12 @@ def read(
 
 
 def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
-    """From the elements of a reduced array to those that are gradients.
+    """Return the function from the elements of a reduced array to those that are gradients.
 
-    Compilers merge arrays as operands of one collective, or by joining some of them into one: then
-    its size is a sum of theirs.
+    Compilers merge arrays as operands of one collective, or join some of them into one array, whose
+    size is then the sum of theirs.
     """
-    sums = 1  # bit n is set where some of the sizes add up to n
+    sums = 1  # bit n is set if some of the sizes add up to n
     for size in gradients:
         sums |= sums << size
 
@@ -161,13 +161,13 @@ def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A collective where it begins."""
+    """A collective at its start."""
 
     place: int
     convolutions_before: int
     instruction: Instruction
     inner: Instruction
-    """The collective itself, where the instruction wraps it."""
+    """The collective itself, which the instruction may wrap."""
 
     @property
     def opcode(self) -> str:
@@ -175,12 +175,12 @@ class _Found:
 
     @property
     def groups(self) -> str:
-        """Which devices take part."""
+        """The groups of devices that take part."""
         match = re.search(r"replica_groups=(.*?)(?:, [a-z_]+=|$)", self.inner.attributes)
         return match[1] if match else ""
 
     def arrays(self, module: Module) -> list[Array]:
-        """Whole arrays: those that are reduced, or those that are gathered."""
+        """Return the whole arrays that are reduced or gathered."""
         if self.opcode != "all-gather":
             return module.operand_arrays(self.instruction)
         # The result of a start is (operands, results, …).
@@ -192,14 +192,14 @@ class _Found:
 def operations(
     module: Module, schedule: Schedule, cluster: Cluster
 ) -> list[Compute | Start | Done]:
-    """The step as a program of one compute and one network stream, with estimated times."""
+    """Return the step as a program of one compute and one network stream, with estimated times."""
     starts = {each.start: each for each in schedule.collectives}
     ends = {each.done: each for each in schedule.collectives if each.is_async}
     made: list[Compute | Start | Done] = []
     for place, instruction in enumerate(module.in_order()):
         if place in starts:
             each = starts[place]
-            # The others are one of the two halves of an all-reduce.
+            # A reduce-scatter or an all-gather is half of an all-reduce.
             share = 1.0 if each.opcode == "all-reduce" else 0.5
             made.append(Start(each.name, each.nbytes, share * all_reduce_s(cluster, each.nbytes)))
             if not each.is_async:
@@ -222,9 +222,9 @@ class Estimate:
     network_s: float
     """Of all collectives."""
     exposed_s: float
-    """In which the device only waits for collectives, those of statistics included."""
+    """The device only waits for collectives, those of statistics included."""
     hidden_share: float
-    """Share of the gradients' bytes that travels while the device computes."""
+    """Share of the gradients' bytes that travel while the device computes."""
 
 
 def estimate(module: Module, schedule: Schedule, cluster: Cluster) -> Estimate:
@@ -242,12 +242,12 @@ def estimate(module: Module, schedule: Schedule, cluster: Cluster) -> Estimate:
 
 
 def _alike(flops: float, head: float) -> bool:
-    """Equal but for the padding that compilers give a product's dimensions."""
+    """Whether FLOPs are equal up to the padding of a product's dimensions."""
     return abs(flops - head) <= 0.05 * head
 
 
 def _reduced(module: Module, instruction: Instruction) -> Instruction | None:
-    """The collective that an instruction begins: itself, or what it wraps."""
+    """Return the collective that an instruction starts: itself, or the one that it wraps."""
     if _BEGINS.fullmatch(instruction.opcode):
         return instruction
     if instruction.opcode == "async-start" or _holds(module, instruction, _FUSED_START):
@@ -257,7 +257,7 @@ def _reduced(module: Module, instruction: Instruction) -> Instruction | None:
 
 
 def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
-    """Where the result of each asynchronous start is awaited."""
+    """Return the position of the end of each asynchronous start, by name."""
     ends = {}
     for place, instruction in enumerate(order):
         if _ENDS.fullmatch(instruction.opcode) or _holds(module, instruction, _FUSED_DONE):
@@ -266,9 +266,9 @@ def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
 
 
 def _source(module: Module, done: Instruction) -> str:
-    """The start whose result an end awaits, through what only passes it on; empty if there is none.
+    """Return the start whose result an end awaits, through instructions that pass it on, or "".
 
-    Nearest first: a step of a TPU's fused collective also reads what it computes with.
+    The search is breadth-first: a step of a TPU's fused collective also reads operands of its own.
     """
     waiting, seen = deque(done.operands), set()
     while waiting:

@@ -1,25 +1,32 @@
-"""The cost model's studies: what it says of published runs and of other clusters.
+"""The cost model's studies: published runs, other clusters, late workers.
 
-Each returns plain numbers, for a record; ``scripts/simulate.py`` runs and draws them. Those of
-the network are in ``network_studies``, those of stragglers in ``lateness``.
+Each returns plain numbers for a record; ``scripts/simulate.py`` runs and draws them. Those of the
+network are in ``network_studies``.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from largebatch.parallel.hardware import HARDWARE, machine
-from largebatch.planning import calibration, lateness, network_studies, step_time
-from largebatch.planning.network_studies import RECORD_DEVICES, RECORD_IMAGES
+from largebatch.planning import arrivals, calibration, network_studies, step_time, stragglers
+from largebatch.planning.arrivals import Arrival, LogNormal, Tailed
+from largebatch.planning.network_studies import RECORD_DEVICES, RECORD_IMAGES, Numbers
 from largebatch.planning.prediction import Segment, Workload, predict
 from largebatch.planning.step_time import Parameters
+from largebatch.planning.stragglers import Policy, barrier, draws
 
-Numbers = dict[str, Any]
 RECORD_BATCH = 81_920
 SISTER_S, RECORD_S = 70.41, 74.7
 """Fujitsu's clocks: MLPerf v0.6 at batch 86,016, and the paper at 81,920."""
+ARRIVALS = (Arrival(98, 100, 2.0, 0.80), Arrival(100, 100, 2.0, 0.30))
+"""Chen et al. 2016 by a survey article: 100 workers, Inception."""
+_BODY = LogNormal(math.log(1.5), 0.1)
+"""Of these workers: the survey's σ; the median is assumed, and a mean delay of the same length."""
+_DRAWS = 20_000
 _EPOCHS = 90
 _EVALUATIONS = 23
 
@@ -36,6 +43,8 @@ def calibrate() -> tuple[Numbers, Parameters, Parameters]:
     of_family = {each.row.run: each.error for each in families}
     parameters = calibration.fit(table.rows)
     absolute = [abs(each.error) for each in alone]
+    latest = max(table.rounds.values())
+    boards = ("v100", "a100", "h100", "h200", "tpu:v3", "tpu:v4")
     numbers = {
         "rows": [
             {
@@ -56,21 +65,16 @@ def calibrate() -> tuple[Numbers, Parameters, Parameters]:
         "error": calibration.quantile(alone, 0.9),
         "unseen_error": calibration.quantile(families, 0.9),
         "parameters": calibration.as_mapping(parameters),
-        "half_batch": _half_batches(parameters),
+        "half_batch": {
+            name: step_time.half_batch(parameters, HARDWARE[name], latest) for name in boards
+        },
     }
     others = calibration.fit([row for row in table.rows if row.cluster != "abci"])
     return numbers, parameters, others
 
 
-def _half_batches(parameters: Parameters) -> dict[str, float]:
-    """Images at which half of the rate is reached, with the software of the latest round."""
-    year = max(calibration.table().rounds.values())
-    boards = ("v100", "a100", "h100", "h200", "tpu:v3", "tpu:v4")
-    return {name: step_time.half_batch(parameters, HARDWARE[name], year) for name in boards}
-
-
 def alternatives() -> list[Numbers]:
-    """Fujitsu's v0.6 run by models that might as well have been chosen, fitted without it."""
+    """Predict Fujitsu's v0.6 run by models that would have been as good, fitted without it."""
     table = calibration.table()
     rows = [row for row in table.rows if row.cluster != "abci"]
     pipelined = [
@@ -87,18 +91,12 @@ def alternatives() -> list[Numbers]:
             rows, priors={**table.priors, "hidden_cost": looser}
         ),
     }
-    return [
-        {
-            "model": name,
-            "clock_s": (clock := fujitsu(parameters)["sister"]["clock_s"]),
-            "error": clock / SISTER_S - 1,
-        }
-        for name, parameters in fits.items()
-    ]
+    clocks = {name: fujitsu(parameters)["sister"]["clock_s"] for name, parameters in fits.items()}
+    return [{"model": n, "clock_s": s, "error": s / SISTER_S - 1} for n, s in clocks.items()]
 
 
 def fujitsu(others: Parameters) -> Numbers:
-    """Both of Fujitsu's runs, from parameters that were fitted without them."""
+    """Predict both of Fujitsu's runs by parameters that were fitted without them."""
 
     def run(images: int, steps: int, on_clock: bool) -> Numbers:
         segment = Segment(steps, images, RECORD_DEVICES)
@@ -127,80 +125,164 @@ def fujitsu(others: Parameters) -> Numbers:
 
     sister = run(42, 15 * _EPOCHS, False)
     record = {str(epochs): run(RECORD_IMAGES, 16 * epochs, True) for epochs in (85, 86, _EPOCHS)}
-    published = {"sister": SISTER_S, "record": RECORD_S}
     return {
-        "published": published,
+        "published": {"sister": SISTER_S, "record": RECORD_S},
         "sister": sister,
-        "sister_error": sister["clock_s"] / published["sister"] - 1,
+        "sister_error": sister["clock_s"] / SISTER_S - 1,
         "record": record,
-        "record_error": {
-            epochs: each["clock_s"] / published["record"] - 1 for epochs, each in record.items()
-        },
+        "record_error": {n: each["clock_s"] / RECORD_S - 1 for n, each in record.items()},
         "parameters": calibration.as_mapping(others),
     }
 
 
 def scaling(parameters: Parameters) -> Numbers:
-    """Time to train with a fixed batch, efficiency with a fixed share of it, against devices."""
+    """Time to train at a fixed batch, and efficiency at a fixed share of it, against devices."""
+
+    def clock(name: str, devices: int, images: int, steps: int) -> Numbers:
+        segments = (Segment(steps, images, devices),)
+        workload = Workload(segments, _EVALUATIONS, calibration.VALIDATION)
+        found = predict(workload, name, parameters=parameters)
+        return {
+            "devices": devices,
+            "images": images,
+            "step_s": found.step_s,
+            "clock_s": found.clock_s,
+            "low_s": found.low_s,
+            "high_s": found.high_s,
+            "device_hours": found.device_hours,
+        }
+
     strong, weak = {}, {}
+    steps = math.ceil(_EPOCHS * calibration.IMAGES / RECORD_BATCH)
     for name in ("abci", "dgx-a100", "dgx-h100", "tpu-v4"):
         counts = [2**k for k in range(7, 13)]
-        steps = math.ceil(_EPOCHS * calibration.IMAGES / RECORD_BATCH)
-        strong[name] = [
-            _clock(parameters, name, count, RECORD_BATCH // count, steps) for count in counts
-        ]
+        strong[name] = [clock(name, count, RECORD_BATCH // count, steps) for count in counts]
         first = machine(name).devices_per_node or 64  # the least TPU whose axes close to rings
         counts = [first * 2**k for k in range(13) if first * 2**k <= 4096]
-        rows = [_clock(parameters, name, count, RECORD_IMAGES, 1) for count in counts]
-        for row in rows:
-            row["efficiency"] = rows[0]["step_s"] / row["step_s"]
-        weak[name] = rows
+        weak[name] = [clock(name, count, RECORD_IMAGES, 1) for count in counts]
+        for row in weak[name]:
+            row["efficiency"] = weak[name][0]["step_s"] / row["step_s"]
     return {"strong": strong, "weak": weak, "epochs": _EPOCHS, "batch": RECORD_BATCH}
 
 
-def _clock(parameters: Parameters, name: str, devices: int, images: int, steps: int) -> Numbers:
-    found = predict(
-        Workload((Segment(steps, images, devices),), _EVALUATIONS, calibration.VALIDATION),
-        name,
-        parameters=parameters,
-    )
-    return {
-        "devices": devices,
-        "images": images,
-        "step_s": found.step_s,
-        "clock_s": found.clock_s,
-        "low_s": found.low_s,
-        "high_s": found.high_s,
-        "device_hours": found.device_hours,
-    }
-
-
-def initialisation() -> list[Numbers]:
-    """Sending the weights from one process, beyond drawing them on all from one seed."""
-    workloads = [Workload((Segment(1, RECORD_IMAGES, 4 * 2**k),), 0, 0) for k in range(0, 11, 2)]
+def initialization() -> list[Numbers]:
+    """Cost of sending the weights from one process, beyond drawing them on all from one seed."""
     found = []
-    for workload in workloads:
+    for devices in (4 * 2**k for k in range(0, 11, 2)):
+        workload = Workload((Segment(1, RECORD_IMAGES, devices),), 0, 0)
         same, sent = (
-            predict(workload, "abci", initialisation=way).start_up_s
+            predict(workload, "abci", initialization=way).start_up_s
             for way in ("same_seed", "broadcast")
         )
-        found.append({"devices": workload.segments[0].devices, "more_s": sent - same})
+        found.append({"devices": devices, "more_s": sent - same})
     return found
 
 
-def all_studies() -> tuple[Numbers, Parameters]:
-    """Every study, by name, and the parameters."""
+def survey(counts: Sequence[int] = (10, 100, 1000)) -> Numbers:
+    """The survey article's figure: the slowest of log-normal workers, μ = 3, σ = 0.1."""
+    workers = LogNormal(3.0, 0.1)
+    edges = np.linspace(18.0, 36.0, 73)
+    rows = []
+    for count in counts:
+        drawn = draws(workers, count, _DRAWS, seed=count).max(1)
+        below = arrivals.arrival_cdf(workers, count, count, edges)
+        rows.append(
+            {
+                "workers": count,
+                "mean": arrivals.expected_arrival(workers, count, count),
+                "blom": arrivals.blom_arrival(workers, count, count),
+                "drawn_mean": float(drawn.mean()),
+                "drawn_median": float(np.median(drawn)),
+                "drawn_deviation": float(drawn.std()),
+                "density": (np.diff(below) / np.diff(edges)).tolist(),
+                "drawn_density": np.histogram(drawn, edges, density=True)[0].tolist(),
+            }
+        )
+    return {
+        "mu": 3.0,
+        "sigma": 0.1,
+        "mean_worker": arrivals.mean_s(workers),
+        "draws": _DRAWS,
+        "edges": edges.tolist(),
+        "rows": rows,
+    }
+
+
+def late_workers() -> Numbers:
+    """Chen et al.'s two statements, and the best number of backups among 100 machines."""
+    delay = math.exp(_BODY.mu)
+    fits = {
+        name: arrivals.fit_arrivals(_BODY, delay, ARRIVALS, common=shared)
+        for name, shared in (("independent", False), ("shared", True))
+    }
+    workers, common = fits["shared"]
+    alone = arrivals.mean_s(workers) * math.exp(common**2 / 2)
+    candidates, rows = range(21), []
+    for b in candidates:
+        policy = Policy(ignored=b, backup=True)
+        exact = stragglers.outcome(workers, 100 - b, policy, common=common)
+        step = barrier(draws(workers, 100, _DRAWS // 2, seed=b, common=common), policy).seconds
+        rows.append(
+            {
+                "ignored": b,
+                "step_s": exact.step_s,
+                "efficiency": exact.efficiency,
+                "drawn_step_s": float(step.mean()),
+                "drawn_efficiency": float((100 - b) * alone / (100 * step.mean())),
+            }
+        )
+    best = max(row["efficiency"] for row in rows)
+    near = [row["ignored"] for row in rows if row["efficiency"] >= 0.99 * best]
+    independent = Tailed(_BODY, workers.share, delay)
+    policies = {
+        "wait for all": Policy(),
+        "drop the slowest 4": Policy(ignored=4),
+        "4 backups": Policy(ignored=4, backup=True),
+        "deadline 1.8 s, 8 microbatches": Policy(deadline=1.8, microbatches=8),
+    }
+    return {
+        "median": delay,
+        "sigma": _BODY.sigma,
+        "delay": delay,
+        "statements": [dataclasses.asdict(statement) for statement in ARRIVALS],
+        "fits": {
+            name: {
+                "held_up": found.share,
+                "common": shared,
+                "shares": [
+                    float(arrivals.arrival_cdf(found, a.rank, a.count, a.seconds, common=shared))
+                    for a in ARRIVALS
+                ],
+            }
+            for name, (found, shared) in fits.items()
+        },
+        "backups": {
+            "machines": 100,
+            "draws": _DRAWS // 2,
+            "rows": rows,
+            "best": stragglers.best_ignored(workers, 100, candidates, common=common),
+            "within_1_percent": [near[0], near[-1]],
+        },
+        "policies": [
+            {"policy": name, **vars(stragglers.outcome(independent, 96, policy))}
+            for name, policy in policies.items()
+        ],
+    }
+
+
+def all_studies() -> tuple[dict[str, Any], Parameters]:
+    """Every study by name, and the parameters."""
     numbers, parameters, others = calibrate()
     found = {
         "calibration": numbers,
         "alternatives": alternatives(),
         "fujitsu": fujitsu(others),
-        "survey": lateness.survey(),
-        "arrivals": lateness.arrivals(),
+        "survey": survey(),
+        "arrivals": late_workers(),
         "scaling": scaling(parameters),
         "timeline": network_studies.timeline(parameters),
         "bucket_sizes": network_studies.bucket_sizes(parameters),
         "algorithms": network_studies.algorithms(),
-        "initialisation": initialisation(),
+        "initialisation": initialization(),
     }
     return found, parameters

@@ -1,9 +1,9 @@
-"""A step and a run of ResNet-50 in 16-bit arithmetic on a cluster, from few physical parameters.
+"""The step of ResNet-50 in 16-bit arithmetic on a cluster, from few physical parameters.
 
 step = images · time of an image + passes · overhead ⊕ all-reduces under backward ⊕ update + waiting
-for the slowest. The parameters are fitted in ``calibration``; the network is ``network``, the
-overlap ``timeline``. Other ResNets and other arithmetic are scaled from ResNet-50 by a roofline;
-no published run of theirs was in the fit.
+for the slowest. ``calibration`` fits the parameters; ``parallel.network`` has the costs of
+all-reduces, ``parallel.timeline`` the overlap. Other ResNets and other arithmetic are scaled from
+ResNet-50 by a roofline; the fit has no published run of theirs.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import HARDWARE, Hardware, Link
 from largebatch.parallel.network import Algorithm, all_reduce_s
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
-from largebatch.planning.stragglers import expected_slowest
+from largebatch.planning.arrivals import expected_slowest
 
 IMAGE_BYTES = 386e6
 """Traffic of an image of 224 × 224 forward and backward (docs/performance.md)."""
@@ -29,7 +29,7 @@ SIZE = 224
 YEAR = 2020.5
 """When ``gpu_overhead_s`` and ``start_s`` hold."""
 _FORWARD = 1 / 3  # of an image's time; backward has twice the arithmetic
-_EVALUATION_STEPS = 3  # overheads that an evaluation costs: drain, sum up, fill again
+_EVALUATION_STEPS = 3  # overheads of an evaluation: drain, sum up, fill
 _FAMILIES = {
     "v100": ("v100", "v100-450w"),
     "a100": ("a100", "a100-40g", "a100-pcie"),
@@ -45,7 +45,7 @@ _BOARD = {"v100-450w": 1492 / 1376}
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """What is fitted; each is described in ``calibration.toml``."""
+    """The fitted parameters; ``calibration.toml`` describes each."""
 
     sustained: Mapping[str, float]
     """By family of hardware."""
@@ -71,23 +71,23 @@ class Network:
 
     @property
     def elements(self) -> int:
-        """Gradients: one for each parameter element."""
+        """Parameter elements."""
         return sum(math.prod(shape) for _, shape in self.shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step's parts, which add up; seconds."""
+    """The parts of a step, in seconds; ``total_s`` is their sum."""
 
     compute_s: float
     """Images, and the overhead that does not depend on them."""
     exposed_s: float
-    """All-reduces beyond backward, and what those under it delay it by."""
+    """All-reduces after backward, and the delay of backward by those under it."""
     optimizer_s: float
     input_s: float
     """Waiting for images."""
     straggler_s: float
-    """The slowest device, beyond the average one."""
+    """Waiting for the slowest device."""
     timeline: Timeline
 
     @property
@@ -97,14 +97,14 @@ class Step:
 
 
 def family_of(hardware: Hardware) -> str | None:
-    """The hardware whose sustained share this one has; None of hardware without a row."""
+    """Return the family whose sustained share this hardware has; None without a published run."""
     return next((name for name, boards in _FAMILIES.items() if hardware.name in boards), None)
 
 
 def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int = SIZE) -> float:
-    """Time of one image in a large batch: its traffic at what the family sustains of the memory.
+    """Return the time of one image in a large batch: its traffic at the sustained bandwidth.
 
-    Hardware without a row has the geometric mean of the families' shares.
+    Hardware without a published run has the geometric mean of the families' shares.
     """
     family = family_of(hardware)
     if family is None:
@@ -120,27 +120,27 @@ def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int =
 
 
 def fitted_format(hardware: Hardware) -> str:
-    """The number format in which the fitted runs computed on such hardware."""
+    """Return the number format of the fitted runs on such hardware."""
     return "bfloat16" if hardware.torus else "float16"
 
 
 def fitted_network(hardware: Hardware) -> Network:
-    """ResNet-50 in the arithmetic of the fitted runs."""
+    """Return ResNet-50 in the arithmetic of the fitted runs."""
     return Network(resnet50(), fitted_format(hardware))
 
 
 @functools.cache
 def relative_time(network: Network, name: str, images: int, size: int = SIZE) -> float:
-    """Time of an image in a network over that in the fitted one, by the roofline of each layer.
+    """Return the time of an image in a network over that in the fitted one.
 
-    A layer takes the larger of its FLOPs at the peak of the number format and its bytes at the
-    memory's bandwidth (``backward.estimate``), so deeper and wider networks and float32 count with
-    their own FLOPs and traffic. 1 for ResNet-50 in the fitted format.
+    By the roofline of each layer (``backward_times.estimate``): a layer takes the larger of its
+    FLOPs at the peak of the number format and its bytes at the memory's bandwidth. 1 for ResNet-50
+    in the fitted format.
 
     Args:
-      network: what computes.
-      name: of the hardware, in ``HARDWARE``.
-      images: that a device computes at a time.
+      network: the network.
+      name: hardware, in ``HARDWARE``.
+      images: images that a device computes at a time.
       size: side of an image.
     """
     hardware = HARDWARE[name]
@@ -160,7 +160,7 @@ def relative_time(network: Network, name: str, images: int, size: int = SIZE) ->
 def overhead_s(
     parameters: Parameters, hardware: Hardware, year: float, network: Network | None = None
 ) -> float:
-    """What every pass over a device's images costs besides them: it goes with the layers."""
+    """Return the time of a pass beyond that of its images; it is proportional to the layers."""
     layers = len(network.shapes) / len(resnet50()) if network else 1.0
     if hardware.torus:
         return layers * parameters.tpu_half_batch * image_s(parameters, hardware, year)
@@ -168,12 +168,12 @@ def overhead_s(
 
 
 def gain(parameters: Parameters, year: float) -> float:
-    """By how much better software has shrunk overheads since mid-2020."""
+    """Return the factor by which software has changed overheads since mid-2020."""
     return math.exp(-parameters.gain * (year - YEAR))
 
 
 def half_batch(parameters: Parameters, hardware: Hardware, year: float) -> float:
-    """Images a device at which half of its rate is reached."""
+    """Return the images per device at which half of its rate is reached."""
     return overhead_s(parameters, hardware, year) / image_s(parameters, hardware, year)
 
 
@@ -190,22 +190,22 @@ def step_of(
     algorithm: Algorithm = "auto",
     input_images_per_s: float = math.inf,
 ) -> Step:
-    """The step that the model expects.
+    """Return the predicted step.
 
-    GPUs reduce the record's four groups of layers as their gradients complete; TPUs all of them
-    once backward is over, as their compiler has it.
+    GPUs reduce the record's four groups of layers as their gradients complete. TPUs reduce all of
+    them after backward, as their compiler does.
 
     Args:
       parameters: fitted.
       cluster: the devices.
-      images: of a device.
-      year: of the software.
+      images: images of each device.
+      year: year of the software.
       size: side of an image.
-      network: what is trained; None: ResNet-50 in the arithmetic of the fitted runs.
+      network: None is ResNet-50 in the arithmetic of the fitted runs.
       passes: microbatches into which a device divides its images.
-      wire_bytes: of a gradient on the wire.
+      wire_bytes: bytes of a gradient on the wire.
       algorithm: of the all-reduce.
-      input_images_per_s: what a device is fed at.
+      input_images_per_s: rate of the input of each device.
     """
     network = network or fitted_network(cluster.hardware)
     at_once = max(1, round(images / passes))
@@ -245,15 +245,15 @@ def operations(
     algorithm: Algorithm = "auto",
     earlier: float = 0.0,
 ) -> list[Compute | Start | Done]:
-    """Forward, backward and the all-reduces, for ``replay``.
+    """Return forward, backward and the all-reduces, for ``replay``.
 
     Args:
-      cluster: as of ``step_of``, as are those without a line here.
+      cluster: the devices.
       computing: seconds of all images.
-      images: that a device computes at a time.
+      images: images that a device computes at a time.
       size: side of an image.
-      network: None: ResNet-50 in the arithmetic of the fitted runs.
-      wire_bytes: of a gradient on the wire.
+      network: None is ResNet-50 in the arithmetic of the fitted runs.
+      wire_bytes: bytes of a gradient on the wire.
       algorithm: of the all-reduce.
       earlier: share of the computing in microbatches before the last, which alone reduces.
     """
@@ -274,15 +274,12 @@ def operations(
 
 
 def cluster_at(cluster: Cluster, efficiency: float) -> Cluster:
-    """The same with links that give this share of their bandwidth."""
-
-    def slower(link: Link) -> Link:
-        return Link(efficiency * link.bandwidth, link.latency)
-
-    hardware = cluster.hardware
-    hardware = dataclasses.replace(
-        hardware, inside=slower(hardware.inside), between=slower(hardware.between)
+    """Return the cluster with links of this share of their bandwidth."""
+    of = cluster.hardware
+    inside, between = (
+        Link(efficiency * link.bandwidth, link.latency) for link in (of.inside, of.between)
     )
+    hardware = dataclasses.replace(of, inside=inside, between=between)
     return dataclasses.replace(cluster, hardware=hardware)
 
 
@@ -295,7 +292,7 @@ def evaluation_s(
     size: int = SIZE,
     network: Network | None = None,
 ) -> float:
-    """One evaluation: forward passes of a share of the images, and its overhead."""
+    """Return the time of one evaluation: forward passes of each device's share, and overhead."""
     network = network or fitted_network(cluster.hardware)
     share = math.ceil(images / cluster.devices)
     each = _FORWARD * image_s(parameters, cluster.hardware, year, size)
@@ -306,7 +303,7 @@ def evaluation_s(
 
 @functools.cache
 def resnet50() -> Shapes:
-    """(path, shape) of ResNet-50's parameters, in the order of the forward pass."""
+    """Return (path, shape) of ResNet-50's parameters, in the order of the forward pass."""
     return shapes_of(Model("resnet50", classes=1000))
 
 
@@ -314,7 +311,7 @@ def resnet50() -> Shapes:
 def _groups(
     network: Network, name: str, images: int, size: int
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Elements of the record's groups and their shares of backward, by the roofline."""
+    """Return elements of the record's groups and their shares of backward, by the roofline."""
     profile = estimate(
         network.shapes,
         HARDWARE[name],

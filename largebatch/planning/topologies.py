@@ -1,8 +1,13 @@
-"""Devices that are not here: what they are called, how they are joined, how to compile for them.
+"""Absent devices: their names, their networks, and their descriptions for XLA's compilers.
 
 ``cpu:N`` (fake devices of this machine), ``v100:N``, ``a100:N``, ``h100:N``, ``h200:N`` (N GPUs in
 full nodes), ``tpu:KIND:SHAPE`` with the chips along each axis of a slice, such as
 ``tpu:v5p:8x16x16``, and ``tpu:v5e:16x16x8slices`` for several slices.
+
+Sources of the GPUs' descriptions: tables of technical specifications by compute capability in
+NVIDIA's CUDA C++ programming guide (threads, registers, shared memory of a multiprocessor), and the
+architecture white papers of Volta, Ampere and Hopper (multiprocessors, FP32 units, L2 cache, boost
+clock) for the SXM boards. Memory and its bandwidth are those of ``hardware.HARDWARE``.
 """
 
 import dataclasses
@@ -17,7 +22,6 @@ from largebatch.environment import versions
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import HARDWARE, Hardware
-from largebatch.planning import gpu_targets
 
 _MAX_DEVICES = 2**16
 _TPUS = tuple(name.removeprefix("tpu:") for name in HARDWARE if name.startswith("tpu:"))
@@ -26,12 +30,39 @@ _GPU_EXTRA = "pip install -e '.[compile-gpu]'"
 _TPU_EXTRA = "pip install -e '.[compile-tpu]'"
 
 
+_KIB, _MIB = 2**10, 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gpu:
+    """A GPU for the compiler."""
+
+    board: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    fp32_units: int
+    """Of a multiprocessor."""
+    shared_kib: int
+    """Shared memory of a multiprocessor, KiB; from Ampere on a block can have 1 KiB less."""
+    l2_mib: int
+    clock_ghz: float
+
+
+_GPUS = {
+    "v100": _Gpu("Tesla V100-SXM2-16GB", (7, 0), 80, 64, 96, 6, 1.53),
+    "a100": _Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 164, 40, 1.41),
+    "h100": _Gpu("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 228, 50, 1.98),
+    "h200": _Gpu("NVIDIA H200", (9, 0), 132, 128, 228, 50, 1.98),
+}
+GPUS = tuple(_GPUS)
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """Devices of one kind, present or not."""
 
     text: str
-    """As it was asked for."""
+    """The name, such as ``v100:2048``."""
     hardware: Hardware
     devices: int
     """As JAX counts them: of TPU v3 the cores, of others the chips."""
@@ -43,19 +74,19 @@ class Topology:
 
     @property
     def cluster(self) -> Cluster:
-        """The same for the network model; the slice's shortest axis first."""
+        """The cluster for the network model; the slice's shortest axis first."""
         return Cluster(self.hardware, self.devices, shape=tuple(sorted(self.shape)))
 
     @property
     def processes(self) -> int:
-        """Hosts, each with a process of its own; the fake devices of a machine share one."""
+        """Hosts, each with one process; the fake devices of a machine share one."""
         if self.platform == "cpu":
             return 1
         return max(1, self.devices // self.hardware.devices_per_node)
 
     def child_environment(self) -> dict[str, str]:
-        """Variables that must be set before JAX starts in the process that compiles."""
-        environment = {"JAX_PLATFORMS": "cpu"}  # accelerators that are present stay untouched
+        """Return the environment variables of the process that compiles."""
+        environment = {"JAX_PLATFORMS": "cpu"}  # leave present accelerators alone
         if self.platform == "cpu":
             environment["JAX_NUM_CPU_DEVICES"] = str(self.devices)
         if self.platform == "tpu":
@@ -63,9 +94,9 @@ class Topology:
         return environment
 
     def jax_devices(self) -> Sequence[jax.Device]:
-        """The devices, to compile for; only the CPU's can run what was compiled.
+        """Return the devices to compile for; only programs for CPUs can run.
 
-        Call in a process of its own with ``child_environment``: some failures end the process.
+        Call it in a separate process with ``child_environment``: some failures end the process.
         """
         from jax.experimental import topologies
 
@@ -75,7 +106,7 @@ class Topology:
             inside = min(self.devices, self.hardware.devices_per_node)
             described = topologies.get_topology_desc(
                 platform="cuda",
-                target_config=gpu_targets.target_config(self.hardware.name),
+                target_config=target_config(self.hardware.name),
                 topology=f"1x{self.devices // inside}x{inside}",  # partitions × hosts × devices
             )
             return described.devices
@@ -91,7 +122,7 @@ class Topology:
 
 
 def open_topology(text: str) -> Topology:
-    """The devices that a text names, checked as far as that needs no compiler.
+    """Return the devices of a name.
 
     Raises:
       ConfigError: an unknown name, a number of devices that fills no nodes, a shape that no slice
@@ -100,11 +131,11 @@ def open_topology(text: str) -> Topology:
     name, _, rest = text.partition(":")
     if name == "tpu":
         topology = _tpu(text, rest)
-    elif name == "cpu" or name in gpu_targets.NAMES:
+    elif name == "cpu" or name in GPUS:
         topology = _counted(text, name, rest)
     else:
-        near = did_you_mean(name, ["cpu", "tpu", *gpu_targets.NAMES])
-        raise ConfigError(f"unknown topology {text!r}; {near}; give one of {_FORMS}")
+        near = did_you_mean(name, ["cpu", "tpu", *GPUS])
+        raise ConfigError(f"topology: unknown {text!r}; {near}; use one of {_FORMS}")
     _check_installed(topology)
     return topology
 
@@ -113,15 +144,14 @@ def _counted(text: str, name: str, count: str) -> Topology:
     hardware = HARDWARE[name]
     if not count.isdigit() or not 1 <= int(count) <= _MAX_DEVICES:
         raise ConfigError(
-            f"topology {text!r}: {count!r} is no number of devices from 1 to {_MAX_DEVICES}; write "
-            f"{name}:N"
+            f"topology {text!r}: expected {name}:N with 1 to {_MAX_DEVICES} devices, got {count!r}"
         )
     devices, node = int(count), hardware.devices_per_node
     if name != "cpu" and devices > node and devices % node:
         below = devices // node * node
         raise ConfigError(
-            f"topology {text!r}: {devices} devices fill no whole number of nodes of {node}; "
-            f"nearest that do: {below} or {below + node}"
+            f"topology {text!r}: expected full nodes of {node} devices, got {devices}; use {below} "
+            f"or {below + node}"
         )
     return Topology(text, hardware, devices, "cpu" if name == "cpu" else "cuda")
 
@@ -137,24 +167,24 @@ def _tpu(text: str, rest: str) -> Topology:
     if len(sides) != hardware.torus or 0 in (*sides, slices):
         example = "x".join(["4"] * hardware.torus)
         raise ConfigError(
-            f"topology {text!r}: the chips of a {kind} slice lie along {hardware.torus} axes; "
-            f"write tpu:{kind}:{example}, or tpu:{kind}:{example}x2slices"
+            f"topology {text!r}: a {kind} slice has {hardware.torus} axes of chips; use "
+            f"tpu:{kind}:{example}, or tpu:{kind}:{example}x2slices"
         )
     chips = math.prod(sides)
     if chips > hardware.slice_chips:
         raise ConfigError(
-            f"topology {text!r}: a slice of {chips} chips exceeds the {hardware.slice_chips} of "
-            f"the largest one; take several, as tpu:{kind}:SHAPExNslices"
+            f"topology {text!r}: expected at most {hardware.slice_chips} chips in a slice, got "
+            f"{chips}; use several slices: tpu:{kind}:SHAPExNslices"
         )
     devices = chips * hardware.devices_per_chip * slices
     return Topology(text, hardware, devices, "tpu", sides, slices)
 
 
 def _check_installed(topology: Topology) -> None:
-    """Refuse what there is no compiler for.
+    """Check that the compiler is installed.
 
     Raises:
-      ConfigError: with the extra that brings it.
+      ConfigError: it is not; the message names the extra.
     """
     if topology.platform == "tpu" and not _installed("libtpu"):
         raise ConfigError(
@@ -183,3 +213,42 @@ def _check_installed(topology: Topology) -> None:
 
 def _installed(distribution: str) -> bool:
     return bool(versions([distribution]))
+
+
+def target_config(name: str) -> str:
+    """Return the ``GpuTargetConfigProto`` of a GPU, such as ``v100``, as text."""
+    target, hardware = _GPUS[name], HARDWARE[name]
+    major, minor = target.capability
+    reserved = _KIB if major >= 8 else 0
+    # Kernels for Hopper use instructions that only sm_90a has.
+    features = " feature_extension: ACCELERATED_FEATURES" if major == 9 else ""
+    return f"""
+        gpu_device_info {{
+          cuda_compute_capability {{ major: {major} minor: {minor}{features} }}
+          core_count: {target.multiprocessors}
+          fpus_per_core: {target.fp32_units}
+          clock_rate_ghz: {target.clock_ghz}
+          threads_per_warp: 32
+          threads_per_block_limit: 1024
+          threads_per_core_limit: 2048
+          thread_dim_limit_x: 1024
+          thread_dim_limit_y: 1024
+          thread_dim_limit_z: 64
+          block_dim_limit_x: {2**31 - 1}
+          block_dim_limit_y: {2**16 - 1}
+          block_dim_limit_z: {2**16 - 1}
+          registers_per_core_limit: {2**16}
+          registers_per_block_limit: {2**16}
+          shared_memory_per_core: {target.shared_kib * _KIB}
+          shared_memory_per_block: {48 * _KIB}
+          shared_memory_per_block_optin: {target.shared_kib * _KIB - reserved}
+          l2_cache_size: {target.l2_mib * _MIB}
+          device_memory_size: {int(hardware.memory)}
+          memory_bandwidth: {int(hardware.bandwidth)}
+          runtime_version: "12.9.0"
+          compile_time_toolkit_version: "12.9.0"
+        }}
+        platform_name: "CUDA"
+        dnn_version_info {{ major: 9 minor: 10 }}
+        device_description_str: "{target.board}"
+    """

@@ -1,4 +1,4 @@
-"""Recipes in words: resolved, listed, and each value with its source."""
+"""Text of recipes: resolved, listed, and each value with its source."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ Rows = list[tuple[str, ...]]
 
 
 def facts_of(recipe: Recipe) -> Facts | None:
-    """Of the recipe's data set on one device; None where its size is not known beforehand."""
+    """Return the facts of the recipe's dataset on one device; None if its size is unknown."""
     source = recipe.config.data.source
     if source not in KNOWN_SETS:
         return None
@@ -21,7 +21,7 @@ def facts_of(recipe: Recipe) -> Facts | None:
 
 
 def resolved_text(recipe: Recipe) -> str:
-    """Everything that the recipe comes to; golden in the tests, so that no value moves unseen."""
+    """Return the resolved recipe; the tests compare it with a golden text."""
     lines = [f"{key} = {value!r}" for key, value in changed(recipe.config).items()]
     facts = facts_of(recipe)
     if facts is not None:
@@ -45,7 +45,7 @@ def resolved_text(recipe: Recipe) -> str:
 
 
 def listing(recipes: Sequence[Recipe]) -> Rows:
-    """A row for each: name, batch, devices, epochs, optimizer, published top-1 and time, tags."""
+    """Return name, batch, devices, epochs, optimizer, published top-1, time and tags of each."""
     return [
         (
             recipe.name,
@@ -67,15 +67,15 @@ HEADINGS = ("recipe", "batch", "devices", "epochs", "optimizer", "top-1", "time"
 
 
 def values(recipe: Recipe) -> Rows:
-    """(option, value, tag) of all that the recipe sets or has a source for.
+    """Return (option, value, tag) of all values that the recipe sets or has a source for.
 
-    What has no tag belongs to where it runs here, not to the run that it repeats.
+    A value without a tag belongs to this project's runs, not to the published run.
     """
     return [(key, _shown(value), tag or "–") for key, value, tag in recipe.values()]
 
 
 def legend(recipe: Recipe) -> list[str]:
-    """What the recipe's tags mean."""
+    """Return the meaning of the recipe's tags."""
     return [f"{tag}: {TAGS[tag]}" for tag in TAGS if tag in recipe.sources.values()]
 
 

@@ -2,7 +2,7 @@
 
     python scripts/pages/architecture.py
 
-Needs grimp, which the extra test installs.
+It needs grimp, which the extra test installs.
 """
 
 import html
@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "docs" / "images" / "architecture.svg"
+FIGURE = ROOT / "docs" / "images" / "architecture.svg"
 _WIDTH, _BOX, _HEIGHT, _GAP = 900, 170, 44, 26
 _STYLE = """
   text { font: 14px sans-serif; fill: #222 }
@@ -57,7 +57,7 @@ def levels(edges: dict[str, set[str]]) -> dict[str, int]:
 
 
 def necessary(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """Return the imports that do not follow from others, for a picture with few lines."""
+    """Return the imports that do not follow from others, for a figure with few lines."""
 
     def reach(name: str) -> set[str]:
         return edges[name].union(*(reach(to) for to in edges[name]))
@@ -71,7 +71,7 @@ def necessary(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw(edges: dict[str, set[str]]) -> str:
-    """Return the picture as SVG: a box for each package, above those that it imports."""
+    """Return the figure as SVG: a box for each package, above those that it imports."""
     level = levels(edges)
     top = max(level.values())
     places: dict[str, tuple[int, int]] = {}
@@ -111,7 +111,7 @@ def draw(edges: dict[str, set[str]]) -> str:
 
 
 def _halves(text: str, width: int = 44) -> tuple[str, str]:
-    """Two lines of about so many characters."""
+    """Return a text in two lines of about a width."""
     if len(text) <= width:
         return text, ""
     cut = text.rfind(" ", 0, width)
@@ -119,9 +119,9 @@ def _halves(text: str, width: int = 44) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Write the picture."""
-    PICTURE.write_text(draw(imports()))
-    print(PICTURE)
+    """Write the figure."""
+    FIGURE.write_text(draw(imports()))
+    print(f"wrote {FIGURE}")
     return 0
 
 

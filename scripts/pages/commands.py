@@ -6,10 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from pages.markdown import table
-
-BEGIN = "<!-- written by scripts/options.py -->\n"
-END = "<!-- end -->\n"
+from pages.markdown import insert, table
 
 
 @dataclass(frozen=True)
@@ -18,7 +15,7 @@ class Command:
 
     Attributes:
         name: its path from the root of the repository.
-        summary: what it is for, one sentence.
+        summary: its purpose, one sentence.
         examples: commands that can be pasted, each one line.
     """
 
@@ -28,22 +25,20 @@ class Command:
 
 
 def paths(root: Path) -> list[Path]:
-    """Every file that is run by its path: `train.py`, and those of `scripts/` with a `main`."""
+    """Return every file that is run by its path: `train.py`, and `scripts/*.py` with a `main`."""
     scripts = sorted((root / "scripts").glob("*.py"))
-    return [
-        root / "train.py",
-        *(path for path in scripts if '__name__ == "__main__"' in path.read_text()),
-    ]
+    main = [path for path in scripts if '__name__ == "__main__"' in path.read_text()]
+    return [root / "train.py", *main]
 
 
 def command(path: Path, root: Path) -> Command:
-    """What a command says of itself; nothing is imported.
+    """Read a command's docstring; nothing is imported.
 
     Raises:
-        ValueError: its docstring is not a summary and an indented example.
+        ValueError: the docstring is not a summary and an indented example.
     """
-    said = ast.get_docstring(ast.parse(path.read_text())) or ""
-    summary, _, rest = said.partition("\n\n")
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    summary, _, rest = text.partition("\n\n")
     indented = re.search(r"(?:^    .*\n?)+", rest, re.MULTILINE)
     joined = re.sub(r"\\\n\s*", "", textwrap.dedent(indented[0])) if indented else ""
     examples = tuple(line for line in joined.splitlines() if line.startswith("python "))
@@ -53,16 +48,9 @@ def command(path: Path, root: Path) -> Command:
 
 
 def page(text: str, root: Path) -> str:
-    """The page with its table brought up to date.
-
-    Args:
-        text: the page as it is.
-        root: of the repository.
-    """
+    """Return docs/commands.md with the table of the commands under a root."""
     rows = [
         (f"`{each.name}`", each.summary, f"`{each.examples[0]}`")
         for each in (command(path, root) for path in paths(root))
     ]
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(('command', 'what for', 'example'), rows)}\n\n{END}{after}"
+    return insert(text, {"commands": table(("command", "purpose", "example"), rows)})

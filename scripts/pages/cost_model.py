@@ -1,174 +1,105 @@
-"""docs/cost-model.md, from the record of scripts/simulate.py."""
+"""The tables of docs/cost-model.md, from the record of scripts/simulate.py."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from largebatch.planning.calibration import table
-from pages.cost_model_studies import network, picture, scaling, start, stragglers
-from pages.markdown import flowed, ms, percent
-from pages.markdown import table as as_table
+from largebatch.planning.calibration import table as calibration
+from pages.markdown import insert, ms, percent, table
+
+Numbers = Mapping[str, Any]
+_BACKUPS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 20)
+_RECORD_DEVICES = 2048
 
 
-def page(kept: Mapping[str, Any]) -> str:
-    """The whole page; equal records give equal pages."""
+def page(text: str, kept: Numbers) -> str:
+    """Return the page with the tables of a record; equal records give equal pages."""
     studies = kept["studies"]
-    sections = (
-        _begin(studies["calibration"]),
-        _model(studies["calibration"]),
-        _calibration(studies["calibration"]),
-        _fujitsu(studies["fujitsu"], studies["alternatives"]),
-        network(studies),
-        scaling(studies["scaling"]),
-        stragglers(studies["survey"], studies["arrivals"]),
-        start(studies["initialisation"]),
-        _LIMITS,
+    blocks = (
+        _calibration(studies["calibration"])
+        | _fujitsu(studies["fujitsu"], studies["alternatives"])
+        | _network(studies["bucket_sizes"], studies["algorithms"])
+        | _scaling(studies["scaling"])
+        | _stragglers(studies["survey"], studies["arrivals"])
     )
-    return "\n\n".join(map(flowed, sections)) + "\n"
+    sent = [(f"{row['devices']:,}", ms(row["more_s"], 0)) for row in studies["initialisation"]]
+    return insert(text, blocks | {"broadcast": table(("V100 of ABCI", "ms more"), sent)})
 
 
-def _begin(found: Mapping[str, Any]) -> str:
-    return f"""
-# Cost model
-
-How long a run would take on devices that are not here. Written by
-`python scripts/simulate.py --out=.`,
-which fits the
-model, runs every study below and keeps all numbers in
-[one record](../records/2026-11-21_cost_model.json). **None of it was measured on a GPU or TPU by
-this project**:
-it is fitted to the run logs of others, and its worth is how far it lies from runs that it has not
-seen. For each
-of 22 published runs, predicted from the other 21: median error {100 * found["median_error"]:.1f}
-%, worst
-{100 * found["worst_error"]:.1f} %. On hardware of which it has seen no run at all it may be off by
-half.
-
-```python
-from largebatch.planning.prediction import Segment, Workload, predict
-
-record = Segment(steps=1440, images_per_device=40, devices=2048)
-predict(Workload((record,), evaluations=23, evaluation_images=50_000), "abci").clock_s
-```
-
-Devices are counted as JAX does: of TPU v3 the cores. Hardware and named clusters, with the
-source of each number, are in `largebatch/parallel/clusters.toml`; the runs,
-what is expected of each parameter and why in `largebatch/planning/calibration.toml`."""
-
-
-def _model(found: Mapping[str, Any]) -> str:
+def _calibration(found: Numbers) -> dict[str, str]:
+    shares = (found[key] for key in ("median_error", "worst_error", "error", "unseen_error"))
     values = found["parameters"]
-    priors = table().priors
-    rows = []
-    for name, prior in priors.items():
-        value = "below" if name == "sustained" else f"{values[name]:.3g}"
-        rows.append(
-            (
-                f"`{name}`",
-                value,
-                f"{prior.value:g} × or ÷ {math.exp(prior.spread):.2g}",
-                prior.unit,
-                prior.meaning,
-            )
+    parameters = [
+        (
+            f"`{name}`",
+            "below" if name == "sustained" else f"{values[name]:.3g}",
+            f"{prior.value:g} × or ÷ {math.exp(prior.spread):.2g}",
+            prior.unit,
+            prior.meaning,
         )
-    shares = [(family, f"{share:.2f}") for family, share in values["sustained"].items()]
-    half = ", ".join(f"{name} {count:.0f}" for name, count in found["half_batch"].items())
-    return f"""
-## The step
-A step is the sum of
-
-- **compute**: images × the time of one, plus an overhead that does not depend on them. An image of
-  224² moves
-  386 MB and takes what a family of hardware sustains of its memory's bandwidth; other sizes go by
-  their area;
-- **exposed all-reduce**: the record's four groups of layers cross the network while backward goes
-  on
-  ([below](#network)); what lies after backward counts in full, what lies under it by a share. TPUs
-  reduce after
-  backward;
-- **update**: 0.72 GB of LARS at the memory's bandwidth;
-- **input**: what a step waits for images, nothing unless their rate is given;
-- **stragglers**: the mean of the slowest of all devices over that of one, log-normal.
-
-A run adds the start on the clock, evaluations (forward passes of each device's share, and three
-steps' overhead)
-and, by the rules of v0.5, construction. Parameters are fitted by least squares of logarithms, in
-which a row far
-off pulls no harder than one at the expected 6 %; each is held near what was expected before any
-run was seen:
-
-{as_table(("parameter", "fitted", "expected", "unit", "meaning"), rows)}
-
-{as_table(("family", "`sustained`"), shares)}
-
-A share above 1 says that fused kernels move less than 386 MB. With the software of the latest
-round half of the
-rate is reached at this many images a device: {half}."""
-
-
-def _calibration(found: Mapping[str, Any]) -> str:
-    rows = [
+        for name, prior in calibration().priors.items()
+    ]
+    runs = [
         (
             row["run"],
             f"{row['devices']:,}",
             f"{row['images']:,}",
             f"{row['published']:,.0f}",
             f"{row['predicted']:,.0f}",
-            percent(row["error"]),
-            percent(row["fitted_error"]),
-            percent(row["family_error"]),
+            *(percent(row[key]) for key in ("error", "fitted_error", "family_error")),
         )
         for row in found["rows"]
     ]
-    header = (
-        "run",
-        "devices",
-        "images a device",
-        "published",
-        "held out",
-        "error",
-        "error of the fit",
-        "family held out",
-    )
-    return f"""
-## Twenty-two published runs
-MLPerf submissions of ResNet-50, images/s of a device over the whole logged time, evaluation and
-start included
-(chips for TPUs). *Held out* is predicted by parameters fitted to the other 21 rows; in the last
-column all rows
-of the same family of hardware are left out.
-
-{as_table(header, rows)}
-
-{picture("calibration", "Predicted against published rates")}
-
-- Median {100 * found["median_error"]:.1f} %, worst {100 * found["worst_error"]:.1f} %, nine of ten
-  within
-  {100 * found["error"]:.0f} % (as a logarithm), which is the interval that `predict` gives; on
-  hardware without a
-  row it gives {100 * found["unseen_error"]:.0f} %.
-- Only the parameters are held out. The form of the model, the robust loss and the values expected
-  were settled
-  with all rows in view, and `hidden_cost` with Fujitsu's: see what other choices give there.
-- The H200 is alone; it shares its family's share with the H100 and differs by its memory's
-  bandwidth. Both
-  Ascend rows are of one team and at 160²: each mostly predicts the other, and what is expected of
-  other hardware
-  is far off them. The v0.5 row is alone in its round and the only one with flat rings (NCCL had no
-  trees yet).
-- The A100 of v0.7 is taken for the 40 GB board, those of v1.1 and v2.0 for the 80 GB one
-  (unverified)."""
+    return {
+        "errors": table(
+            ("runs", "median error", "worst", "nine of ten within", "on unseen hardware"),
+            [
+                (
+                    len(runs),
+                    *(f"{100 * x:.{n}f} %" for x, n in zip(shares, (1, 1, 0, 0), strict=True)),
+                )
+            ],
+        ),
+        "parameters": table(("parameter", "fitted", "expected", "unit", "meaning"), parameters),
+        "families": table(
+            ("family", "`sustained`"), [(k, f"{v:.2f}") for k, v in values["sustained"].items()]
+        ),
+        "half-batch": table(
+            ("device", "images at half of its rate"),
+            [(name, f"{count:.0f}") for name, count in found["half_batch"].items()],
+        ),
+        "runs": table(
+            (
+                "run",
+                "devices",
+                "images per device",
+                "published",
+                "held out",
+                "error",
+                "error of the fit",
+                "family held out",
+            ),
+            runs,
+        ),
+    }
 
 
-def _fujitsu(found: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    sister, records = found["sister"], found["record"]
-    parts = [
+def _fujitsu(found: Numbers, others: list[Numbers]) -> dict[str, str]:
+    sister = found["sister"]
+    clock = [
         ("start on the clock", "start_s", "2.0", "1.33 data iterators, 0.7 first epoch"),
         ("steps", "steps_s", "66.9", "89 epochs of 0.7437, and one"),
         ("evaluations", "evaluation_s", "1.4", "23"),
         ("**run_start to run_stop**", "clock_s", "70.41", "five runs, 70.39 to 70.45"),
+        ("error of the clock", "", "", percent(found["sister_error"])),
     ]
-    rows = [(name, f"{sister[key]:.1f}", published, note) for name, key, published, note in parts]
+    parts = {
+        "computing": "compute_s",
+        "all-reduce, exposed or in the way of backward": "exposed_s",
+        "update": "optimizer_s",
+        "waiting for the slowest device": "straggler_s",
+        "**step** (49.6 in the logs)": "step_s",
+    }
     epochs = [
         (
             count,
@@ -179,72 +110,106 @@ def _fujitsu(found: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> s
             f"{each['clock_s']:.1f}",
             percent(found["record_error"][count]),
         )
-        for count, each in records.items()
+        for count, each in found["record"].items()
     ]
-    choices = [(each["model"], f"{each['clock_s']:.1f}", percent(each["error"])) for each in others]
-    step = sister
-    return f"""
-## Fujitsu's runs
-From parameters fitted without Fujitsu's row. The clock of v0.6 starts when data is first touched:
-20 s of
-processes and initialisation lie before it. 1,350 steps of 86,016 images:
-
-{as_table(("v0.6, 2,048 V100", "predicted, s", "published, s", ""), rows)}
-
-Error {percent(found["sister_error"])}. Its step: {
-        ms(step["step_s"])
-    } ms against 49.6 in the logs, of them
-{ms(step["compute_s"])} compute, {
-        ms(step["exposed_s"])
-    } all-reduce exposed or in the way of backward,
-{ms(step["optimizer_s"])} update, {ms(step["straggler_s"])} waiting for the slowest.
-
-The paper's 74.7 s at 81,920 were taken by the rules of v0.5, whose clock also holds construction:
-memory,
-choice of kernels, weights; 2.5 s of it are assumed, 0 to 5 s are possible. It began after the
-start of the
-processes, as the 20 s of v0.6 would not fit. How many epochs are in it was not published; with 16
-steps each:
-
-{
-        as_table(
-            (
-                "epochs",
-                "steps",
-                "steps, s",
-                "start and evaluation",
-                "construction",
-                "clock, s",
-                "of 74.7 s",
-            ),
-            epochs,
-        )
+    header = ("epochs", "steps", "steps, s", "start and evaluation", "construction", "clock, s")
+    return {
+        "sister": table(
+            ("v0.6, 2,048 V100", "predicted, s", "published, s", ""),
+            [(a, f"{sister[k]:.1f}" if k else "", b, c) for a, k, b, c in clock],
+        ),
+        "sister-step": table(("part", "ms"), [(k, ms(sister[v])) for k, v in parts.items()]),
+        "record": table((*header, "of 74.7 s"), epochs),
+        "alternatives": table(
+            ("model", "clock, s", "error"),
+            [(each["model"], f"{each['clock_s']:.1f}", percent(each["error"])) for each in others],
+        ),
     }
 
-What the v0.6 run would have been predicted at by choices as good as the ones made, each fitted
-without it:
 
-{as_table(("model", "clock, s", "error"), choices)}
+def _network(found: Numbers, algorithms: Numbers) -> dict[str, str]:
+    small, best = found["least_mib"][0], min(found["least_mib"], key=lambda row: row["exposed_s"])
+    equal = [
+        (f"at least {name} MiB", row["buckets"], ms(row["exposed_s"], 2), "")
+        for row, name in ((small, f"{small['mib']:g}"), (best, f"{best['mib']:.2g} (best)"))
+    ]
+    named = [
+        (name, row["buckets"], ms(row["exposed_s"], 2), ms(row["half_rate_exposed_s"], 2))
+        for name, row in found["named"].items()
+    ]
+    at = algorithms["devices"].index(_RECORD_DEVICES)
+    seconds = {name: of[at] for name, of in algorithms["of_gradients"].items()}
+    times = [(n.replace("_", " "), ms(s)) for n, s in sorted(seconds.items(), key=lambda x: x[1])]
+    return {
+        "buckets": table(("cuts", "buckets", "exposed, ms", "at half rate, ms"), equal + named),
+        "algorithms": table(("algorithm", "ms"), times),
+    }
 
-So the agreement to a per cent is luck within a few per cent; what the model can promise is the
-interval above."""
+
+def _scaling(found: Numbers) -> dict[str, str]:
+    kept = {
+        name: next(row["efficiency"] for row in rows if row["devices"] == _RECORD_DEVICES)
+        for name, rows in found["weak"].items()
+    }
+    rows = [
+        (
+            name,
+            *(f"{row['clock_s']:.0f}" for row in each),
+            f"{each[-2]['device_hours']:.0f}",
+            f"{100 * kept[name]:.0f} %",
+        )
+        for name, each in found["strong"].items()
+    ]
+    counts = [f"{row['devices']:,}" for row in found["strong"]["abci"]]
+    return {"scaling": table(("cluster", *counts, "device-hours", "rate kept"), rows)}
 
 
-_LIMITS = """
-## What it does not know
-- Input: hosts are taken to keep up. `scripts/plan.py` prints the images/s and CPU cores that each
-  host needs for the predicted step; with `input_images_per_s` from `scripts/benchmark.py input`
-  a step waits where a host gives less.
-- Other networks and float32: all rows are ResNet-50 in 16 bits. ResNet-152, another width or
-  float32 are scaled: an image's time by the roofline of each layer (its FLOPs and bytes), the
-  overhead by the number of layers, the all-reduce and the update by the gradients. That is not
-  calibrated; `scripts/plan.py` and the doctor print so, with the interval of unseen hardware.
-  Images
-  below 96 pixels have no prediction.
-- BatchNorm over groups of devices, recomputation (`model.remat`), compilation within the clock.
-- Memory: whether a batch fits is what [`scripts/plan.py`](../scripts/plan.py) finds out.
-- Failures, other jobs on the network, slow storage; jitter is one number for all clusters.
-- This project's own kernels: all rows are of MXNet, TensorFlow and JAX programs of their time. A
-  run of ours is
-  predicted as if it were as good as those.
-"""
+def _stragglers(survey: Numbers, found: Numbers) -> dict[str, str]:
+    columns = ("mean", "drawn_mean", "drawn_deviation", "blom", "drawn_median")
+    slowest = [
+        (f"{row['workers']:,}", *(f"{row[key]:.2f}" for key in columns)) for row in survey["rows"]
+    ]
+    wanted = [f"{100 * statement['share']:.0f} %" for statement in found["statements"]]
+    fits = [
+        (
+            {"shared": "with a shared factor"}.get(name, name),
+            *(f"{100 * share:.1f} %" for share in fit["shares"]),
+            f"{100 * fit['held_up']:.2f} %",
+            f"{fit['common']:.3f}",
+        )
+        for name, fit in found["fits"].items()
+    ]
+    backups = {row["ignored"]: row for row in found["backups"]["rows"]}
+    policies = [
+        (
+            row["policy"],
+            row["machines"],
+            f"{row['step_s']:.2f}",
+            f"{row['gradients']:.1f}",
+            f"{100 * row['efficiency']:.1f} %",
+        )
+        for row in found["policies"]
+    ]
+    return {
+        "slowest": table(
+            ("workers", "mean, exact", "mean, drawn", "deviation, drawn", "Blom", "median, drawn"),
+            slowest,
+        ),
+        "arrivals": table(
+            ("workers", "98th by 2 s", "100th by 2 s", "held up", "σ of the shared factor"),
+            [("published", *wanted, "", ""), *fits],
+        ),
+        "backups": table(
+            ("b", "step, s", "drawn", "efficiency"),
+            [
+                (
+                    b,
+                    f"{backups[b]['step_s']:.2f}",
+                    f"{backups[b]['drawn_step_s']:.2f}",
+                    f"{100 * backups[b]['efficiency']:.1f} %",
+                )
+                for b in _BACKUPS
+            ],
+        ),
+        "policies": table(("policy", "machines", "step, s", "gradients", "efficiency"), policies),
+    }

@@ -1,49 +1,38 @@
-"""Markdown of generated pages: tables, numbers, prose filled to the page's width."""
+"""Tables of Markdown pages, and the blocks that a command generates in them."""
 
 import re
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-_WIDTH = 110
-
-
-def flowed(section: str) -> str:
-    """Prose and items of lists filled to the page's width; all else as it is."""
-    blocks = []
-    # A blank line inside of a fence divides nothing.
-    for block in re.findall(r"```.*?```|[^\n](?:(?!\n\n).)*", section.strip(), re.DOTALL):
-        head, _, rest = block.partition("\n")
-        if head.startswith("#") and rest:
-            blocks.append(f"{head}\n{flowed(rest)}")
-        elif block.startswith(("#", "|", "!", "```")):
-            blocks.append(block)
-        else:
-            items = re.split(r"\n(?=- )", block)
-            lines = [
-                textwrap.fill(
-                    " ".join(item.split()),
-                    _WIDTH,
-                    subsequent_indent="  " if item.startswith("- ") else "",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-                for item in items
-            ]
-            blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+_BLOCK = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
+
+
+def insert(page: str, blocks: Mapping[str, str]) -> str:
+    """Return a page with its generated blocks replaced; all else is written by hand.
+
+    A block lies between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+
+    Raises:
+      ValueError: the page does not have exactly these blocks.
+    """
+    found = [name for name, _ in _BLOCK.findall(page)]
+    if sorted(found) != sorted(blocks):
+        raise ValueError(f"the page has the blocks {sorted(found)}, expected {sorted(blocks)}")
+    return _BLOCK.sub(
+        lambda m: f"<!-- generated: {m[1]} -->\n\n{blocks[m[1]]}\n\n<!-- end -->", page
+    )
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share with its sign, as in an error."""
+    """Return a share in percent with its sign."""
     return f"{100 * share:+.{digits}f} %".replace("-", "−")
 
 
 def ms(seconds: float, digits: int = 1) -> str:
-    """Milliseconds of seconds."""
-    return f"{1e3 * seconds:.{digits}f}"
+    """Return seconds in milliseconds."""
+    return f"{1e3 * seconds:,.{digits}f}"

@@ -1,8 +1,7 @@
-"""What MkDocs is told beside its configuration: the README as first page, and files outside docs/.
+"""MkDocs hooks: the README as first page, and linked files outside docs/.
 
-Pages link to records, recipes and scripts as one reads them in the repository. Those files are
-no pages, so each that is linked to goes into the site below `repository/`: texts of programs as
-pages, all else as it is.
+Pages link to records, recipes and scripts of the repository. Each linked file is added to the site
+below `repository/`: program texts as pages, other files unchanged.
 """
 
 import posixpath
@@ -18,7 +17,7 @@ _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", 
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the README and all that pages link to outside of docs/."""
+    """Adds the README and the files outside of docs/ that pages link to."""
     read = {file.src_uri: ROOT / "docs" / file.src_uri for file in files.documentation_pages()}
     read["index.md"] = ROOT / "README.md"
     # A page of the repository, such as a record's README, may link to further files.
@@ -38,7 +37,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Points links at where their files are in the site."""
+    """Replaces the targets of links by their places in the site."""
     del config, files
     path = _source(page.file.src_uri)
     if path.suffix != ".md":
@@ -55,7 +54,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _aim(path: Path, target: str) -> Path | None:
-    """The file that a link of ``path`` means; None of an address, or of one within a page."""
+    """Return the file of a link in ``path``; None for an address or a link within a page."""
     if re.match(r"[a-z]+:", target):
         return None
     aim = (path.parent / target).resolve()
@@ -63,7 +62,7 @@ def _aim(path: Path, target: str) -> Path | None:
 
 
 def _place(path: Path) -> str:
-    """Where a file of the repository is in the site."""
+    """Return the place of a file of the repository in the site."""
     if path == ROOT / "README.md":
         return "index.md"
     if path.is_relative_to(ROOT / "docs"):
@@ -73,7 +72,7 @@ def _place(path: Path) -> str:
 
 
 def _source(uri: str) -> Path:
-    """The inverse of ``_place``."""
+    """Return the file of a place: the inverse of ``_place``."""
     if uri == "index.md":
         return ROOT / "README.md"
     if not uri.startswith("repository/"):

@@ -1,4 +1,4 @@
-"""A plot of a plan: learning rate, and what else varies over the training."""
+"""A plot of a plan: learning rate and other quantities that vary over the training."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _POINTS = 1_000
 
 
 def schedule(plan: Plan, title: str, path: Path) -> None:
-    """Draw a panel for each varying quantity; constants are in the title of the figure."""
+    """Draw a panel for each varying quantity; the figure's title has the constants."""
     steps = sorted({1 + (plan.steps - 1) * i // (_POINTS - 1) for i in range(_POINTS)})
     epochs = [plan.position(step - 1) / plan.epoch_samples for step in steps]
     rates = [plan.rates(step) for step in steps]

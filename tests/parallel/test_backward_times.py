@@ -127,9 +127,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
 
 def test_a_profile_is_put_into_the_networks_order():
     assert list(profile().for_parameters(["b", "a"]).seconds) == ["a", "b"]
-    with pytest.raises(
-        ConfigError, match="of another network: it has 2 parameters, this one 3; 'c'"
-    ):
+    with pytest.raises(ConfigError, match=r"comm\.backward_profile: .* 3 .* 2; 'c'"):
         profile().for_parameters(["a", "b", "c"])
 
 
@@ -150,6 +148,6 @@ def test_a_file_that_is_no_profile_is_told_in_one_line(tmp_path, text):
     path = tmp_path / "profile.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=r"^comm.backward_profile='.*profile.json' .*") as told:
+    with pytest.raises(ConfigError, match=r"^comm.backward_profile='.*profile.json'") as told:
         load_profile(path)
     assert "\n" not in str(told.value)

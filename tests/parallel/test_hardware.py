@@ -97,25 +97,23 @@ def test_a_description_is_read():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "words"),
     [
-        ("launch_s", "lunch_s", r"f.toml, hardware.box: unknown key 'lunch_s'; did you mean 'laun"),
-        ("sustained = 0.5", "", "f.toml, hardware.box: 'sustained' is missing"),
-        ("memory = 1e10", "memory = 0", "f.toml, hardware.box.memory=0 is not positive"),
-        ("memory = 1e10", "memory = inf", "f.toml, hardware.box.memory=inf is not positive"),
-        ("1e11, latency", "-1.0, latency", r"hardware.box.inside.bandwidth=-1.0 is not positive"),
-        ("latency = 1e-5", "delay = 1e-5", r"hardware.box.between: unknown key 'delay'"),
-        ("float16 = 2e12,", "", "hardware.box.flops has float32, bfloat16"),
-        ('= "box"', '= "bok"', "cluster.room: hardware 'bok'; did you mean 'box'"),
-        ('source = "its door"', "", "cluster.room: 'source' is missing"),
-        ("uplink_share = 0.5", "uplink_share = 3", r"uplink_share=3 is not in \(0, 1\]"),
-        ("[cluster.room]", "[room]", r"unknown table 'room'; give \[hardware"),
-        ("[cluster.room]", "[cluster.room", "f.toml is no TOML"),
+        ("launch_s", "lunch_s", "f.toml, hardware.box: .*'lunch_s'.*'launch_s'"),
+        ("sustained = 0.5", "", "hardware.box: .*'sustained'"),
+        ("memory = 1e10", "memory = 0", "hardware.box.memory: .*got 0"),
+        ("memory = 1e10", "memory = inf", "hardware.box.memory: .*got inf"),
+        ("1e11, latency", "-1.0, latency", "hardware.box.inside.bandwidth: .*got -1.0"),
+        ("float16 = 2e12,", "", "hardware.box.flops: .*got float32, bfloat16"),
+        ('= "box"', '= "bok"', "cluster.room: .*'bok'.*'box'"),
+        ("uplink_share = 0.5", "uplink_share = 3", "cluster.room.uplink_share: .*got 3"),
+        ("[cluster.room]", "[room]", "'room'"),
+        ("[cluster.room]", "[cluster.room", "f.toml: expected TOML"),
     ],
 )
-def test_a_wrong_description_is_told_by_its_place(old, new, told):
+def test_a_wrong_description_is_refused_with_its_place(old, new, words):
     assert old in GIVEN
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=words):
         read(GIVEN.replace(old, new), "f.toml")
 
 
@@ -128,5 +126,5 @@ def test_every_number_has_a_source_and_every_cluster_can_be_built():
     for name, machine_ in MACHINES.items():
         assert machine_.source
         assert cluster_in(machine_, 8).devices == 8, name
-    with pytest.raises(ConfigError, match="unknown cluster 'abcd'; did you mean 'abci'"):
+    with pytest.raises(ConfigError, match=r"'abcd'.*'abci'"):
         machine("abcd")

@@ -103,9 +103,9 @@ def test_the_record_takes_its_published_terms_and_those_inside_the_node():
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "auto"])
-@pytest.mark.parametrize("name", sorted(HARDWARE))
-def test_one_device_waits_for_nobody(name, algorithm):
-    assert all_reduce_s(Cluster(HARDWARE[name], 1), 1e9, algorithm) == 0
+def test_one_device_waits_for_nobody(algorithm):
+    for hardware in HARDWARE.values():
+        assert all_reduce_s(Cluster(hardware, 1), 1e9, algorithm) == 0
 
 
 @pytest.mark.parametrize("formula", [ring_s, tree_s])
@@ -149,14 +149,6 @@ def test_a_torus_takes_its_axes_in_any_order():
     assert torus_s((1, 1), 1e6, LINK) == 0
 
 
-def test_few_unequal_buckets_pay_latency_less_often():
-    v100 = Cluster(HARDWARE["v100"], 2048)
-    leaves = 161 * all_reduce_s(v100, GRADIENTS / 161)
-    assert leaves - all_reduce_s(v100, GRADIENTS) == pytest.approx(
-        160 * all_reduce_s(v100, 0), rel=1e-9
-    )
-
-
 # ---- clusters
 
 
@@ -174,17 +166,17 @@ def test_shapes_of_slices_are_as_even_as_can_be():
 def test_devices_must_fill_nodes():
     assert Cluster(HARDWARE["v100"], 3).nodes == 1
     assert Cluster(HARDWARE["v100"], 6, devices_per_node=3).nodes == 2
-    with pytest.raises(ConfigError, match="6 devices of v100 fill no whole number of nodes of 4"):
+    with pytest.raises(ConfigError, match=r"6 devices of v100: .* nodes of 4"):
         Cluster(HARDWARE["v100"], 6)
     with pytest.raises(ConfigError, match="0 devices of cpu"):
         Cluster(HARDWARE["cpu"], 0)
-    with pytest.raises(ConfigError, match="a torus of 3×3 has 9 devices of tpu:v6e, not 8"):
+    with pytest.raises(ConfigError, match=r"3×3 has 9 devices of tpu:v6e.* of 8"):
         Cluster(HARDWARE["tpu:v6e"], 8, devices_per_node=8, shape=(3, 3))
 
 
 @pytest.mark.parametrize("algorithm", ["torus", "butterfly"])
 def test_an_algorithm_must_exist_for_the_hardware(algorithm):
-    with pytest.raises(ConfigError, match=f"'{algorithm}' is not one that v100"):
+    with pytest.raises(ConfigError, match=f"algorithm: .* on v100, got '{algorithm}'"):
         all_reduce_s(Cluster(HARDWARE["v100"], 8), 1e6, algorithm)
 
 

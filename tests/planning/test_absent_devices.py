@@ -8,8 +8,7 @@ import pytest
 
 from largebatch.config import Facts
 from largebatch.errors import ConfigError
-from largebatch.planning.compile import Request
-from largebatch.planning.compiled_study import study, variant_of
+from largebatch.planning.compile import Request, study, variant_of
 from largebatch.planning.topologies import open_topology
 from tests.training import worlds
 

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of instructions: equal to XLA's own account, and to formulas by hand."""
+"""FLOPs and bytes of instructions and modules: equal to XLA's own account, and by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import pytest
 
 from largebatch.parallel.hardware import HARDWARE
 from largebatch.planning import costs, hlo
-from tests.planning.programs import module
+from tests.planning.programs import BACKWARD, FORWARD, conv, module
 
 
 @pytest.mark.parametrize(("side", "kernel", "stride", "padding"), [(9, 3, 2, 1), (8, 1, 2, 0)])
@@ -135,3 +135,33 @@ def test_what_names_views_or_awaits_moves_nothing():
     hardware = HARDWARE["h100"]
     seconds = costs.seconds(found, found.instructions["c"], hardware)
     assert seconds == pytest.approx(8000 / hardware.bandwidth / hardware.sustained)
+
+
+# ---- traffic
+
+ACTIVATIONS = 4 * 2 * 8 * 8 * 4
+KERNEL = 4 * 3 * 3 * 4 * 4
+
+
+def add(name, op_name):
+    shape = "f32[2,8,8,4]{3,2,1,0}"
+    return f'  %{name} = {shape} add(%image, %image), metadata={{op_name="{op_name}"}}'
+
+
+def test_each_kernel_counts_once_where_it_belongs():
+    found = costs.traffic(
+        hlo.parse(
+            module(
+                conv("f", FORWARD),
+                add("relu", "jit(step)/jvp()/max"),
+                conv("b", BACKWARD),
+                add("mask", "jit(step)/transpose(jvp())/select"),
+                add("decay", "jit(step)/add"),
+                "  %view = f32[512]{0} bitcast(%decay)",
+            )
+        )
+    )
+    assert found.kernels == 5
+    assert found.products == 2 * (2 * ACTIVATIONS + KERNEL)
+    assert found.forward == found.backward == found.rest == 3 * ACTIVATIONS
+    assert found.nbytes == found.products + 9 * ACTIVATIONS

@@ -83,7 +83,7 @@ def test_other_networks_go_by_their_flops_bytes_and_gradients():
     assert update == pytest.approx(1, rel=EXACT)
 
 
-def test_float32_counts_twice_the_bytes_where_the_units_round_it():
+def test_float32_counts_twice_the_bytes_on_tpus():
     """TPUs multiply float32 as bfloat16: the FLOPs are the same, the traffic is not."""
     assert step_time.relative_time(network(dtype="bfloat16"), "tpu:v4", 64) == 1
     assert 1.3 < step_time.relative_time(network(dtype="float32"), "tpu:v4", 64) <= 2.01
@@ -108,12 +108,11 @@ def test_stages_follow_each_other():
     assert found.images_per_s == pytest.approx(images / found.clock_s, rel=EXACT)
 
 
-@pytest.mark.parametrize("name", known_clusters())
-def test_every_named_cluster_can_be_asked(name):
-    found = predict(with_segment(devices=8, images_per_device=64), name)
-    assert 1e-3 < found.step_s < 1
-    again = predict(with_segment(devices=8, images_per_device=256), name)
-    assert found.step_s < again.step_s < 4 * found.step_s
+def test_every_named_cluster_has_predictions():
+    for name in known_clusters():
+        found = predict(with_segment(devices=8, images_per_device=64), name)
+        again = predict(with_segment(devices=8, images_per_device=256), name)
+        assert 1e-3 < found.step_s < min(1, again.step_s) < 4 * found.step_s, name
 
 
 def test_hardware_without_a_run_has_a_wider_interval():
@@ -121,16 +120,6 @@ def test_hardware_without_a_run_has_a_wider_interval():
     found = predict(with_segment(devices=8), "tpu-v5p")
     assert found.high_s / found.clock_s == pytest.approx(math.exp(fitted.unseen_error), rel=EXACT)
     assert fitted.unseen_error > fitted.error
-
-
-def test_half_of_the_rate_is_reached_at_the_half_batch():
-    parameters = load_fitted().parameters
-    for name in ("v100", "h100", "tpu:v4"):
-        hardware = HARDWARE[name]
-        images = step_time.half_batch(parameters, hardware, 2024.0)
-        whole = images * step_time.image_s(parameters, hardware, 2024.0)
-        overhead = step_time.overhead_s(parameters, hardware, 2024.0)
-        assert images / (whole + overhead) == pytest.approx(0.5 * images / whole, rel=EXACT)
 
 
 def test_large_batches_reach_the_devices_rate():
@@ -184,13 +173,13 @@ def test_the_rules_of_v05_put_construction_on_the_clock():
 
 def test_sending_the_weights_costs_what_the_network_takes():
     more = [
-        predict(with_segment(devices=devices), "abci", initialisation="broadcast").start_up_s - 20.8
+        predict(with_segment(devices=devices), "abci", initialization="broadcast").start_up_s - 20.8
         for devices in (4, 64, 2048, 4096)
     ]
     assert more == sorted(set(more))
     # 102 MB once over a node's links, once over the network: 18 ms at least, and no second.
     assert 4 * 25_557_032 * (1 / 150e9 + 1 / 6.25e9) <= more[-1] < 0.2
-    alone = predict(with_segment(devices=1), "abci", initialisation="broadcast")
+    alone = predict(with_segment(devices=1), "abci", initialization="broadcast")
     assert alone.start_up_s == 20.8
 
 
@@ -208,19 +197,19 @@ def test_the_parameters_survive_their_file():
 
 
 @pytest.mark.parametrize(
-    ("workload", "name", "options", "told"),
+    ("workload", "name", "options", "words"),
     [
-        (WORKLOAD, "abc", {}, "unknown cluster 'abc'; did you mean 'abci'"),
-        (WORKLOAD, "h200-node", {}, "'h200-node' has 8 devices, not 2048"),
-        (WORKLOAD, "abci", {"round": "v9"}, "unknown round 'v9'"),
-        (WORKLOAD, "dgx-h100", {"algorithm": "torus"}, "'torus' is not one that h100"),
-        (Workload((), 1, 1), "abci", {}, "without segments trains nothing"),
-        (with_segment(steps=0), "abci", {}, r"segments\[0\].steps=0"),
-        (with_segment(devices=6), "abci", {}, "6 devices of v100 fill no whole number of nodes"),
-        (dataclasses.replace(WORKLOAD, evaluations=-1), "abci", {}, "evaluations=-1"),
-        (dataclasses.replace(WORKLOAD, wire_bytes=0), "abci", {}, "wire_bytes=0"),
+        (WORKLOAD, "abc", {}, "'abci'"),
+        (WORKLOAD, "h200-node", {}, "'h200-node'.*2048"),
+        (WORKLOAD, "abci", {"round": "v9"}, "round: .*'v9'"),
+        (WORKLOAD, "dgx-h100", {"algorithm": "torus"}, "'torus'"),
+        (Workload((), 1, 1), "abci", {}, "segments"),
+        (with_segment(steps=0), "abci", {}, r"segments\[0\]\.steps: .* got 0"),
+        (with_segment(devices=6), "abci", {}, "6 devices of v100"),
+        (dataclasses.replace(WORKLOAD, evaluations=-1), "abci", {}, "evaluations: .* got -1"),
+        (dataclasses.replace(WORKLOAD, wire_bytes=0), "abci", {}, "wire_bytes: .* got 0"),
     ],
 )
-def test_what_is_no_run_is_told(workload, name, options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_impossible_runs_are_refused(workload, name, options, words):
+    with pytest.raises(ConfigError, match=words):
         predict(workload, name, **options)

@@ -6,7 +6,7 @@ import pytest
 
 from largebatch.errors import ConfigError
 from largebatch.parallel.hardware import HARDWARE
-from largebatch.planning import gpu_targets, topologies
+from largebatch.planning import topologies
 from largebatch.planning.topologies import open_topology
 
 
@@ -44,28 +44,27 @@ def test_names_become_devices(text, devices, processes, platform, shape):
 
 @pytest.mark.usefixtures("everything_installed")
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
-        ("v10:4", "did you mean 'v100'"),
-        ("tpu", "known: v3, v4"),
-        ("tpu:v5:2x2", "did you mean 'v5p'|did you mean 'v5e'"),
-        ("v100:6", "6 devices fill no whole number of nodes of 4; nearest that do: 4 or 8"),
-        ("h100:12", "nodes of 8; nearest that do: 8 or 16"),
-        ("v100:0", "no number of devices"),
-        ("v100:many", "no number of devices"),
-        ("cpu", "write cpu:N"),
-        ("tpu:v5p:16x16", "lie along 3 axes; write tpu:v5p:4x4x4"),
-        ("tpu:v3:4x4x4", "lie along 2 axes"),
-        ("tpu:v6e:4x0", "lie along 2 axes"),
-        ("tpu:v6e:4x", "lie along 2 axes"),
-        ("tpu:v6e:4x4x0slices", "lie along 2 axes"),
-        ("tpu:v5e:32x64", "2048 chips exceeds the 256"),
+        ("v10:4", "'v100'"),
+        ("tpu", "v3, v4"),
+        ("tpu:v5:2x2", "'v5p'|'v5e'"),
+        ("v100:6", "use 4 or 8"),
+        ("h100:12", "use 8 or 16"),
+        ("v100:0", "v100:N"),
+        ("v100:many", "v100:N"),
+        ("cpu", "cpu:N"),
+        ("tpu:v5p:16x16", "tpu:v5p:4x4x4"),
+        ("tpu:v3:4x4x4", "2 axes"),
+        ("tpu:v6e:4x0", "2 axes"),
+        ("tpu:v6e:4x", "2 axes"),
+        ("tpu:v6e:4x4x0slices", "2 axes"),
+        ("tpu:v5e:32x64", "at most 256 .* 2048"),
     ],
 )
-def test_impossible_ones_are_told_in_one_line(text, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_impossible_names_are_refused(text, words):
+    with pytest.raises(ConfigError, match=words) as caught:
         open_topology(text)
-    assert "\n" not in str(caught.value)
     assert repr(text) in str(caught.value)
 
 
@@ -98,9 +97,9 @@ def test_the_process_that_compiles_touches_no_accelerator_and_has_the_fake_devic
     assert environment == {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"}
 
 
-@pytest.mark.parametrize("name", gpu_targets.NAMES)
+@pytest.mark.parametrize("name", topologies.GPUS)
 def test_targets_hold_the_facts_of_their_boards(name):
-    text = gpu_targets.target_config(name)
+    text = topologies.target_config(name)
     found = dict(re.findall(r"(\w+): (\d+)\b", text))
     board = re.search(r'device_description_str: "(.*)"', text)[1]
     assert name in board.lower()  # so that the hardware of such a device is found again

@@ -14,7 +14,7 @@ from planning import compiled
 from largebatch.config import Facts, load, resolve
 from largebatch.data.known import known_split
 from largebatch.errors import ConfigError, DataError
-from largebatch.planning.compile import CompileError
+from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology
 from largebatch.training.microbatch import model_of
 from largebatch.trees import flatten_paths
@@ -68,14 +68,14 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "topology", "says"),
     [
-        (["--variants=our"], "cpu:4", "did you mean 'ours'"),
-        (["--variants=,"], "cpu:4", "--variants names none"),
-        ([], "v101:4", "did you mean 'v100'"),
-        (["--config.comm.bucket=1"], "cpu:4", "unknown option"),
-        ([], "cpu:3", "cannot be shared evenly by 3 devices"),
+        (["--variants=our"], "cpu:4", "'ours'"),
+        (["--variants=,"], "cpu:4", "--variants: expected"),
+        ([], "v101:4", "'v100'"),
+        (["--config.comm.bucket=1"], "cpu:4", "comm.bucket"),
+        ([], "cpu:3", "3 devices"),
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
-        (["--limit_s=0.1"], "cpu:4", "no result in 0 s; give it more with --limit_s"),
-        (["--limit_gib=0.001"], "cpu:4", "more than --limit_gib=0.001"),
+        (["--limit_s=0.1"], "cpu:4", "--limit_s"),
+        (["--limit_gib=0.001"], "cpu:4", "--limit_gib above 0.001"),
     ],
 )
 def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch):
@@ -133,15 +133,12 @@ def test_the_predicted_time_is_of_the_network_asked_for(more, least, most, tmp_p
     assert "published time" not in printed  # of another network
 
 
-def test_where_no_time_can_be_predicted_the_reason_is_given(tmp_path, capsys):
+def test_without_a_prediction_the_reason_is_given(tmp_path, capsys):
     out = tmp_path / "plan.json"
     assert plan.main([f"--config={DIGITS}", f"--json={out}", "--cluster=dgx-h100"]) == 0
-    assert "no time" in capsys.readouterr().out
+    assert "no time: data.image_size" in capsys.readouterr().out
     kept = json.loads(out.read_text())["plan"]
     assert (kept["prediction"], kept["input"]) == (None, None)
-
-
-def test_other_workers_than_the_published_devices_share_have_no_time(tmp_path, capsys):
     recipe = DIGITS.parent / "fujitsu2019_81920.py"
     workers = ["--config.batch.workers=1", "--config.batch.stages=()"]
     assert plan.main([f"--config={recipe}", f"--config.data.data_dir={tmp_path}", *workers]) == 0
@@ -151,9 +148,9 @@ def test_other_workers_than_the_published_devices_share_have_no_time(tmp_path, c
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--cluster=abcd"], "did you mean 'abci'"),
-        (["--cluster=abci", "--devices=2047"], "cannot be shared evenly by 2047 devices"),
-        (["--devices=-8"], "--devices=-8 must be above 0"),
+        (["--cluster=abcd"], "'abci'"),
+        (["--cluster=abci", "--devices=2047"], "2047 devices"),
+        (["--devices=-8"], "--devices: expected at least 1, got -8"),
     ],
 )
 def test_predictions_that_cannot_be_made(more, says, capsys, tmp_path):
@@ -183,7 +180,7 @@ def planning(monkeypatch, bytes_of, **options):
     def study(request, name, **limits):
         done.append(request.microbatch)
         fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
-        return compiled.Study(name, {}, fake, None, None, None)
+        return Study(name, {}, fake, None, None, None)
 
     monkeypatch.setattr(compiled, "study", study)
     overrides = [("batch.workers", "16"), *options.items()]

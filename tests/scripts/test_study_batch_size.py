@@ -1,4 +1,4 @@
-"""The batch-size study from its command line, on its quick grid, and the page that shows both."""
+"""The batch-size study from its command line, on its quick grid, and the page of both studies."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import jax
 import pytest
 import study_batch_size
+from pages import studies
 
-from largebatch.planning.studies import batch_size, synchrony_record
+from largebatch.planning.studies import batch_size
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,24 +40,16 @@ def test_the_quick_grid_is_recorded_and_drawn(tmp_path, capsys, monkeypatch):
             (value,) = each[key]["values"]
             assert each[key]["mean"] == value
             assert (360 * value) == pytest.approx(round(360 * value))
-    assert batch_size.tables(kept) in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(studies.batch_size(kept, key) in printed for key in ("top1", "top1_ema"))
     names = {"batch_size_warm_up.png", "batch_size_statistics.png"}
     assert {path.name for path in images.iterdir()} == names
 
 
-@pytest.mark.parametrize(
-    ("study", "table"),
-    [("synchrony", synchrony_record.table), ("batch_size", batch_size.tables)],
-)
-def test_the_page_shows_what_is_recorded(study, table):
+def test_the_page_has_the_tables_of_the_records_and_every_figure():
     page = (ROOT / "docs" / "studies.md").read_text()
-    name = f"records/2026-11-21_study_{study}.json"
-    assert name in page
-    assert table(json.loads((ROOT / name).read_text())) in page
-
-
-def test_every_figure_of_the_page_is_there():
-    page = (ROOT / "docs" / "studies.md").read_text()
+    assert page == studies.page(page, ROOT)
+    assert all(str(file) in page for file in (studies.SYNCHRONY, studies.BATCH_SIZE))
     named = [part.partition(")")[0] for part in page.split("](images/")[1:]]
     assert len(named) == 6
     for name in named:

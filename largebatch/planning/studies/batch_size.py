@@ -1,43 +1,57 @@
 """Accuracy against the batch as a share of the data set, at equal epochs.
 
-The shape to expect is that of Goyal et al. 2017 (arXiv 1706.02677, figure 1): no loss up to some
-batch, then more and more. Rates are chosen for the smallest batch and scaled, not searched for at
-each batch, as a recipe for another batch is made.
+Expected is the shape of Goyal et al. 2017 (arXiv 1706.02677, figure 1): no loss up to some batch,
+then a growing one. Rates are chosen for the smallest batch and scaled, not searched for at each
+batch. Trainings use the trainer's own steps, input and evaluation without a directory of files.
+Their programs do not depend on the seed or the schedule, so trials that differ in these alone share
+them.
 """
 
+import contextlib
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from largebatch.config import Config, freeze
-from largebatch.planning.studies import trials
-from largebatch.planning.studies.spread import percent, spread
+import jax
+import numpy as np
+
+from largebatch import tracking
+from largebatch.config import Config, Plan, freeze, resolve
+from largebatch.errors import ConfigError
+from largebatch.planning.studies import percent, spread
+from largebatch.training.evaluation import Result, evaluate, with_final_statistics
+from largebatch.training.programs import run_step
+from largebatch.training.setup import StageRun, build
+from largebatch.training.state import TrainState
+
+_TRAIN = 1437  # images of the digits
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is trained: every rule at every batch, with and without each of two things."""
+    """The options that all trainings share."""
 
     workers: tuple[int, ...] = (2, 8, 32, 88)
-    """Of a step; the batch is so many times ``images``."""
+    """Of a step; the batch is this times ``images``."""
     images: int = 16
-    """Of a worker, which has BatchNorm statistics of its own."""
+    """Of a worker, which has its own BatchNorm statistics."""
     most: int = 512
     """Images at a time; larger batches are accumulated."""
     epochs: int = 20
     warmup: int = 5
-    """Epochs, where there is a warm-up."""
+    """Epochs of the warm-up, if an arm has one."""
     label_smoothing: float = 0.1
     width: int = 4
     sgd_per_256: float = 2.0
     """Peak learning rate for a batch of 256, scaled linearly."""
     lars_per_256: float = 2.8
-    """The same of LARS, scaled by the square root."""
+    """The same for LARS, scaled by the square root."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """What is compared with what, at every batch."""
+    """A rule with or without warm-up and label smoothing, trained at every batch."""
 
     rule: str
     """sgd or lars."""
@@ -46,7 +60,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The arm in words."""
         without = [
             text
             for text, there in (("warm-up", self.warmup), ("label smoothing", self.smoothing))
@@ -64,18 +78,18 @@ ARMS = tuple(
 
 
 def full() -> tuple[Grid, Sequence[Arm]]:
-    """What is recorded."""
+    """Return the grid and the arms of the record."""
     return Grid(), ARMS
 
 
 def quick() -> tuple[Grid, Sequence[Arm]]:
-    """A little of it, with each rule's programs compiled once: whether it runs, no more."""
+    """Return a small grid with each rule, to see that it runs."""
     arms = Arm("sgd"), Arm("sgd", warmup=False), Arm("lars", smoothing=False)
     return Grid(workers=(4,), images=8, most=32, epochs=2, warmup=1, width=2), arms
 
 
 def config(grid: Grid, arm: Arm, workers: int, seed: int = 0) -> Config:
-    """The trainer's configuration of one training."""
+    """Return the trainer's configuration of one training."""
     batch = workers * grid.images
     sgd = arm.rule == "sgd"
     return freeze(
@@ -108,11 +122,8 @@ def config(grid: Grid, arm: Arm, workers: int, seed: int = 0) -> Config:
     )
 
 
-_TRAIN = 1437  # digits
-
-
 def _microbatch(workers: int, most: int) -> int:
-    """The most workers at a time that divide a step's evenly."""
+    """Return the most workers at a time that divide a step's evenly."""
     return max(m for m in range(1, most + 1) if workers % m == 0)
 
 
@@ -122,13 +133,13 @@ def measure(
     """Train every arm at every batch with every seed.
 
     Args:
-      grid: what they share.
-      arms: what is compared.
+      grid: options that the trainings share.
+      arms: rules to compare.
       seeds: of parameters, data order and augmentation.
-      say: is told each result.
+      say: called with a line for each result.
 
     Returns:
-      The record, but for date, command and environment.
+      The record without date, command and environment.
     """
     results = []
     for workers in grid.workers:
@@ -142,18 +153,18 @@ def measure(
 def _trained(
     grid: Grid, arms: Sequence[Arm], workers: int, seeds: Sequence[int]
 ) -> Iterator[tuple[Arm, dict[str, Any]]]:
-    """Each arm's result at one batch; arms that differ in the schedule share their programs."""
+    """Yield each arm's result at one batch; arms that differ in the schedule share programs."""
     shared: dict[tuple[str, bool], Any] = {}
     for arm in arms:
         key = arm.rule, arm.smoothing
         if key not in shared:
-            shared[key] = trials.prepared(config(grid, arm, workers))
+            shared[key] = prepared(config(grid, arm, workers))
         precise, ema = [], []
         for seed in seeds:
-            run = trials.with_programs(shared[key], config(grid, arm, workers, seed))
-            state = trials.trained(run)
-            precise.append(trials.evaluated(run, state, "precise").top1)
-            ema.append(trials.evaluated(run, state, "ema").top1)
+            run = with_programs(shared[key], config(grid, arm, workers, seed))
+            state = trained(run)
+            precise.append(evaluated(run, state, "precise").top1)
+            ema.append(evaluated(run, state, "ema").top1)
         plan = run.plan
         yield (
             arm,
@@ -169,29 +180,75 @@ def _trained(
         )
 
 
-def tables(kept: Mapping[str, Any]) -> str:
-    """Two Markdown tables: top-1 with precise statistics, and with moving averages."""
-    return "\n\n".join(
-        f"{title}\n\n{_table(kept, key)}"
-        for key, title in (
-            ("top1", "Top-1, %, BatchNorm statistics recomputed from an epoch (precise):"),
-            ("top1_ema", "The same states with the moving average of training:"),
-        )
-    )
+# ---- trainings without a directory
 
 
-def _table(kept: Mapping[str, Any], key: str) -> str:
-    results = kept["results"]
-    batches = {each["batch"]: each for each in results}
-    heads = [f"{b:,} ({100 * e['share']:.1f} %)" for b, e in batches.items()]
-    steps = [f"{each['steps']:,}" for each in batches.values()]
-    lines = ["| batch (of the data set) |", "|---|", "| steps |"]
-    lines = [
-        line + "".join(f" {cell} |" for cell in cells)
-        for line, cells in zip(lines, (heads, ["---"] * len(heads), steps), strict=True)
-    ]
-    lines[1] = "|" + "---|" * (len(heads) + 1)
-    for name in dict.fromkeys(each["name"] for each in results):
-        cells = [percent(each[key]) for each in results if each["name"] == name]
-        lines.append(f"| {name} |" + "".join(f" {cell} |" for cell in cells))
-    return "\n".join(lines)
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A compiled training of one stage."""
+
+    plan: Plan
+    stage: StageRun
+
+
+def prepared(config: Config) -> Trial:
+    """Compile a training on one device.
+
+    Raises:
+      ConfigError: it has several stages.
+    """
+    made = build(config, tracking.Console(quiet=True), jax.devices()[:1])
+    if len(made.stages) > 1:
+        raise ConfigError("batch.stages: expected one stage")
+    made.prepare()
+    _ = made.first_stage.programs.init
+    return Trial(made.plan, made.first_stage)
+
+
+def with_programs(made: Trial, config: Config) -> Trial:
+    """Return a training of another seed, schedule or statistics with the same programs.
+
+    Raises:
+      ConfigError: other options differ.
+    """
+    if _compiled_in(config) != _compiled_in(made.plan.config):
+        raise ConfigError("trial: expected to differ in seed, schedule and norm.statistics only")
+    plan = resolve(config, made.plan.facts, microbatch=made.stage.plan.microbatch)
+    programs = copy.copy(made.stage.programs)
+    programs.steps = dataclasses.replace(programs.steps, plan=plan.first_stage)
+    return Trial(plan, dataclasses.replace(made.stage, programs=programs))
+
+
+def trained(trial: Trial) -> TrainState:
+    """Train; return the last state."""
+    plan, programs = trial.plan, trial.stage.programs
+    state = programs.init(np.int32(plan.config.run.seed))
+    metrics = None
+    with contextlib.closing(trial.stage.train_microbatches(0, plan.samples)) as feed:
+        for step in range(1, plan.steps + 1):
+            state, new = run_step(programs, state, feed, plan.rates(step))
+            jax.block_until_ready(metrics)  # at most one step runs while the next is prepared
+            metrics = new
+    return state
+
+
+def evaluated(trial: Trial, state: TrainState, statistics: str) -> Result:
+    """Evaluate a trained state on the validation split.
+
+    Args:
+      trial: the training; its programs include those of the statistics.
+      state: at its end.
+      statistics: ``norm.statistics``, ema or precise.
+    """
+    norm = dataclasses.replace(trial.plan.config.norm, statistics=statistics)
+    stage = with_programs(trial, dataclasses.replace(trial.plan.config, norm=norm)).stage
+    return evaluate(stage, with_final_statistics(stage, state, trial.plan.samples))
+
+
+def _compiled_in(config: Config) -> Config:
+    """Return the configuration without options that programs do not depend on."""
+    known = Config()
+    # 'last' changes the running statistics themselves, the other two only the evaluation.
+    statistics = "last" if config.norm.statistics == "last" else known.norm.statistics
+    norm = dataclasses.replace(config.norm, statistics=statistics)
+    return dataclasses.replace(config, norm=norm, schedule=known.schedule, run=known.run)

@@ -1,8 +1,8 @@
-"""What a parameter server does, exactly: gradients of some workers in, new parameters out.
+"""An exact parameter server: from gradients of some workers to new parameters.
 
-A worker's step is k microbatches, each with BatchNorm statistics of its own. Workers that read the
-same parameters are computed together: a microbatch that is not counted has weight 0 in the loss, so
-the gradient is that of the others alone, their average, as if it had never been computed.
+A worker's step is k microbatches, each with its own BatchNorm statistics. Workers that read the
+same parameters are computed together. A microbatch that is not counted has weight 0 in the loss, so
+the gradient is the mean of the others, as if it had never been computed.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Server:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
             return TrainState(params, stats, self.rule.init(params))
 
-        # Code for so many random streams takes longer to optimise than to run.
+        # Optimising the code of so many random streams takes longer than running it.
         on_cpu = jax.default_backend() == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         return jax.jit(init, compiler_options=options)

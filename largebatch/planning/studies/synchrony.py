@@ -1,14 +1,13 @@
-"""One small model trained under many rules of who waits for whom, on one device and exactly.
+"""Training of one small model with barriers or asynchronous updates, emulated on one device.
 
-Gradients are computed at the parameters that the worker in question would have read, of the
-examples that it would have seen, and applied in the order in which they would have arrived. Nothing
-depends on how fast this machine is: seconds are those of the sampled worker times.
+Each gradient is computed at the parameters that its worker would have read, of the examples that it
+would have seen, and applied in the order of arrival. Nothing depends on the speed of this machine:
+seconds are those of the sampled worker times.
 """
 
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,39 +16,44 @@ from largebatch import data, optim
 from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.optim import Rates, RateSchedule, Schedule
-from largebatch.planning.arrival_models import LogNormal, Tailed, Workers
-from largebatch.planning.stragglers import Policy
-from largebatch.planning.studies.arrivals import Arrivals, Barrier, asynchronous, barrier, draws
+from largebatch.planning.arrivals import LogNormal, Tailed, Workers
+from largebatch.planning.stragglers import (
+    Arrivals,
+    Barrier,
+    Policy,
+    asynchronous,
+    barrier,
+    draws,
+)
 from largebatch.planning.studies.server import Server
 from largebatch.training.state import TrainState
 
-PyTree = Any
 MEDIAN_S = math.exp(3) / 1000
 TIMES = Tailed(LogNormal(math.log(MEDIAN_S), 0.1), share=0.04, delay=MEDIAN_S)
-"""μ = 3, σ = 0.1 in milliseconds (median 20 ms), and a tail, which is our choice: one step of a
-worker in 25 is held up by another 20 ms on average."""
+"""μ = 3, σ = 0.1 in milliseconds (median 20 ms), and a tail of our choice: one step of a worker in
+25 takes another 20 ms on average."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asynchronous:
-    """Nobody waits: every gradient is an update of its own."""
+    """Every gradient is an update of its own."""
 
     workers: int
     momentum: float = 0.9
-    """Of the velocity. The learning rate is multiplied by 1 − it over 1 − the setup's, so that in
-    all every gradient weighs as much."""
+    """Of the velocity. The learning rate is multiplied by (1 − momentum) / (1 − the setup's), so
+    that every gradient has the same total weight."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not 0 <= self.momentum < 1:
             raise ConfigError(
-                f"{self.workers} asynchronous workers with momentum {self.momentum} cannot be run; "
-                "give at least one, and a momentum from 0 to below 1"
+                "asynchronous: expected workers ≥ 1 and 0 ≤ momentum < 1, got "
+                f"{self.workers} and {self.momentum}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What all runs of a study share.
+    """The options that all runs of a study share.
 
     A full step is ``workers`` × ``microbatches`` × ``images``. An asynchronous update, of one
     worker's images, has that share of its learning rate, and of the logarithm of its BatchNorm
@@ -57,13 +61,13 @@ class Setup:
     """
 
     workers: int = 16
-    """W, of synchronous policies; backup workers come on top."""
+    """W of synchronous policies, without backup workers."""
     microbatches: int = 4
-    """k, of a worker's step; each has BatchNorm statistics of its own."""
+    """k of a worker's step, each with its own BatchNorm statistics."""
     images: int = 8
     """Of a microbatch."""
     steps: int = 96
-    """Synchronous updates; asynchronous runs see as many images."""
+    """Synchronous updates; asynchronous runs use as many images."""
     peak: float = 0.4
     """Learning rate of a full step after the warm-up, which decays linearly to 0."""
     warmup: float = 0.1
@@ -92,19 +96,19 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """How a run went; float64 (evaluations,) each, unless said otherwise."""
+    """The course of a run; arrays float64 (evaluations,) unless stated."""
 
     updates: np.ndarray
     images: np.ndarray
     """Counted in updates."""
     computed: np.ndarray
-    """Images whose gradient was computed, counted or not."""
+    """Images of all computed gradients, counted or not."""
     seconds: np.ndarray
-    """Of the simulated clock."""
+    """Simulated."""
     top1: np.ndarray
     loss: np.ndarray
     staleness: np.ndarray
-    """int64 (updates,), of asynchronous runs; empty for others."""
+    """int64 (updates,) of asynchronous runs; else empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +120,8 @@ class Study:
     train: data.Source
     validation: data.Source
 
-    def run(self, policy: Policy | Asynchronous, seed: int) -> Curve:
-        """Train once; parameters, data order and worker times are functions of the seed."""
-        return self.trained(policy, seed)[1]
-
     def trained(self, policy: Policy | Asynchronous, seed: int) -> tuple[TrainState, Curve]:
-        """As ``run``, with the last state."""
+        """Train once; parameters, data order and worker times are functions of the seed."""
         if isinstance(policy, Asynchronous):
             updates = self.setup.steps * self.setup.workers
             arrived = asynchronous(self.setup.times, policy.workers, updates, seed)
@@ -131,12 +131,12 @@ class Study:
         return self._barrier(barrier(times, policy, self.setup.microbatches), seed)
 
     def rates(self, images: int, update: int, share: float, momentum: float) -> Rates:
-        """Of an update, the first of whose images is number ``images``.
+        """Return the rates of an update.
 
         Args:
-          images: counted from 0.
+          images: images used before it.
           update: its number, from 1.
-          share: its images, as a share of a full step's.
+          share: its images over those of a full step.
           momentum: of the velocity.
         """
         setup = self.setup
@@ -156,7 +156,7 @@ class Study:
         machines, kept = found.done.shape[1], np.asarray(setup.norm_momentum, self.server.dtype)
         due, rows = self._due(setup.steps), []
         for step, done in enumerate(found.done):
-            # Workers that are not counted are left out where that makes room for those that are.
+            # Compute the images of W workers; those that are counted come first.
             computed = np.sort(np.argsort(done == 0, kind="stable")[: setup.workers])
             images, labels = self._parts(step * machines + computed, seed)
             counted = np.arange(setup.microbatches) < done[computed, None]
@@ -197,12 +197,12 @@ class Study:
         return state, _curve(rows, found.staleness)
 
     def evaluate(self, state: TrainState) -> tuple[float, float]:
-        """Top-1, a fraction, and mean loss over the validation split."""
+        """Return top-1 as a fraction and the mean loss over the validation split."""
         sums = jax.device_get(self.server.evaluate(state, *self._validation))
         return float(sums.top1) / float(sums.count), float(sums.loss) / float(sums.count)
 
     def _due(self, updates: int) -> set[int]:
-        """After which updates a run is evaluated."""
+        """Return the updates after which a run is evaluated."""
         count = self.setup.evaluations
         return {round(updates * (i + 1) / count) for i in range(count)}
 
@@ -211,10 +211,9 @@ class Study:
         return self.validation.read(np.arange(len(self.validation)))
 
     def _parts(self, parts: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Microbatches of consecutive parts of the data, each a worker's step.
+        """Return the microbatches of consecutive parts of the data, each a worker's step.
 
-        Returns:
-          uint8 (parts · k, n, height, width, channels) and int32 (parts · k, n).
+        Shapes: uint8 (parts · k, n, height, width, channels) and int32 (parts · k, n).
         """
         setup = self.setup
         order = data.Order(seed, len(self.train))
@@ -227,23 +226,13 @@ class Study:
 
 
 def open_study(setup: Setup, *, dtype: str = "float32") -> Study:
-    """The study on scikit-learn's digits with SGD."""
+    """Open the study on scikit-learn's digits with SGD."""
     train, validation = (
         data.open_source("digits", split, data.SourceOptions()) for split in ("train", "validation")
     )
     model = Model("resnet18", len(train.classes), 1, width=setup.width, stem="small")
-
-    def decayed(params: PyTree) -> PyTree:
-        return optim.mask(params, ("bn", "bias"))
-
-    server = Server(
-        model,
-        optim.sgd(decay_mask=decayed),
-        train.mean,
-        train.std,
-        setup.label_smoothing,
-        dtype,
-    )
+    rule = optim.sgd(decay_mask=lambda params: optim.mask(params, ("bn", "bias")))
+    server = Server(model, rule, train.mean, train.std, setup.label_smoothing, dtype)
     return Study(setup, server, train, validation)
 
 

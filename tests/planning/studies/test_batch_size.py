@@ -8,7 +8,7 @@ import pytest
 
 from largebatch.config import Facts, override, resolve
 from largebatch.errors import ConfigError
-from largebatch.planning.studies import batch_size, trials
+from largebatch.planning.studies import batch_size
 from largebatch.planning.studies.batch_size import ARMS, Arm, Grid
 from largebatch.training.session import Request, run
 
@@ -28,7 +28,7 @@ def _sooner(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared():
-    return trials.prepared(batch_size.config(TINY, Arm("lars"), 24, seed=3))
+    return batch_size.prepared(batch_size.config(TINY, Arm("lars"), 24, seed=3))
 
 
 def leaves(state):
@@ -40,18 +40,18 @@ def test_a_trial_is_the_trainers_run(shared, tmp_path):
     chosen = batch_size.config(TINY, Arm("lars", warmup=False), 24, seed=1)
     training = override(chosen, "health.stuck_after", "")  # it learns next to nothing
     summary = run(training, Request(tmp_path, tmp_path / "run"), devices=jax.devices()[:1])
-    trial = trials.with_programs(shared, chosen)
+    trial = batch_size.with_programs(shared, chosen)
     assert trial.plan.first_stage.microbatches == 2
-    state = trials.trained(trial)
-    result = trials.evaluated(trial, state, "precise")
+    state = batch_size.trained(trial)
+    result = batch_size.evaluated(trial, state, "precise")
     assert (result.top1, result.loss) == (summary.top1, summary.loss)
-    assert trials.evaluated(trial, state, "ema").loss != summary.loss
+    assert batch_size.evaluated(trial, state, "ema").loss != summary.loss
 
 
 def test_trials_are_functions_of_seed_and_schedule(shared):
     def state(arm, seed):
         chosen = batch_size.config(TINY, arm, 24, seed)
-        return leaves(trials.trained(trials.with_programs(shared, chosen)))
+        return leaves(batch_size.trained(batch_size.with_programs(shared, chosen)))
 
     def same(a, b):
         return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
@@ -64,8 +64,8 @@ def test_trials_are_functions_of_seed_and_schedule(shared):
 
 @pytest.mark.parametrize("other", [Arm("sgd"), Arm("lars", smoothing=False)])
 def test_other_programs_are_not_taken_for_these(shared, other):
-    with pytest.raises(ConfigError, match="differ in seed, schedule and statistics"):
-        trials.with_programs(shared, batch_size.config(TINY, other, 24))
+    with pytest.raises(ConfigError, match="trial: expected to differ"):
+        batch_size.with_programs(shared, batch_size.config(TINY, other, 24))
 
 
 def test_every_arm_at_every_batch_is_what_it_says():

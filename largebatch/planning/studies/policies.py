@@ -1,4 +1,4 @@
-"""Which policies the synchrony study compares, and the record of its runs."""
+"""The policies of the synchrony study, and the record of its runs."""
 
 import dataclasses
 import statistics
@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.planning.stragglers import Policy, arrival_cdf
-from largebatch.planning.studies.arrivals import barrier, draws
-from largebatch.planning.studies.spread import percent, spread
+from largebatch.planning.arrivals import arrival_cdf
+from largebatch.planning.stragglers import Policy, barrier, draws
+from largebatch.planning.studies import percent, spread
 from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Curve, Setup, Study
 
 Policies = Mapping[str, Policy | Asynchronous]
 TARGET = 0.8
-"""Top-1 whose time is compared."""
+"""Top-1 whose time is recorded."""
 _STEPS = 4000
-"""Drawn for the distributions of arrivals and step times."""
+"""Steps drawn for the distributions of arrivals and step times."""
 
 
 def barriers(microbatches: int) -> Policies:
-    """Wait for all, drop, backup workers and deadlines of 1, 1.1 and 1.25 median steps."""
+    """Return waiting for all, dropping, backup workers and deadlines of 1 to 1.25 median steps."""
     found: dict[str, Policy] = {"wait for all": Policy()}
     found |= {f"drop {b}": Policy(ignored=b) for b in (1, 2, 4)}
     found |= {f"{b} backup": Policy(ignored=b, backup=True) for b in (1, 2, 4)}
@@ -31,7 +31,7 @@ def barriers(microbatches: int) -> Policies:
 
 
 def asynchronous(workers: Sequence[int]) -> Policies:
-    """With momentum and without."""
+    """Return asynchronous training with these numbers of workers, with and without momentum."""
     named = {0.9: "asynchronous {}", 0.0: "asynchronous {}, no momentum"}
     return {
         name.format(count): Asynchronous(count, momentum)
@@ -41,13 +41,13 @@ def asynchronous(workers: Sequence[int]) -> Policies:
 
 
 def full() -> tuple[Setup, Policies]:
-    """What is recorded."""
+    """Return the setup and the policies of the record."""
     setup = Setup()
     return setup, barriers(setup.microbatches) | asynchronous((1, 2, 4, 8, 16, 32))
 
 
 def quick() -> tuple[Setup, Policies]:
-    """Every kind of policy once, a few steps of each: whether it runs, not what it shows."""
+    """Return every kind of policy once, with a few steps each, to see that it runs."""
     setup = Setup(workers=4, microbatches=2, steps=3, evaluations=3)
     chosen = barriers(setup.microbatches)
     names = ("wait for all", "drop 1", "1 backup", "deadline 25 ms")
@@ -63,14 +63,14 @@ def measure(
       study: the data and programs.
       policies: by name.
       seeds: of parameters, data order and worker times.
-      say: is told each result.
+      say: called with a line for each result.
 
     Returns:
-      The record, but for date, command and environment.
+      The record without date, command and environment.
     """
     kept = []
     for name, policy in policies.items():
-        curves = [study.run(policy, seed) for seed in seeds]
+        curves = [study.trained(policy, seed)[1] for seed in seeds]
         kept.append({"name": name} | _entry(study.setup, policy, curves))
         say(f"{name:28s} top-1 {percent(kept[-1]['top1'])} %  {kept[-1]['seconds']['mean']:.2f} s")
     return {
@@ -123,21 +123,16 @@ def _entry(setup: Setup, policy: Policy | Asynchronous, curves: Sequence[Curve])
 
 
 def _reached(curve: Curve) -> float | None:
-    """When accuracy first crosses the target, as a straight line between two evaluations."""
+    """Return the time of reaching the target, linear between two evaluations; None if never."""
     above = np.flatnonzero(curve.top1 >= TARGET)
     if not above.size:
         return None
-    last = above[0]
-    if last == 0:
-        return float(curve.seconds[0])
-    crossing = np.interp(
-        TARGET, curve.top1[last - 1 : last + 1], curve.seconds[last - 1 : last + 1]
-    )
-    return float(crossing)
+    around = slice(max(0, above[0] - 1), above[0] + 1)
+    return float(np.interp(TARGET, curve.top1[around], curve.seconds[around]))
 
 
 def arrivals(setup: Setup) -> dict[str, Any]:
-    """How soon how many of a step's gradients are there: drawn, and in closed form."""
+    """Return the distribution of the arrivals of a step's gradients: drawn, and in closed form."""
     times = np.sort(draws(setup.times, setup.workers, _STEPS, seed=0), axis=1)
     ranks = sorted({1, *(setup.workers - b for b in (0, 1, 2, 4) if setup.workers > b)})
     seconds = np.linspace(0.75 * MEDIAN_S, 4 * MEDIAN_S, 80)
@@ -157,7 +152,7 @@ def arrivals(setup: Setup) -> dict[str, Any]:
 
 
 def step_times(setup: Setup, policy: Policy) -> dict[str, Any]:
-    """The distribution of a policy's step time, drawn."""
+    """Return the drawn distribution of a policy's step time."""
     times = draws(setup.times, policy.machines(setup.workers), _STEPS, seed=0)
     found = barrier(times, policy, setup.microbatches)
     edges = np.linspace(0.8 * MEDIAN_S, 5 * MEDIAN_S, 106)
@@ -171,28 +166,3 @@ def step_times(setup: Setup, policy: Policy) -> dict[str, Any]:
         "p99_s": float(np.quantile(found.seconds, 0.99)),
         "counted": float(counted.mean()),
     }
-
-
-def table(kept: Mapping[str, Any]) -> str:
-    """The results as a Markdown table."""
-    lines = [
-        "| policy | machines | top-1, % | simulated s | s to "
-        f"{100 * kept['target']:.0f} % | images used, % | staleness τ |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for each in kept["policies"]:
-        reached, stale = each["to_target_s"], each["staleness"]
-        used = each["images"]["mean"] / each["computed"]["mean"]
-        cells = (
-            each["name"],
-            each["machines"],
-            percent(each["top1"]),
-            f"{each['seconds']['mean']:.2f}",
-            f"{reached['mean']:.2f}"
-            if reached
-            else f"{each['reached_target']} of {len(kept['seeds'])} reach it",
-            f"{100 * used:.1f}",
-            f"{stale['mean']:.1f} (at most {stale['most']})" if stale else "0",
-        )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""The tables of docs/recipes.md, and the text of a proposal for another batch."""
+
+import shlex
+from collections.abc import Sequence
+
+from largebatch.config.recipes.published import TAGS
+from largebatch.config.recipes.recipe import Recipe
+from largebatch.planning import ladder
+from largebatch.tools import recipe_text
+from pages.markdown import insert, table
+
+_SHOWN = (2_048, 16_384, 40_960, 81_920, 98_304, 131_072)
+_RATES = ("peak LR", "warm-up", "momentum", "weight decay")
+
+
+def page(text: str, recipes: Sequence[Recipe]) -> str:
+    """Return docs/recipes.md with the tables of these recipes."""
+    points = [
+        (
+            f"{point.batch:,}",
+            f"{point.peak:g}",
+            f"{point.warmup_epochs:g}",
+            f"{point.momentum:g}",
+            f"{point.weight_decay:g}",
+            f"{point.epochs:g} ± {point.spread:g}",
+            point.source,
+        )
+        for point in ladder.POINTS
+    ]
+    proposals = [
+        (
+            f"{found.batch:,}",
+            found.kind,
+            f"{found.peak:.4g}",
+            f"{found.warmup_epochs:.1f}",
+            f"{found.momentum:.4g}",
+            f"{found.weight_decay:g}",
+            f"{found.epochs:.1f} ± {found.uncertainty:.1f}",
+        )
+        for found in map(ladder.propose, _SHOWN)
+    ]
+    unverified = [
+        f"- **{recipe.name}**: {', '.join(f'`{key}`' for key in recipe.unverified)}"
+        for recipe in recipes
+        if recipe.unverified
+    ]
+    blocks = {
+        "recipes": table(recipe_text.HEADINGS, recipe_text.listing(recipes)),
+        "tags": table(("tag", "meaning"), TAGS.items()),
+        "unverified": "\n".join(unverified),
+        "points": table(("batch", *_RATES, "epochs", "source"), points),
+        "proposals": table(("batch", "kind", *_RATES, "epochs to 75.9 %"), proposals),
+    }
+    return insert(text, blocks)
+
+
+def proposal(found: ladder.Proposal) -> list[str]:
+    """Return a proposal in lines; the last is the command that runs it."""
+    made_of = " and ".join(f"{p.batch:,} ({p.source})" for p in found.between)
+    beyond = " (no run is published there)" if found.kind == "extrapolated" else ""
+    lines = [
+        f"batch {found.batch:,}: {found.kind} from {made_of}",
+        f"epochs to 75.9 % top-1: {found.epochs:.1f} ± {found.uncertainty:.1f}{beyond}",
+        f"peak rate {found.peak:.6g} at a trust coefficient of 0.001, warm-up "
+        f"{found.warmup_epochs:.3g} epochs, momentum {found.momentum:.6g}, weight decay "
+        f"{found.weight_decay:g}, polynomial of power 2 to 1e-4 over {found.length_epochs:.3g} "
+        "epochs, label smoothing 0.1",
+    ]
+    recipe = found.between[0].recipe if found.kind == "published" else ""
+    if recipe:
+        return [*lines, f"python train.py --config=configs/{recipe}.py"]
+    workers, images = ladder.workers_of(found.batch)
+    options = {
+        "batch.workers": workers,
+        "batch.images_per_worker": images,
+        "norm.span": 1,
+        "optimizer.momentum": f"{found.momentum:.6g}",
+        "optimizer.weight_decay": f"{found.weight_decay:g}",
+        "schedule.peak": f"{found.peak:.6g}",
+        "schedule.warmup": f"{found.warmup_epochs:.3g} epochs",
+        "schedule.length": f"{found.length_epochs:.3g} epochs",
+    }
+    words = [f"--config.{key}={value}" for key, value in options.items()]
+    command = ["python", "train.py", "--config=configs/mlperf40_nvidia_40k.py", *words]
+    return [*lines, shlex.join(command)]

@@ -1,1 +1,0 @@
-"""What scripts/study_batch_size.py and scripts/study_synchrony.py share."""
