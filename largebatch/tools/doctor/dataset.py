@@ -8,8 +8,7 @@ from largebatch import data
 from largebatch.config import Config
 from largebatch.config.known_sets import KNOWN_SETS, KnownSet
 from largebatch.data.open import open_source
-from largebatch.data.prepare.checksums import changes
-from largebatch.data.prepare.ledger import MANIFEST, Done, read_manifest, shards_of
+from largebatch.data.prepare.metadata import MANIFEST, Shard, changes, read_manifest
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 
 NAME = "data set"
@@ -106,7 +105,7 @@ def check_files(config: Config, *, full: bool, clock: Callable[[], float] = time
     directory = prepared_directory(config)
     if directory is None:
         return skip(CHECKSUMS, "the set has no manifest of scripts/prepare_imagenet.py")
-    shards = shards_of(read_manifest(directory))
+    shards = read_manifest(directory).shards
     missing = [name for shard in shards if not shard.present(directory) for name in shard.files]
     chosen = shards if full else sample(shards)
     until, found, read = clock() + SAMPLE_S, [], 0
@@ -118,7 +117,7 @@ def check_files(config: Config, *, full: bool, clock: Callable[[], float] = time
     return judge_files(directory, len(shards), read, missing, found)
 
 
-def sample(shards: Sequence[Done]) -> list[Done]:
+def sample(shards: Sequence[Shard]) -> list[Shard]:
     """Shards spread evenly over the set, the first and the last among them."""
     count = min(_SAMPLE, len(shards))
     if count < 2:
