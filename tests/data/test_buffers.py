@@ -5,8 +5,8 @@ import pickle
 import jax
 import numpy as np
 
-from largebatch.data import buffers
-from largebatch.data.buffers import Buffers
+from largebatch.data import assembly as buffers
+from largebatch.data.assembly import Buffers
 
 
 def test_memory_is_used_again_only_when_nothing_refers_to_it():

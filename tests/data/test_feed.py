@@ -93,7 +93,7 @@ def assert_threads_end():
 
 
 # 17 examples and 120 positions: seven epochs, boundaries inside microbatches, and microbatches
-# larger than the data set.
+# larger than the dataset.
 EXAMPLES, STOP = 17, 120
 
 

@@ -183,7 +183,7 @@ def test_missing_and_exchanged_shards_are_told(own):
     said = stores.complaint(open_tfds, "tfds:pets", "train", options)
     assert f"{directory} lacks {second.name} and 1 more of 3 shards" in said
     said = stores.complaint(records.read, np.arange(20))
-    assert f"{second} cannot be opened as an ArrayRecord file: open() failed: No such file" in said
+    assert f"{second} is not a complete ArrayRecord file: open() failed: No such file" in said
 
 
 def test_a_corrupt_record_is_named_and_the_others_are_read(own):
@@ -250,7 +250,7 @@ def test_pictures_of_floats_are_refused(own):
 
     stores.edit(directory / "features.json", change)
     options = SourceOptions(data_dir=str(data_dir))
-    assert "'image' is a picture of floats" in stores.complaint(
+    assert "'image' is an image of floats" in stores.complaint(
         open_tfds, "tfds:pets", "train", options
     )
 

@@ -9,8 +9,7 @@ import jax
 
 from largebatch import data
 from largebatch.config import Config, Facts, Plan, resolve
-from largebatch.data.known import known_split
-from largebatch.data.open import facts_of
+from largebatch.data.open import facts_of, known_split
 from largebatch.errors import DataError
 from largebatch.parallel import compiler
 from largebatch.parallel.processes import agreed_minimum
