@@ -54,7 +54,7 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
     parts = re.split("[:/]", spec)[1:]
     version = parts.pop() if len(parts) > 1 and _VERSION.fullmatch(parts[-1]) else ""
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise DataError(f"data.source: {spec!r} expected tfds:NAME[:CONFIG][:VERSION]")
+        raise DataError(f"data.source: expected tfds:NAME[:CONFIG][:VERSION], got {spec!r}")
     root = root_of(options.data_dir)
     return open_prepared(spec, split, _find(spec, root, *parts, version=version), options)
 
