@@ -182,7 +182,8 @@ def _check_md5(options: Options, say: Callable[[str], None]) -> None:
 def md5(path: Path) -> tuple[Path, str]:
     """Return a file and its MD5, hexadecimal."""
     with system_errors(path), path.open("rb") as stream:
-        return path, hashlib.file_digest(stream, "md5").hexdigest()
+        digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
+        return path, digest.hexdigest()
 
 
 def _find(split: str, path: Path, options: Options) -> plan.Split:
