@@ -1,11 +1,11 @@
-"""Prepare ImageNet for training: from its tars, or extracted images, to a set that sources read.
+"""Prepare ImageNet for training from its tars or extracted images, or make shards of other images.
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
     python scripts/prepare_imagenet.py --verify --out DIR
     python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
 
-The same command again goes on where it was interrupted. --images makes an arrayrecord:DIR of any
-class folders. docs/imagenet.md says more.
+After an interruption, give the same command again: it continues. --images writes an arrayrecord:DIR
+of any class folders. docs/imagenet.md is the manual.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from largebatch.cli import Parser
 from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
-from largebatch.data.prepare.stored import CHECKS
+from largebatch.data.prepare.shards import CHECKS
 from largebatch.data.prepare.verify import verify
 from largebatch.data.reading import cores
 from largebatch.errors import ConfigError
@@ -26,7 +26,7 @@ from largebatch.fault_tolerance import exit_codes as codes
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The flags."""
+    """Parse the flags."""
     parser = Parser(
         __doc__,
         usage="prepare_imagenet.py (--tars DIR | --folders DIR | --images PATH | --verify) "
@@ -36,36 +36,38 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
     what.add_argument("--folders", type=Path, help="folder of train/nXXXXXXXX/ and val/")
     what.add_argument("--images", type=Path, metavar="PATH", help="any class folders, or their tar")
-    what.add_argument("--verify", action="store_true", help="read a finished set again")
-    parser.add_argument("--out", type=Path, required=True, help="where the set is or goes")
+    what.add_argument("--verify", action="store_true", help="check a finished set")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the set")
     parser.add_argument(
         "--validation", type=float, default=0.0, metavar="X", help="--images: share to hold out"
     )
-    parser.add_argument("--store", choices=("jpeg", "decoded"), default="jpeg")
-    parser.add_argument("--shorter", type=int, default=0, help="jpeg: shrink the shorter side to")
-    parser.add_argument("--quality", type=int, default=0, help="of those that are shrunk, 1 to 100")
+    parser.add_argument(
+        "--store", choices=("jpeg", "decoded"), default="jpeg", help="store files or pixels"
+    )
+    parser.add_argument(
+        "--shorter", type=int, default=0, help="jpeg: shrink the shorter side to N pixels"
+    )
+    parser.add_argument("--quality", type=int, default=0, help="jpeg: of shrunk images, 1 to 100")
     parser.add_argument("--size", type=int, default=0, help="decoded: pixels a side")
     parser.add_argument(
         "--check",
         choices=CHECKS,
-        help="images by header and end (to prepare; default) or by decoding (to verify; default); "
-        "full writes shards again that were prepared with ends",
+        help="check images by header and end marker (default of preparation) or by decoding "
+        "(default of --verify); full writes shards again that ends has checked",
     )
-    parser.add_argument("--md5", action="store_true", help="check the tars first: minutes")
-    parser.add_argument("--allow_partial", action="store_true", help="fewer images or one split")
-    parser.add_argument("--shards", type=int, default=0, help="of each split (as TFDS)")
+    parser.add_argument("--md5", action="store_true", help="check the tars first: some minutes")
     parser.add_argument(
-        "--processes", type=int, metavar="N", default=cores(), help=f"to use ({cores()})"
+        "--allow_partial", action="store_true", help="accept fewer images or one split"
+    )
+    parser.add_argument("--shards", type=int, default=0, help="shards of each split (as TFDS)")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", default=cores(), help=f"processes ({cores()})"
     )
     return parser.parse_args(arguments)
 
 
 def _check_images(flags: argparse.Namespace) -> None:
-    """Refuse what --images, which stores files as they are, has no use for.
-
-    Raises:
-        ConfigError: With the flag.
-    """
+    """Raise a ConfigError for flags of ImageNet: --images stores files as they are."""
     given = {
         "--store decoded": flags.store != "jpeg",
         "--shorter": flags.shorter,
@@ -82,16 +84,12 @@ def _check_images(flags: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare or verify; the result is the process's exit code."""
+    """Prepare or verify; return the exit code."""
     return exit_code(lambda: run(arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Prepare or verify.
-
-    Returns:
-      130 where it was interrupted.
-    """
+    """Prepare or verify; return the exit code, 130 after Ctrl-C."""
     flags = parse(arguments)
     try:
         if flags.images:
@@ -99,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
             prepare_class_folders(flags.images, flags.out, validation=flags.validation)
             return 0
         if flags.validation:
-            raise ConfigError("--validation belongs to --images; leave it out")
+            raise ConfigError("--validation is for --images; leave it out")
         if flags.verify:
             verify(flags.out, check=flags.check or "full", processes=flags.processes)
             return 0
@@ -117,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
             )
         )
     except KeyboardInterrupt:
-        print("interrupted; the same command continues", file=sys.stderr)
+        print("interrupted; give the same command again to continue", file=sys.stderr)
         return codes.INTERRUPTED
     return 0
 

@@ -7,11 +7,10 @@ from largebatch.data.feed import (
     evaluation_batches,
     train_microbatches,
 )
-from largebatch.data.identity import identity
 from largebatch.data.openers import open_source
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
-from largebatch.data.sources import Source, SourceOptions, differing, stored_source
+from largebatch.data.sources import Source, SourceOptions, differing, identity, stored_source
 from largebatch.data.unreadable import Unreadable, as_far_as_possible
 from largebatch.data.views import View, rectangular_views, square_views
 

@@ -1,4 +1,4 @@
-"""`arrayrecord:PATH`: a directory of ArrayRecord shards, whoever wrote them."""
+"""`arrayrecord:PATH`: a directory of ArrayRecord shards."""
 
 import contextlib
 import os
@@ -13,8 +13,7 @@ from largebatch.data.examples import (
     open_shard,
     parse,
 )
-from largebatch.data.nearby import nearby
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, nearby
 from largebatch.data.tfds import is_prepared, open_prepared
 from largebatch.errors import DataError
 
@@ -25,23 +24,23 @@ _LABELS = ("labels.txt", "label.labels.txt")
 
 
 def open_array_record(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
-    """Opens a split of a directory of ArrayRecord files.
+    """Open a split of a directory of ArrayRecord files.
 
-    A directory with TFDS' metadata is opened as `tfds:` does. Otherwise:
+    A directory with TFDS's metadata is opened as by `tfds:`. Otherwise:
 
-    - A file with `array_record` or `arrayrecord` in its name belongs to the split that its name has
-      last as a word of its own: `train`; or `validation`, else `val`, else `test`. A split is one
-      series `…-00000-of-00004…`, of which none may be missing, or else files in order of name.
+    - A file with `array_record` or `arrayrecord` in its name belongs to the split that is the last
+      such word in its name: `train`; or `validation`, else `val`, else `test`. A split is one
+      complete series `…-00000-of-00004…`, or else files in the order of their names.
     - A record is a `tf.train.Example` with `image` and `label`, or with `image/encoded` and
-      `image/class/label`, as its first one shows.
-    - Labels are taken as they are. `labels.txt` or `label.labels.txt` names them, line i label i
-      from 0; labels that count from 1 need a line for 0. Without such a file data.classes is
-      needed: to look for the greatest of a million labels would take a minute at every start.
+      `image/class/label`; the first record decides which.
+    - Line i of `labels.txt` or `label.labels.txt` names label i, from 0; labels that count from 1
+      need a line for 0. Without such a file data.classes is needed: to read a million labels would
+      take a minute at every start.
 
     Args:
         spec: `arrayrecord:PATH`.
         split: `train` or `validation`.
-        options: `classes` counts the classes where no file names them.
+        options: `classes` is the number of classes where no file names them.
 
     Returns:
         The split.
@@ -62,7 +61,7 @@ def open_array_record(spec: str, split: str, options: SourceOptions) -> ExampleR
     lengths = lengths_of(paths)
     if not sum(lengths):
         raise DataError(
-            f"{directory}: the {len(names)} files of {own} hold no record; write them anew"
+            f"{directory}: the {len(names)} files of {own} hold no record; write them again"
         )
     first = next(path for path, length in zip(paths, lengths, strict=True) if length)
     return ExampleRecords(
@@ -76,7 +75,7 @@ def open_array_record(spec: str, split: str, options: SourceOptions) -> ExampleR
 
 
 def _files(directory: str, split: str) -> tuple[str, list[str]]:
-    """The split's own name and the names of its files, in order."""
+    """Return the split's own name and the names of its files, in order."""
     splits: dict[str, list[str]] = {}
     words = {name for names in _SPLITS.values() for name in names}
     every = sorted(name for name in os.listdir(directory) if not name.startswith("."))
@@ -97,7 +96,7 @@ def _files(directory: str, split: str) -> tuple[str, list[str]]:
 
 
 def _shards(directory: str) -> list[str]:
-    """Names of the files of records in a directory, sorted."""
+    """Return the names of the ArrayRecord files in a directory, sorted."""
     with os.scandir(directory) as entries:
         return sorted(
             entry.name
@@ -109,7 +108,7 @@ def _shards(directory: str) -> list[str]:
 
 
 def _remedy(directory: str) -> str:
-    """What to do where a directory is absent or holds something else."""
+    """Return what to do where a directory is absent or holds something else."""
 
     def fits(path: str) -> bool:
         with contextlib.suppress(OSError):
@@ -121,7 +120,7 @@ def _remedy(directory: str) -> str:
 
 
 def _check_series(directory: str, own: str, names: list[str]) -> None:
-    """Raises a DataError unless the files are one complete series, or none is of a series."""
+    """Raise a DataError unless the files are one complete series, or none is of a series."""
     found = [_SERIES.search(name) for name in names]
     kinds = {
         match and (name[: match.start()], match[2], name[match.end() :])
@@ -140,7 +139,7 @@ def _check_series(directory: str, own: str, names: list[str]) -> None:
 
 
 def _keys(path: str) -> Keys:
-    """The features that hold image and label, by a file's first record."""
+    """Return the keys of image and label, from a file's first record."""
     record = open_shard(path).read([0])[0]
     problems = []
     for keys in _KEYS:
@@ -149,11 +148,11 @@ def _keys(path: str) -> Keys:
             return keys
         except ValueError as error:
             problems.append(str(error))
-    raise DataError(f"{path}, record 0: {'; '.join(problems)}; write the records anew")
+    raise DataError(f"{path}, record 0: {'; '.join(problems)}; write the records again")
 
 
 def _classes(directory: str, count: int) -> tuple[str, ...]:
-    """Names of the labels, or their numbers."""
+    """Return the names of the labels, or their numbers."""
     for name in _LABELS:
         path = os.path.join(directory, name)
         if os.path.isfile(path):

@@ -17,7 +17,7 @@ class Augment:
     Attributes:
         shift: Greatest translation in pixels, either way and on either axis; every displacement
             is equally likely, and zeros fill what it uncovers.
-        flip: Whether each image is mirrored left to right with probability 1/2.
+        flip: Whether to mirror each image with probability 1/2.
 
     Raises:
         ConfigError: `shift` is negative or, when called, not less than the side of the images.
@@ -28,12 +28,12 @@ class Augment:
 
     def __post_init__(self) -> None:
         if self.shift < 0:
-            raise ConfigError(f"data.shift is {self.shift}; give 0 or more pixels")
+            raise ConfigError(f"data.shift: expected 0 or more pixels, got {self.shift}")
 
     def __call__(
         self, images: np.ndarray, *, seed: int, epochs: np.ndarray, ids: np.ndarray
     ) -> np.ndarray:
-        """Augments each image by what (seed, epoch, id) decide.
+        """Augment each image, a function of (seed, epoch, id).
 
         Args:
             images: uint8 (b, H, W, C); may be overwritten.
@@ -42,7 +42,7 @@ class Augment:
             ids: int64 (b,).
 
         Returns:
-            uint8 (b, H, W, C); `images` itself when there is nothing to do.
+            uint8 (b, H, W, C); `images` itself if nothing changes.
         """
         for row in np.flatnonzero(self.flips(seed=seed, epochs=epochs, ids=ids)):
             cv2.flip(images[row], 1, dst=images[row])
@@ -54,7 +54,7 @@ class Augment:
         return images
 
     def flips(self, *, seed: int, epochs: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Which images are mirrored.
+        """Return which images are mirrored.
 
         Args:
             seed: Seed of the run.
@@ -70,12 +70,12 @@ class Augment:
 
 
 def _window(images: np.ndarray, top: np.ndarray, left: np.ndarray, shift: int) -> np.ndarray:
-    """The window of each zero-padded image that begins at (top, left), in 0..2·shift."""
+    """Return the window at (top, left), in 0..2·shift, of each zero-padded image."""
     batch, height, width, channels = images.shape
     if shift >= min(height, width):
         raise ConfigError(
-            f"data.shift is {shift} but the images are {height}×{width}; "
-            f"use at most {min(height, width) - 1}"
+            f"data.shift: expected at most {min(height, width) - 1} for images of "
+            f"{height}×{width}, got {shift}"
         )
     padded = np.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
     # Pixels and channels as one axis: the gather then copies whole rows.

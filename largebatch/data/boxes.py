@@ -1,4 +1,4 @@
-"""Which part of a picture is seen: random boxes for training, the centre for evaluation."""
+"""Crop boxes: random ones for training, central ones for evaluation."""
 
 import numpy as np
 
@@ -16,22 +16,22 @@ def random_boxes(
     area: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> np.ndarray:
-    """A box of random area, aspect and place in each picture, decided by (seed, epoch, id).
+    """Return a box of random area, aspect and place in each image, a function of (seed, epoch, id).
 
     The Inception crop (Szegedy et al. 2015, arXiv 1409.4842, section 6) as torchvision defines it:
-    the area is uniform in `area` times the picture's, the aspect log-uniform in `ratio`; after ten
+    the area is uniform in `area` times the image's, the aspect log-uniform in `ratio`; after ten
     boxes that do not fit, the largest centred box within `ratio`.
 
     Args:
-        sizes: int64 (b, 2), height and width of each picture.
+        sizes: int64 (b, 2), height and width of each image.
         seed: Seed of the run.
         epochs: int64 (b,).
-        ids: int64 (b,), the example index of each picture.
-        area: Least and greatest share of the picture's area.
+        ids: int64 (b,), the example index of each image.
+        area: Least and greatest share of the image's area.
         ratio: Least and greatest width / height.
 
     Returns:
-        int64 (b, 4): top, left, height, width in pixels, within the picture.
+        int64 (b, 4): top, left, height, width in pixels, within the image.
     """
     height, width = sizes[:, 0], sizes[:, 1]
     boxes = _largest_centred(sizes, ratio)
@@ -56,13 +56,13 @@ def random_boxes(
 
 
 def _halves(name: str, *keys: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent uniform numbers in [0, 1), on the grid of 2**-32, of one hash."""
+    """Return two independent uniform numbers in [0, 1), on the grid of 2**-32, from one hash."""
     bits = mix(purpose(name), *keys)
     return (bits >> np.uint64(32)) * 2.0**-32, (bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
 
 
 def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarray:
-    """The largest box of an aspect within `ratio` in the middle of each picture."""
+    """Return the largest central box of each image with an aspect within `ratio`."""
     height, width = sizes[:, 0], sizes[:, 1]
     h = np.minimum(height, np.rint(width / ratio[0]).astype(np.int64))
     w = np.minimum(width, np.rint(height * ratio[1]).astype(np.int64))
@@ -70,20 +70,20 @@ def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarra
 
 
 def centre_boxes(sizes: np.ndarray, shape: tuple[int, int], fraction: float) -> np.ndarray:
-    """The middle of each picture, of the aspect of `shape`.
+    """Return the central box of each image with the aspect of `shape`.
 
     Resizing this box to `shape` is the usual "shorter side to 256, centre 224" at a fraction of
-    0.875, without computing the margin that is thrown away.
+    0.875, without computing the discarded margin.
 
     Args:
-        sizes: int64 (b, 2), height and width of each picture.
+        sizes: int64 (b, 2), height and width of each image.
         shape: Height and width that the box will be resized to.
         fraction: Share of the largest such box's side that is kept, in (0, 1].
 
     Returns:
-        int64 (b, 4): top, left, height, width in pixels, within the picture.
+        int64 (b, 4): top, left, height, width in pixels, within the image.
     """
-    # In numbers of `shape`: how many pixels of the picture make one pixel of the result.
+    # Pixels of the image for each pixel of the result.
     scale = (sizes / np.asarray(shape)).min(axis=1) * fraction
     sides = np.maximum(1, np.rint(scale[:, None] * shape)).astype(np.int64)
     sides = np.minimum(sides, sizes)

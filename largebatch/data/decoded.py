@@ -1,4 +1,4 @@
-"""`decoded:PATH`: pictures of a decoded store, cropped here or on the device."""
+"""`decoded:PATH`: images of a decoded store, cropped on the host or on the device."""
 
 import os
 from pathlib import Path
@@ -9,22 +9,21 @@ from largebatch.data.boxes import centre_boxes, random_boxes
 from largebatch.data.decoded_reader import StoredSplit
 from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize
-from largebatch.data.nearby import holds, nearby
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
-from largebatch.data.sources import SourceOptions, check_sizes
+from largebatch.data.sources import SourceOptions, check_sizes, holds, nearby
 from largebatch.errors import DataError
 
 
 def stored_boxes(boxes: np.ndarray, sizes: np.ndarray, size: int) -> np.ndarray:
-    """Maps boxes of pictures to the pixels that are stored of them.
+    """Map boxes of images to the stored pixels.
 
-    An edge at x of a picture of extent X falls on x·S/X, rounded half up: it moves by half a stored
+    An edge at x of an image of extent X falls on x·S/X, rounded half up: it moves by half a stored
     pixel at most, and boxes that touch still do. Where both edges fall on the same place, the box
     is the one pixel after it, or the last pixel of all.
 
     Args:
-        boxes: int64 (b, 4): top, left, height, width, within the picture and not empty.
-        sizes: int64 (b, 2): height and width of the pictures.
+        boxes: int64 (b, 4): top, left, height, width, within the image and not empty.
+        sizes: int64 (b, 2): height and width of the images.
         size: S, pixels a side of what is stored.
 
     Returns:
@@ -39,14 +38,14 @@ def stored_boxes(boxes: np.ndarray, sizes: np.ndarray, size: int) -> np.ndarray:
 class DecodedSource:
     """One split of a decoded store, a `CroppingSource`.
 
-    Boxes are drawn in the pictures' own coordinates, then mapped to the stored pixels by
-    `stored_boxes`: squeezing a picture into S×S changes neither what a crop shows nor its aspect.
-    They are applied here (`read`, `read_centres`, `read_crops`) or handed out with the whole images
-    (`read_stored`, `read_stored_centres`), from which `device_crops.crop_and_resize` makes the same
-    crops to one grey level.
+    Boxes are chosen in the coordinates of the original images and mapped to the stored pixels by
+    `stored_boxes`, so that a crop has its true content and aspect. They are applied here (`read`,
+    `read_centres`, `read_crops`) or returned with the whole images (`read_stored`,
+    `read_stored_centres`), from which `device_crops.crop_and_resize` takes the same crops to one
+    grey level.
 
     Attributes:
-        name, classes, image_shape, mean, std: As of `Source`; mean and std are those of ImageNet.
+        name, classes, image_shape, mean, std: As for `Source`; mean and std are those of ImageNet.
         stored_size: S, pixels a side of the images that `read_stored` delivers.
     """
 
@@ -54,7 +53,7 @@ class DecodedSource:
     std = STD
 
     def __init__(self, spec: str, split: str, options: SourceOptions) -> None:
-        """As of `open_decoded`."""
+        """See `open_decoded`."""
         check_crop_options(options)
         self._arguments = (spec, split, options)
         self._options = options
@@ -77,7 +76,7 @@ class DecodedSource:
         self.image_shape = (side, side, 3)
         if side > index.size:
             raise DataError(
-                f"{self._directory} holds pictures of {index.size}×{index.size}, fewer pixels than "
+                f"{self._directory} holds images of {index.size}×{index.size}, smaller than "
                 f"data.image_size={side}{'' if options.image_size else ' (the default)'}; set "
                 f"data.image_size={index.size} or less, or prepare a store with --size {side}"
             )
@@ -85,48 +84,48 @@ class DecodedSource:
     def __len__(self) -> int:
         return len(self._stored.labels)
 
-    def __reduce__(self) -> tuple:  # pickled as what it was opened by: descriptors do not travel
+    def __reduce__(self) -> tuple:  # open files cannot be pickled
         return DecodedSource, self._arguments
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As of `Source.read`: the centre of each picture."""
+        """Read the central crop of each image; see `Source.read`."""
         return self.read_centres(ids, self.image_shape[:2])
 
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of `RectangularSource.read_centres`."""
+        """See `RectangularSource.read_centres`."""
         return self._views(ids, self._centres(ids, shape), shape), self._stored.labels[ids]
 
     def read_crops(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of `CroppingSource.read_crops`: a random box of each picture."""
+        """Read a random crop of each image; see `CroppingSource.read_crops`."""
         boxes = self._crops(ids, seed, epochs)
         return self._views(ids, boxes, self.image_shape[:2], out), self._stored.labels[ids]
 
     def read_stored(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As of `StoredSource.read_stored`."""
+        """See `StoredSource.read_stored`."""
         return self._whole(ids, self._crops(ids, seed, epochs), out)
 
     def read_stored_centres(
         self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As of `StoredSource.read_stored_centres`."""
+        """See `StoredSource.read_stored_centres`."""
         return self._whole(ids, self._centres(ids, shape), out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """As of `RectangularSource.sizes`: before the pictures were squeezed."""
+        """Return the sizes of the original images; see `RectangularSource.sizes`."""
         return self._stored.sizes[ids].astype(np.int64)
 
     def marks(self) -> tuple[bytes, ...]:
-        """As of `identity.Marked.marks`: the checksums of the images."""
+        """Return the checksums of the files of images."""
         return tuple(shard.sha256.encode() for shard in self._shards)
 
     def describe(self) -> str:
-        """As of `Source.describe`."""
+        """See `Source.describe`."""
         height, width = self.image_shape[:2]
         side = self.stored_size
         return (
@@ -170,7 +169,7 @@ class DecodedSource:
 
 
 def _index(directory: Path) -> Index:
-    """As of `read_index`; where there is no store, says where there may be one."""
+    """Read the index; where there is none, name a store nearby."""
     if not (directory / INDEX_FILE).exists():
         meant = nearby(str(directory), lambda path: os.path.isfile(os.path.join(path, INDEX_FILE)))
         if meant:
@@ -182,7 +181,7 @@ def _index(directory: Path) -> Index:
 
 
 def open_decoded(spec: str, split: str, options: SourceOptions) -> DecodedSource:
-    """Opens a split of a decoded store.
+    """Open a split of a decoded store.
 
     Args:
         spec: `decoded:PATH`.
@@ -191,12 +190,12 @@ def open_decoded(spec: str, split: str, options: SourceOptions) -> DecodedSource
             those of the store, or 0.
 
     Returns:
-        The split; it can be pickled, and the copy opens the store anew.
+        The split; it can be pickled.
 
     Raises:
         ConfigError: An option is out of range.
         DataError: The store is absent, unfinished, damaged or not of the size asked for.
     """
     if not spec.partition(":")[2]:
-        raise DataError(f"data.source: {spec!r} names no directory; write 'decoded:PATH'")
+        raise DataError(f"data.source: {spec!r} has no directory; write decoded:PATH")
     return DecodedSource(spec, split, options)

@@ -1,4 +1,4 @@
-"""Reading pixels, labels and sizes of a decoded store, by example index."""
+"""Pixels, labels and sizes of a decoded store, read by example index."""
 
 import functools
 import os
@@ -17,19 +17,18 @@ _OPEN_FILES = 256  # of one split; a process may commonly open 1,024
 class StoredSplit:
     """The pixels, labels and sizes of one split, by example index.
 
-    `preadv` and not a memory map: on cached files they are equally fast, but of others a map reads
-    six times what is asked for, and an error in one kills the process. Both release the
-    interpreter lock. A file of images is opened when it is first read, and closed when it is
-    neither among the `_OPEN_FILES` last used nor being read.
+    It uses `preadv` and not a memory map: they are equally fast on cached files, but a map reads
+    six times the bytes needed of others, and an error in it kills the process. Both release the
+    interpreter lock. The `_OPEN_FILES` files used last stay open.
 
     Attributes:
         size: S, pixels a side.
         labels: int32 (n,).
-        sizes: int32 (n, 2), height and width of the pictures before they were squeezed.
+        sizes: int32 (n, 2), height and width of the original images.
     """
 
     def __init__(self, directory: Path, index: Index, split: str) -> None:
-        """Reads labels and sizes, and checks that the files of images are whole.
+        """Read labels and sizes, and check that the files of images are complete.
 
         Args:
             directory: The store.
@@ -37,12 +36,12 @@ class StoredSplit:
             split: One of its splits.
 
         Raises:
-            DataError: A file is absent or is not what the index says.
+            DataError: A file is absent or differs from the index.
         """
         shards = index.splits[split]
         side = self.size = index.size
         self._starts = np.cumsum([0] + [shard.examples for shard in shards])
-        self._images: list[tuple[str, int]] = []  # file, and where its pixels begin
+        self._images: list[tuple[str, int]] = []  # file, and offset of its pixels
         labels, sizes = [], []
         for number, shard in enumerate(shards):
             images, *columns = (
@@ -57,20 +56,20 @@ class StoredSplit:
         low, high = self.labels.min(), self.labels.max()
         if low < 0 or high >= len(index.classes):
             raise DataError(
-                f"{directory}: {split} labels go from {low} to {high} but there are "
-                f"{len(index.classes)} classes; prepare the store anew"
+                f"{directory}: {split} labels are {low} to {high}, expected 0 to "
+                f"{len(index.classes) - 1}; prepare the store again"
             )
         if self.sizes.min() < 1:
-            raise DataError(f"{directory}: a {split} size is below 1; prepare the store anew")
-        # Of the class itself, not of a method: no cycle may keep the files open.
+            raise DataError(f"{directory}: a {split} size is below 1; prepare the store again")
+        # A cache of the class, not of a method: no cycle may keep the files open.
         self._open = functools.lru_cache(_OPEN_FILES)(_Descriptor)
 
     def images(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Reads whole images.
+        """Read whole images.
 
         Args:
             ids: int64 (b,), in [0, n).
-            out: uint8 (b, S, S, 3), contiguous, where the images go; None makes an array.
+            out: uint8 (b, S, S, 3), contiguous, destination of the images; None allocates it.
 
         Returns:
             uint8 (b, S, S, 3).
@@ -85,7 +84,7 @@ class StoredSplit:
         return images
 
     def boxes(self, ids: np.ndarray, boxes: np.ndarray) -> Iterator[np.ndarray]:
-        """Reads a box of each image, one after another, without the rows above and below it.
+        """Read a box of each image, one after another, without the rows above and below it.
 
         Args:
             ids: int64 (b,), in [0, n).
@@ -104,24 +103,24 @@ class StoredSplit:
             yield band[:, left : left + width]
 
     def _places(self, ids: np.ndarray) -> tuple[list[int], list[int]]:
-        """The shard of each example and, counted in rows of pixels, its place in that file."""
+        """Return the shard of each example, and its offset in that file in rows of pixels."""
         shards = np.searchsorted(self._starts, ids, side="right") - 1
         return shards.tolist(), ((ids - self._starts[shards]) * self.size).tolist()
 
     def _fill(self, rows: np.ndarray, shard: int, first: int) -> None:
-        """Reads rows of pixels, uint8 (rows, S, 3), of which `first` is the first in the file."""
+        """Read rows of pixels, uint8 (rows, S, 3), beginning with row `first` of the file."""
         path, begin = self._images[shard]
         try:
-            file = self._open(path)  # held until the read has returned, see _Descriptor
+            file = self._open(path)  # referenced until the read has returned, see _Descriptor
             count = os.preadv(file.number, [rows], begin + first * self.size * 3)
         except OSError as error:
             raise unreadable(path, error) from error
         if count != rows.nbytes:
-            raise DataError(f"{path} has become shorter while in use; prepare the store anew")
+            raise DataError(f"{path} has become shorter while in use; prepare the store again")
 
 
 class _Descriptor:
-    """An open file, closed with its last reference: never under another thread's read."""
+    """An open file, closed with its last reference and so never during a read."""
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -129,16 +128,18 @@ class _Descriptor:
 
 
 def _array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.memmap:
-    """Maps a whole .npy file, once it is known to be the array that is expected."""
+    """Map a .npy file after checking that it is the expected array."""
     try:
-        array = np.lib.format.open_memmap(path, mode="r")  # of plain numbers: never unpickles
+        array = np.lib.format.open_memmap(path, mode="r")  # never unpickles
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is no whole array ({error}); prepare the store anew") from error
+        raise DataError(
+            f"{path} is not a complete array ({error}); prepare the store again"
+        ) from error
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         raise DataError(
-            f"{path} is {array.dtype} {array.shape}, not {dtype} {shape} as the index says; "
-            "prepare the store anew"
+            f"{path} is {array.dtype} {array.shape}, expected {dtype} {shape} from the index; "
+            "prepare the store again"
         )
     return array

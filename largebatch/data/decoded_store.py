@@ -1,9 +1,9 @@
-"""Pictures stored as pixels of one size: the format, its writer and its index.
+"""The format of a store of decoded images: its files, their writer and the index.
 
 A store is a directory. Shard i of n of a split is three NumPy files: `SPLIT-images-i-of-n.npy`
 (uint8 (examples, S, S, 3)), `SPLIT-labels-…` (int32 (examples,)) and `SPLIT-sizes-…` (int32
-(examples, 2), height and width of the pictures, each of which was squeezed whole into S×S).
-`index.json` names them and is written last, so a store without it is unfinished.
+(examples, 2), height and width of the original images, each of which was resized to S×S).
+`index.json` lists the shards and is written last: a store without it is unfinished.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ _FORMAT = {"format": "largebatch decoded images", "version": 1}
 
 @dataclass(frozen=True)
 class ShardFacts:
-    """What the index says of a shard.
+    """The entry of a shard in the index.
 
     Attributes:
         file: Name of its file of images.
-        examples: How many.
+        examples: Number of examples.
         sha256: Of that file, hexadecimal.
     """
 
@@ -46,26 +46,25 @@ def write_shard(
     labels: Sequence[int],
     sizes: Sequence[tuple[int, int]],
 ) -> ShardFacts:
-    """Writes the three files of a shard, in the memory of one image.
+    """Write the three files of a shard, in the memory of one image.
 
-    Each file appears whole or not at all, and that of the images last: where it is, the shard is
-    complete.
+    Each file appears completely or not at all; the file of images appears last.
 
     Args:
-        directory: The store; made when absent.
+        directory: The store; created if absent.
         split: `train` or `validation`.
-        shard: Which shard, in [0, shards).
-        shards: How many the split has.
-        images: As many as labels, uint8 (S, S, 3) each.
+        shard: Number of the shard, in [0, shards).
+        shards: Number of shards of the split.
+        images: The images, uint8 (S, S, 3) each; one for each label.
         labels: Index of each image's class.
-        sizes: Height and width of each picture before it was squeezed into S×S; looked at after
-            the last image, so `images` may fill it.
+        sizes: Height and width of each original image; read after the last image, so that
+            `images` may fill it.
 
     Returns:
-        What `write_index` wants to know.
+        The entry for `write_index`.
 
     Raises:
-        ValueError: There are no images, not as many as labels and sizes, or not of one shape.
+        ValueError: There are no images, or not one for each label and size, or of several shapes.
     """
     if not len(labels):
         raise ValueError("0 labels")
@@ -102,7 +101,7 @@ def write_shard(
 def write_index(
     directory: Path, *, size: int, classes: tuple[str, ...], shards: dict[str, list[ShardFacts]]
 ) -> None:
-    """Writes `index.json`, which makes a store of the shards.
+    """Write `index.json`, which completes the store.
 
     Args:
         directory: The store, all of whose shards are written.
@@ -125,7 +124,7 @@ def write_index(
 
 @dataclass(frozen=True)
 class Index:
-    """The contents of `index.json`; see `write_index` for `size` and `classes`.
+    """The contents of `index.json`.
 
     Attributes:
         size: S, pixels a side.
@@ -139,10 +138,10 @@ class Index:
 
 
 def read_index(directory: Path) -> Index:
-    """Reads what a store says of itself.
+    """Read the index of a store.
 
     Raises:
-        DataError: There is no finished store, or one that this version cannot read.
+        DataError: There is no finished store, or it has another format.
     """
     path = directory / INDEX_FILE
     try:
@@ -156,28 +155,30 @@ def read_index(directory: Path) -> Index:
             return Index(content["size"], tuple(content["classes"]), splits)
     except FileNotFoundError as error:
         raise DataError(
-            f"{path} is absent: this is no decoded store or an unfinished one; "
-            "correct the path or run its preparation to the end"
+            f"{path} is absent: the store is unfinished, or this is another directory; "
+            "finish its preparation or correct the path"
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no index of a decoded store; prepare the store anew") from error
-    raise DataError(f"{path} says {found} but {_FORMAT} is read; prepare the store anew")
+        raise DataError(
+            f"{path} is not the index of a decoded store; prepare the store again"
+        ) from error
+    raise DataError(f"{path}: expected {_FORMAT}, got {found}; prepare the store again")
 
 
 def file_name(split: str, what: str, shard: int, shards: int) -> str:
-    """Name of the file of a shard's `images`, `labels` or `sizes`."""
+    """Return the name of the file of a shard's `images`, `labels` or `sizes`."""
     return f"{split}-{what}-{shard:05d}-of-{shards:05d}.npy"
 
 
 def unreadable(path: Path | str, error: OSError) -> DataError:
-    """What to raise when the system cannot read a file of a store."""
-    return DataError(f"{path} cannot be read ({error.strerror}); restore it or prepare it anew")
+    """Return the exception for a file of a store that cannot be read."""
+    return DataError(f"{path} cannot be read ({error.strerror}); restore it or prepare it again")
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """What a .npy file of uint8 begins with."""
+    """Return the header of a .npy file of uint8."""
     stream = io.BytesIO()
     description = {"descr": "|u1", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, description)

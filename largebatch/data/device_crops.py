@@ -1,4 +1,4 @@
-"""Crop, resize and mirror on the device: two small matrix products an image, and no gather."""
+"""Crop, resize and mirror on the device, by two small matrix products per image."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 if TYPE_CHECKING:
-    from largebatch.data.images import Resampling  # which brings libraries that nothing here needs
+    from largebatch.data.images import Resampling  # imports libraries that are not needed here
 
 _EXACT = jax.lax.Precision.HIGHEST
 
@@ -20,7 +20,7 @@ def crop_and_resize(
     resampling: "Resampling",
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> jax.Array:
-    """A box of each image at another size, as `images.resize` makes it of the box cut out.
+    """Crop a box of each image and resize it, like `images.resize`.
 
     Each pixel of the result is a mean of pixels of the box, weighted along y and along x, so an
     image is W_y · image · W_xᵀ per channel. It is rounded to whole grey levels, half up, as the
@@ -52,7 +52,7 @@ def crop_and_resize(
         ValueError: `resampling` is neither.
     """
     if resampling not in ("linear", "antialias"):
-        raise ValueError(f"resampling is {resampling!r}; it must be 'linear' or 'antialias'")
+        raise ValueError(f"resampling: expected 'linear' or 'antialias', got {resampling!r}")
 
     def one(image: jax.Array, box: jax.Array, flip: jax.Array) -> jax.Array:
         top, left, height, width = box.astype(jnp.float32)
@@ -74,14 +74,14 @@ def _weights(
     resampling: "Resampling",
     mirrored: jax.Array | bool = False,
 ) -> jax.Array:
-    """How much of each stored pixel is in each pixel of the result, along one axis.
+    """Return the weight of each stored pixel in each pixel of the result, along one axis.
 
     Args:
-        first: float32 (), where the box begins.
+        first: float32 (), first pixel of the box.
         length: float32 (), its pixels.
         extent: Stored pixels.
         size: Pixels of the result.
-        resampling: As of `crop_and_resize`.
+        resampling: As for `crop_and_resize`.
         mirrored: Whether the result is in reverse order.
 
     Returns:
@@ -90,7 +90,7 @@ def _weights(
     steps = jnp.arange(size, dtype=jnp.float32)
     steps = jnp.where(mirrored, size - 1 - steps, steps)
     pixels = jnp.arange(extent, dtype=jnp.float32) - first  # the box's own are 0 to length − 1
-    # In the box's pixels; multiplied before divided, so that it is rounded but once.
+    # In the box's pixels; multiplied before divided, so that it is rounded once.
     centres = (steps + 0.5) * length / size
     reach = jnp.maximum(1.0, length / size) if resampling == "antialias" else 1.0
     weights = jnp.maximum(0.0, 1.0 - jnp.abs(pixels + 0.5 - centres[:, None]) / reach)

@@ -12,15 +12,15 @@ class Digits:
     """One split of scikit-learn's `load_digits`, a `RectangularSource`.
 
     Every fifth image of the original order (index % 5 == 0) is held out: 1,437 train, 360 validate.
-    Grey values 0..16 are scaled by 15 to 0..240. At other sizes than 8×8 they are interpolated
-    linearly; there is nothing to crop, so all of an image is seen at any size.
+    Grey values 0..16 are scaled by 15 to 0..240. Other sizes than 8×8 are interpolated linearly,
+    without cropping.
     """
 
     name = "digits"
     classes = tuple("0123456789")
 
     def __init__(self, split: str, image_size: int = _SIDE) -> None:
-        from sklearn.datasets import load_digits  # a second of import that other sources spare
+        from sklearn.datasets import load_digits  # a second of import
 
         found = load_digits()
         images = (found.images * 15).astype(np.uint8)[..., None]
@@ -38,27 +38,27 @@ class Digits:
         return len(self._images)
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As of `Source.read`."""
+        """See `Source.read`."""
         return self._seen[ids], self._labels[ids]
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """As of `RectangularSource.sizes`."""
+        """See `RectangularSource.sizes`."""
         return np.full((len(ids), 2), _SIDE, np.int64)
 
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of `RectangularSource.read_centres`."""
+        """See `RectangularSource.read_centres`."""
         return _resized(self._images[ids], shape), self._labels[ids]
 
     def describe(self) -> str:
-        """As of `Source.describe`."""
+        """See `Source.describe`."""
         size = "×".join(map(str, self.image_shape))
         return f"digits: {len(self):,} {self._split} images of {size}, 10 classes (scikit-learn)"
 
 
 def open_digits(spec: str, split: str, options: SourceOptions) -> Digits:
-    """Opens `digits`, whose number of examples and classes is fixed.
+    """Open `digits`, whose number of examples and classes is fixed.
 
     Args:
         spec: `digits`.
@@ -69,7 +69,7 @@ def open_digits(spec: str, split: str, options: SourceOptions) -> Digits:
         The split.
 
     Raises:
-        DataError: Another number is asked for, or the specification has a part after a colon.
+        DataError: An option asks for another number, or the specification has a colon.
     """
     if spec != "digits":
         raise DataError(f"data.source: {spec!r} has a part after the colon; write 'digits'")
@@ -78,7 +78,7 @@ def open_digits(spec: str, split: str, options: SourceOptions) -> Digits:
 
 
 def _resized(images: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """uint8 (n, 8, 8, 1) at another height and width."""
+    """Resize uint8 (n, 8, 8, 1)."""
     if shape == images.shape[1:3]:
         return images
     import cv2

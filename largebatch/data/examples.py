@@ -1,7 +1,7 @@
-"""Labelled pictures as `tf.train.Example`s in ArrayRecord shards: the reading of two sources.
+"""Labelled images as `tf.train.Example`s in ArrayRecord shards, for `tfds:` and `arrayrecord:`.
 
-The shards are read by array_record itself: the records of one slice of ids lie in as many shards,
-and one read per record costs half the processor time of its grouped reads.
+Each record is read alone: the records of a batch are in as many shards, and array_record's grouped
+reads would take twice the processor time.
 """
 
 import os
@@ -31,7 +31,7 @@ class Keys:
     """Names of the two features of an example that are read.
 
     Attributes:
-        image: A single bytes value, an encoded picture.
+        image: A single bytes value, an encoded image.
         label: A single int64 value.
     """
 
@@ -53,7 +53,7 @@ class Shards:
 
 
 class ExampleRecords:
-    """One split of labelled pictures in ArrayRecord shards, a `Records`."""
+    """One split of labelled images in ArrayRecord shards, a `Records`."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class ExampleRecords:
         classes: tuple[str, ...],
         found: str,
     ) -> None:
-        """Opens no file yet.
+        """Open no file yet.
 
         Args:
             name: The specification it was opened by.
             split: `train` or `validation`.
-            shards: Where the examples are.
-            keys: Which of their features are read.
+            shards: The files.
+            keys: The features that are read.
             classes: Name of each label.
-            found: Where the split was found, for `describe`.
+            found: Directory and split, for `describe`.
         """
         self.name = name
         self.classes = classes
@@ -89,7 +89,7 @@ class ExampleRecords:
         return int(self._ends[-1])
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        """As of `Records.read`.
+        """See `Records.read`.
 
         Raises:
             DataError: A shard or a record is missing or corrupt, or a label is not of a class.
@@ -104,7 +104,7 @@ class ExampleRecords:
             except (RuntimeError, ValueError) as error:  # array_record raises RuntimeError
                 raise DataError(
                     f"{self._place(shard, row)} cannot be read: {one_line(error)}; "
-                    "restore the file or prepare the data set anew"
+                    "restore the file or prepare the dataset again"
                 ) from error
             if not 0 <= label < len(self.classes):
                 raise DataError(
@@ -117,17 +117,17 @@ class ExampleRecords:
         return images, np.array(labels, np.int32)
 
     def where(self, example: int) -> str:
-        """As of `Records.where`."""
+        """See `Records.where`."""
         shards, rows = self._places(np.array([example]))
         return self._place(int(shards[0]), int(rows[0]))
 
     def marks(self) -> tuple[bytes, ...]:
-        """As of `Records.marks`: names and lengths of the shards."""
+        """Return names and lengths of the shards."""
         shards = zip(self._shards.paths, self._shards.lengths, strict=True)
         return tuple(os.fsencode(f"{os.path.basename(path)} {n}") for path, n in shards)
 
     def describe(self) -> str:
-        """As of `Records.describe`."""
+        """See `Records.describe`."""
         files, most = len(self._shards.paths), self._readers.most
         limited = f", {most:,} open at once: raise `ulimit -n`" if most < files else ""
         return (
@@ -136,7 +136,7 @@ class ExampleRecords:
         )
 
     def _places(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The shard and the row within it of each id, int64 (b,) each."""
+        """Return the shard of each id and its row within it, int64 (b,) each."""
         shards = np.searchsorted(self._ends, ids, side="right")
         return shards, ids - self._starts[shards]
 
@@ -145,13 +145,13 @@ class ExampleRecords:
 
 
 class _Readers:
-    """Readers of shards, opened when first asked for and closed when long unused; thread-safe.
+    """A cache of open shards, the most recently used ones; thread-safe.
 
-    A reader is shared by threads: it reads by position and frees the interpreter lock. One that is
-    dropped while another thread reads from it stays open until that thread is done.
+    Threads share a reader, which reads by position and releases the interpreter lock. A reader that
+    is dropped during another thread's read stays open until that read returns.
 
     Attributes:
-        most: How many are kept open.
+        most: Greatest number of open shards.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -164,7 +164,7 @@ class _Readers:
         return _Readers, (self._shards,)  # another process opens its own
 
     def of(self, shard: int) -> ArrayRecordReader:
-        """The reader of a shard.
+        """Return the reader of a shard.
 
         Raises:
             DataError: The file cannot be opened or has another number of records.
@@ -175,14 +175,16 @@ class _Readers:
                 self._opened.move_to_end(shard)
                 return reader
         path, length = self._shards.paths[shard], self._shards.lengths[shard]
-        reader = open_shard(path)  # outside the lock: a network file system takes its time
+        reader = open_shard(path)  # outside the lock: slow on a network file system
         if reader.num_records() != length:
             raise DataError(
                 f"{path} holds {reader.num_records():,} records, not {length:,}; "
-                "restore the file or prepare the data set anew"
+                "restore the file or prepare the dataset again"
             )
         with self._lock:
-            reader = self._opened.setdefault(shard, reader)  # another thread may have been faster
+            reader = self._opened.setdefault(
+                shard, reader
+            )  # another thread may have opened it, too
             self._opened.move_to_end(shard)
             if len(self._opened) > self.most:
                 self._opened.popitem(last=False)
@@ -190,7 +192,7 @@ class _Readers:
 
 
 def open_shard(path: str) -> ArrayRecordReader:
-    """Opens a file for random access, 0.15 ms where the file is cached.
+    """Open a file for random access: 0.15 ms where the file is cached.
 
     Raises:
         DataError: The file is absent or no complete ArrayRecord file.
@@ -199,69 +201,69 @@ def open_shard(path: str) -> ArrayRecordReader:
         reader = ArrayRecordReader(path, _RANDOM_ACCESS)
         if reader.ok():
             return reader
-        reader.read([0])  # raises what the constructor kept to itself, but not for every truncation
+        reader.read([0])  # raises the error, except for some truncations
         reason = "it ends before its index"
     except RuntimeError as error:
         reason = one_line(error)
     raise DataError(
-        f"{path} cannot be opened as an ArrayRecord file: {reason}; "
-        "restore it or prepare the data set anew"
+        f"{path} is not a complete ArrayRecord file: {reason}; "
+        "restore it or prepare the dataset again"
     )
 
 
 def lengths_of(paths: Sequence[str]) -> tuple[int, ...]:
-    """Records of each file; opening them finds those that are cut off.
+    """Return the number of records of each file; files that are cut off cannot be opened.
 
     Raises:
-        DataError: As of `open_shard`.
+        DataError: See `open_shard`.
     """
     with ThreadPoolExecutor(_OPENERS) as threads:
         return tuple(threads.map(lambda path: open_shard(path).num_records(), paths))
 
 
 def parse(record: bytes, keys: Keys) -> tuple[bytes, int]:
-    """Takes the picture and the label out of a serialized `tf.train.Example`.
+    """Return the image and the label of a serialized `tf.train.Example`.
 
     Args:
-        record: The example; 11 µs where it holds 110 kB, of which 10 copy the picture twice.
-        keys: Which features.
+        record: The example; 110 kB take 11 µs, mostly for two copies of the image.
+        keys: Names of the features.
 
     Returns:
-        The encoded picture and its label.
+        The encoded image, and the label.
 
     Raises:
-        ValueError: The record is no example, or has no single value under a key.
+        ValueError: The record is not an example, or has not one value for each key.
     """
     try:
         features = tf_example_pb2.Example.FromString(record).features.feature
     except DecodeError as error:
-        raise ValueError(f"{len(record):,} bytes that are no tf.train.Example") from error
+        raise ValueError(f"{len(record):,} bytes that are not a tf.train.Example") from error
     # An absent key reads as a feature without values.
     images = features[keys.image].bytes_list.value
     labels = features[keys.label].int64_list.value
     if len(images) != 1 or len(labels) != 1:
         raise ValueError(
-            f"the example has {len(images)} pictures as {keys.image!r} and {len(labels)} integers "
+            f"the example has {len(images)} images as {keys.image!r} and {len(labels)} integers "
             f"as {keys.label!r}, not one of each"
         )
     return images[0], labels[0]
 
 
 def check_present(directory: str, names: list[str]) -> None:
-    """Raises a DataError that names the first of the files that a directory lacks."""
+    """Raise a DataError with the first of the files that a directory lacks."""
     missing = sorted(set(names) - set(os.listdir(directory)))
     if missing:
         raise DataError(
             f"{directory} lacks {missing[0]}"
             + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
-            + f" of {len(names):,} shards; restore the files or prepare the data set anew"
+            + f" of {len(names):,} shards; restore the files or prepare the dataset again"
         )
 
 
 def _most_open(files: int) -> int:
-    """How many of `files` to keep open; raises the process's soft limit if that is too low for all.
+    """Return the number of files to keep open; raise the process's soft limit if too low.
 
-    The soft limit is often 1,024, for the sake of `select()`, and the hard one far higher.
+    The soft limit is often 1,024 because of `select()`, and the hard limit far higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files * _SHARE_OF_OPEN_FILES
@@ -269,7 +271,7 @@ def _most_open(files: int) -> int:
         return files
     if soft < wanted:
         higher = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with suppress(OSError, ValueError):  # a system may have a bound that it does not tell
+        with suppress(OSError, ValueError):  # the system may have another limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (higher, hard))
             soft = higher
     return max(1, min(files, soft // _SHARE_OF_OPEN_FILES))

@@ -1,7 +1,7 @@
-"""Microbatches of a run and batches of an evaluation, read ahead.
+"""Microbatches of training and batches of evaluation, read ahead.
 
-What is fed is a function of the sample position and, for the random choices, of the seed: how many
-processes share a microbatch, how large it is, who reads it and where a run resumed change nothing.
+The rows are a function of the sample position and the seed: the number of processes, the size of a
+microbatch, threads and the position of a resume do not change them.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ class Microbatch:
         images: uint8 (rows, H, W, C), not normalised; augmented unless there are `crops`.
         labels: int32 (rows,).
         position: Sample position of the microbatch's first global row; the same on every process.
-        ids: int64 (rows,), the example that each row shows.
-        crops: None, or int32 (rows, 5) that the device is to cut out: top, left, height and width
-            of a box of the image, and 1 if mirrored.
+        ids: int64 (rows,), the example of each row.
+        crops: None, or int32 (rows, 5), crops that the device takes: top, left, height and width of
+            a box of the image, and 1 if mirrored.
     """
 
     images: np.ndarray
@@ -50,11 +50,11 @@ class EvaluationBatch:
     """This process's rows of one evaluation batch.
 
     Attributes:
-        images: uint8 (rows, H, W, C), not normalised; zeros where there is no example.
-        labels: int32 (rows,); 0 where there is no example.
+        images: uint8 (rows, H, W, C), not normalised; zeros in padding.
+        labels: int32 (rows,); 0 in padding.
         mask: float32 (rows,); 1 for an example, 0 for padding.
-        shape: Height and width at which the images are seen, by the device if there are `crops`.
-        crops: As of `Microbatch`; one pixel where there is no example.
+        shape: Height and width of the images, or of the crops that the device takes.
+        crops: As of `Microbatch`; one pixel in padding.
     """
 
     images: np.ndarray
@@ -78,28 +78,28 @@ def train_microbatches(
     centre: bool = False,
     unreadable: Unreadable | None = None,
 ) -> Generator[Microbatch]:
-    """The microbatches at sample positions [start, stop), in order.
+    """Return the microbatches at sample positions [start, stop), in order.
 
     Memory is about `reading.memory_bytes` and that of three local microbatches. See `read_ahead`
     for how to stop before the end.
 
     Args:
         source: The training split.
-        order: Which example stands at which position; of the same number of examples.
-        augment: Augmentation, drawn from `order.seed`.
+        order: The example at each position; it has the same number of examples.
+        augment: Augmentation, with the seed of `order`.
         start: First sample position.
         stop: Sample position to stop before.
         microbatch: Global rows of a microbatch, G; must divide `stop - start`.
         rows: [first, last) of the G rows that this process loads.
         reading: Threads, processes and memory.
-        crops: Who cuts out the random crops of a `StoredSource`.
-        centre: Whether training sees what evaluation does instead of random crops.
-        unreadable: Accounts for the examples that cannot be decoded, each of which the next one
-            that can replaces; None ends with the first.
+        crops: Whether the host or the device takes the random crops of a `StoredSource`.
+        centre: Whether training uses the central crops of evaluation.
+        unreadable: Counts the undecodable examples, each of which the next decodable one
+            replaces; None raises at the first one.
 
     Returns:
-        Iterator of (stop - start) / G microbatches. An error of the source is raised by the `next`
-        whose microbatch it spoils, as the exception it is.
+        Iterator of (stop - start) / G microbatches. An exception of the source is raised
+        unchanged by the `next` of its microbatch.
 
     Raises:
         ConfigError: The numbers do not fit each other; raised by the call, not by `next`.
@@ -108,16 +108,15 @@ def train_microbatches(
     stored = stored_source(source) if crops == "device" else None
     if stored and augment.shift:
         raise ConfigError(
-            f"data.shift is {augment.shift}, which data.crops=device leaves out; set it to 0"
+            f"data.shift: expected 0 with data.crops=device, got {augment.shift}; set it to 0"
         )
     if order.examples != len(source):
         raise ConfigError(
-            f"order has {order.examples} examples but {source.name} has {len(source)}; "
-            "make the order from the source's length"
+            f"order: expected {len(source)} examples of {source.name}, got {order.examples}"
         )
     if not 0 <= start <= stop or (stop - start) % microbatch:
         raise ConfigError(
-            f"sample positions {start} to {stop} are not a whole number of microbatches of "
+            f"sample positions {start} to {stop} are not a multiple of the microbatch "
             f"{microbatch}; stop at start + k·{microbatch}"
         )
     account = unreadable or Unreadable("train", len(source))
@@ -148,24 +147,24 @@ def evaluation_batches(
     views: Sequence[View] | None = None,
     unreadable: Unreadable | None = None,
 ) -> Generator[EvaluationBatch]:
-    """Every example of a split once over all processes.
+    """Return batches with every example of a split once over all processes.
 
-    Every process gets as many batches of the same shapes: ceil(n / batch) for each view of n
-    examples, of which the last is padded. Memory and closing are as for `train_microbatches`.
+    Every process gets the same number of batches of the same shapes: ceil(n / batch) for each view
+    of n examples, the last one padded. Memory and closing are as for `train_microbatches`.
 
     Args:
         source: The validation split.
         batch: Global rows of a batch.
         rows: [first, last) of the rows that this process loads.
         reading: Threads, processes and memory.
-        crops: Who cuts out the centre of a `StoredSource`.
-        views: Which examples are seen at which shape; None is all of them at the source's own.
-        unreadable: Accounts for the examples that cannot be decoded, each of which is seen as the
-            mean grey; None ends with the first.
+        crops: Whether the host or the device takes the central crops of a `StoredSource`.
+        views: The examples of each shape; None is all of them at the source's own.
+        unreadable: Counts the undecodable examples, whose image is the mean grey; None raises at
+            the first one.
 
     Returns:
-        Iterator of batches. An error of the source is raised by the `next` whose batch it spoils,
-        as the exception it is.
+        Iterator of batches. An exception of the source is raised unchanged by the `next` of its
+        batch.
 
     Raises:
         ConfigError: The numbers do not fit each other; raised by the call, not by `next`.
@@ -200,9 +199,9 @@ def evaluation_batches(
 
 
 def _check_rows(batch: int, rows: tuple[int, int]) -> None:
-    """Raises a ConfigError unless `rows` is a part of `batch`."""
+    """Raise a ConfigError unless `rows` is a part of `batch`."""
     if not 0 <= rows[0] < rows[1] <= batch:
         raise ConfigError(
-            f"rows [{rows[0]}, {rows[1]}) are no part of a batch of {batch}; "
-            f"give 0 <= first < last <= {batch}"
+            f"rows [{rows[0]}, {rows[1]}) are not a part of a batch of {batch}; "
+            f"use 0 <= first < last <= {batch}"
         )

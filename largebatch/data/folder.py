@@ -1,4 +1,4 @@
-"""`folder:PATH`: a folder of picture files for each class, as torchvision's ImageFolder."""
+"""`folder:PATH`: a folder of image files for each class, like torchvision's ImageFolder."""
 
 import os
 import shlex
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from largebatch.data.nearby import holds, nearby
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, holds, nearby
 from largebatch.errors import DataError
 from largebatch.files import folders
 
@@ -25,11 +24,11 @@ _LISTERS = 8  # threads, for file systems on which a listing waits
 
 @dataclass(frozen=True)
 class _Names:
-    """A million file names in some 30 bytes each, so that worker processes can have copies.
+    """A million file names in some 30 bytes each, which is small enough to send to processes.
 
     Attributes:
-        joined: The names one after the other.
-        ends: int64 (n,), where each ends.
+        joined: The concatenated names.
+        ends: int64 (n,), the end of each.
     """
 
     joined: str
@@ -41,7 +40,7 @@ class _Names:
 
 
 class FolderRecords:
-    """One split of a tree of class folders, a `Records`."""
+    """One split of class folders, a `Records`."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class FolderRecords:
         files: list[list[str]],
         found: str,
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
             name: The specification it was opened by.
@@ -60,7 +59,7 @@ class FolderRecords:
             directory: Absolute path of the folder that holds the class folders.
             classes: Their names.
             files: For each class, its files' paths within its folder.
-            found: What else there was, for `describe`.
+            found: A note on other files, for `describe`.
         """
         self.name = name
         self.classes = classes
@@ -75,7 +74,7 @@ class FolderRecords:
         return int(self._class_ends[-1])
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        """As of `Records.read`."""
+        """See `Records.read`."""
         images = []
         for example in np.asarray(ids).tolist():
             path = self.where(example)
@@ -84,24 +83,24 @@ class FolderRecords:
                     images.append(file.readall())
             except OSError as error:
                 raise DataError(
-                    f"{path} cannot be read: {error.strerror}; restore the file, or start anew "
-                    "where the folder has changed"
+                    f"{path} cannot be read: {error.strerror}; restore the file, or start a new "
+                    "run if the folder has changed"
                 ) from error
         return images, self._labels(ids).astype(np.int32)
 
     def where(self, example: int) -> str:
-        """As of `Records.where`."""
+        """See `Records.where`."""
         return os.path.join(
             self._directory, self.classes[self._labels(example)], self._names[example]
         )
 
     def marks(self) -> tuple[bytes, ...]:
-        """As of `Records.marks`: the names of the files."""
+        """Return the names of the files."""
         ends = (self._names.ends, self._class_ends)
         return os.fsencode(self._names.joined), *(e.astype("<i8").tobytes() for e in ends)
 
     def describe(self) -> str:
-        """As of `Records.describe`."""
+        """See `Records.describe`."""
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
             f"({os.path.basename(self._directory)}/{self._found})"
@@ -112,16 +111,16 @@ class FolderRecords:
 
 
 def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
-    """Opens PATH/train or PATH/val of a tree of class folders.
+    """Open PATH/train or PATH/val of class folders.
 
     The order is that of torchvision's ImageFolder: classes by name, then folders and files by name.
-    Folders within a class folder are part of it. Hidden files, links to folders there and files
-    without the suffix of a picture are left out, and counted. Listing takes a microsecond a file.
+    Folders within a class folder are a part of it. Hidden files, links to folders and files without
+    the suffix of an image are left out and counted. Listing takes 1 µs per file.
 
     Args:
         spec: `folder:PATH`.
-        split: `train`; or `validation`, which is the first of `val`, `validation`, `test` there is.
-        options: Of which none applies.
+        split: `train`; or `validation`, the first of `val`, `validation` and `test` that exists.
+        options: Not used.
 
     Returns:
         The split.
@@ -144,7 +143,7 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     classes = _folders(directory)
     if not classes:
         raise DataError(
-            f"{directory} has no class folders: it {holds(directory)}; move each picture into the "
+            f"{directory} has no class folders: it {holds(directory)}; move each image into the "
             "folder of its class"
         )
     _check_classes(directory, classes, root, split)
@@ -153,7 +152,7 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     empty = [name for name, (files, _) in zip(classes, listed, strict=True) if not files]
     if empty:
         raise DataError(
-            f"{directory}: {len(empty):,} of {len(classes):,} class folders have no picture, e.g. "
+            f"{directory}: {len(empty):,} of {len(classes):,} class folders have no image, e.g. "
             f"{empty[0]}; fill or remove them (suffixes: {' '.join(SUFFIXES)})"
         )
     left_out = sum(count for _, count in listed)
@@ -168,12 +167,12 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
 
 
 def _split_folder(root: str, split: str) -> str | None:
-    """The name of the folder of a split, if there is one."""
+    """Return the name of the folder of a split, if it exists."""
     return next((n for n in _SPLITS[split] if os.path.isdir(os.path.join(root, n))), None)
 
 
 def _remedy(root: str, split: str) -> str:
-    """What to do where a split is absent."""
+    """Return what to do where a split is absent."""
     separate = (
         f"run python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
         "--out DIR, which takes a tenth of each class for validation, and use "
@@ -183,7 +182,7 @@ def _remedy(root: str, split: str) -> str:
         return f"put the {split} images there, or {separate}"
     if any(_split_folder(root, other) for other in _SPLITS):
         return f"put the {split} images there"
-    # Both, since many a folder has one called train.
+    # Both splits: many folders have one called train.
     meant = nearby(root, lambda path: all(_split_folder(path, each) for each in _SPLITS))
     if meant:
         return f"{meant} looks right: write folder:{meant}"
@@ -199,7 +198,7 @@ def _remedy(root: str, split: str) -> str:
 
 
 def _check_classes(directory: str, classes: list[str], root: str, split: str) -> None:
-    """Raises a DataError unless the other split, if it is there, has the same classes."""
+    """Raise a DataError unless the other split, if it exists, has the same classes."""
     other = _split_folder(root, "validation" if split == "train" else "train")
     if other is None:
         return
@@ -218,18 +217,18 @@ def _check_classes(directory: str, classes: list[str], root: str, split: str) ->
 
 
 def _folders(directory: str) -> list[str]:
-    """As of `folders`; what cannot be listed is a DataError."""
-    with _told(directory):
+    """Return the names of the folders in a directory; raise a DataError if it cannot be listed."""
+    with _listing(directory):
         return folders(directory)
 
 
 def _pictures(folder: str) -> tuple[list[str], int]:
-    """Paths of the pictures in and below a folder, relative to it, and how many files are not."""
+    """Return the relative paths of the images below a folder, and the number of other files."""
     found, left_out, pending = [], 0, [""]
     while pending:
         inner = pending.pop()
         here = os.path.join(folder, inner)
-        with _told(here):
+        with _listing(here):
             names = os.listdir(here)
         pictures = []
         for name in names:
@@ -245,17 +244,17 @@ def _pictures(folder: str) -> tuple[list[str], int]:
 
 
 def _is_inner(path: str) -> bool:
-    """Whether a path is a folder to look into: a link might lead back."""
+    """Return whether a path is a folder to search; a link could lead back."""
     hidden = os.path.basename(path).startswith(".")
     return not hidden and os.path.isdir(path) and not os.path.islink(path)
 
 
 @contextmanager
-def _told(directory: str) -> Iterator[None]:
-    """Turns an error of listing a directory into a DataError."""
+def _listing(directory: str) -> Iterator[None]:
+    """Turn an OSError of listing a directory into a DataError."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"{directory} cannot be listed: {error.strerror}; mend its permissions"
+            f"{directory} cannot be listed: {error.strerror}; correct its permissions"
         ) from error

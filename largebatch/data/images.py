@@ -1,9 +1,9 @@
-"""From an image file's bytes to the pixels that are wanted of it.
+"""Decoding and resizing of image files.
 
-Three libraries, each where it measured best: nvImageCodec's libjpeg-turbo (on the CPU) decodes only
-the box of a JPEG, Pillow everything that is no plain JPEG or is much larger than needed, OpenCV
-resizes. nvImageCodec and Pillow deliver the same bits of an undamaged file, so a platform without
-the former is slower, not different. Orientation tags are ignored, as TFDS and torchvision do.
+Three libraries are used, each where it measured best: nvImageCodec's libjpeg-turbo (on the CPU)
+decodes a box of a plain JPEG, Pillow decodes other images and those much larger than needed, and
+OpenCV resizes. nvImageCodec and Pillow decode an undamaged file bitwise identically, so a platform
+without the former is only slower. Orientation tags are ignored, as TFDS and torchvision do.
 """
 
 import io
@@ -19,11 +19,11 @@ Resampling = Literal["linear", "antialias"]
 Box = tuple[int, int, int, int]
 """Top, left, height, width in pixels."""
 
-# What Pillow may take a file for. It knows forty formats, and runs another program for some (EPS).
+# Formats that Pillow may try. It knows forty, and runs another program for some (EPS).
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-# Pillow refuses twice as many as a bomb; so do we, whichever library decodes.
+# Pillow refuses twice as many as a decompression bomb; this limit holds for each library.
 _MOST_PIXELS = 178_956_970
-# Pixels that a reduced picture must keep for each pixel of the result: linear interpolation looks
+# Pixels that a reduced image must keep for each pixel of the result: linear interpolation looks
 # at two of them a side, and antialiasing is close to exact from two on (Pillow's `reducing_gap`).
 _KEPT = {"linear": 1, "antialias": 2}
 
@@ -31,11 +31,11 @@ cv2.setNumThreads(0)  # the feed's own threads are the parallelism
 
 
 class UndecodableError(ValueError):
-    """The data are no picture, or a truncated one."""
+    """The data are not an image, or a truncated one."""
 
 
 class Picture:
-    """An encoded picture whose header has been read.
+    """An encoded image whose header has been read.
 
     Attributes:
         height: Stored pixels, before any orientation tag.
@@ -43,13 +43,13 @@ class Picture:
     """
 
     def __init__(self, data: bytes) -> None:
-        """Reads the header.
+        """Read the header.
 
         Args:
-            data: A file's contents: JPEG, whatever its name says, or what Pillow reads.
+            data: Contents of a file: JPEG or a format of Pillow; its name does not matter.
 
         Raises:
-            UndecodableError: The header is not that of a picture, or of one that is too large.
+            UndecodableError: The header is not that of an image, or the image is too large.
         """
         self._data = data
         self._stream = jpeg.read_header(data)
@@ -62,10 +62,10 @@ class Picture:
             )
 
     def pixels(self, box: Box | None = None) -> np.ndarray:
-        """Decodes a box of the picture.
+        """Decode a box of the image.
 
         Args:
-            box: The part that is wanted; None is the whole picture.
+            box: Part of the image; None is all of it.
 
         Returns:
             uint8 (height, width, 3); may be read-only.
@@ -88,17 +88,16 @@ class Picture:
         resampling: Resampling,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Decodes a box of the picture at another size.
+        """Decode a box of the image and resize it.
 
-        A box that is at least twice too large is decoded at 1/2, 1/4 or 1/8 by the JPEG's own
-        transform, which averages instead of skipping; its edges move by half a reduced pixel at
-        most.
+        A box of at least twice the size is decoded at 1/2, 1/4 or 1/8 by the JPEG's own transform,
+        which averages pixels; its edges move by half a reduced pixel at most.
 
         Args:
-            box: The part that is wanted.
+            box: Part of the image.
             size: Height and width of the result.
-            resampling: As of `resize`.
-            out: uint8 (*size, 3), contiguous; where the result goes.
+            resampling: As for `resize`.
+            out: uint8 (*size, 3), contiguous; destination of the result.
 
         Returns:
             uint8 (*size, 3); `out` if that is given.
@@ -117,7 +116,7 @@ class Picture:
         return resize(self.pixels(box), size, resampling, out=out)
 
     def _reduced(self, factor: int) -> np.ndarray | None:
-        """The whole picture at 1/factor; None where the format has no such thing."""
+        """Decode the whole image at 1/factor; None for formats that cannot."""
         image = self._opened()
         if image.format != "JPEG":
             return None
@@ -130,7 +129,7 @@ class Picture:
 
 
 class Pixels:
-    """A decoded picture, with what `Picture` has.
+    """A decoded image with the interface of `Picture`.
 
     Attributes:
         height: Pixels.
@@ -149,19 +148,19 @@ class Pixels:
         resampling: Resampling,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Resize a box of the picture; as of `Picture.view`."""
+        """Resize a box of the image; see `Picture.view`."""
         top, left, height, width = box
         part = self._pixels[top : top + height, left : left + width]
         return resize(part, size, resampling, out=out)
 
 
 def reduction(box: Box, size: tuple[int, int], resampling: Resampling) -> int:
-    """How much smaller than stored a box may be decoded: 1, 2, 4 or 8.
+    """Return the divisor of the size at which a box can be decoded: 1, 2, 4 or 8.
 
     Args:
-        box: The part that is wanted.
+        box: Part of the image.
         size: Height and width that it will be resized to.
-        resampling: How.
+        resampling: As for `resize`.
 
     Returns:
         The greatest divisor that leaves enough pixels.
@@ -176,7 +175,7 @@ def resize(
     resampling: Resampling,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Resamples a picture.
+    """Resize an image.
 
     Args:
         pixels: uint8 (h, w, 3).
@@ -185,7 +184,7 @@ def resize(
             MLPerf reference's `resize_bilinear` (half-pixel centres): shrinking by less than two
             aliases a little. `antialias` weights all pixels under a triangle as wide as the
             shrinking factor, as Pillow and torchvision: 6 to 8 times the time.
-        out: uint8 (*size, 3), contiguous; where the result goes.
+        out: uint8 (*size, 3), contiguous; destination of the result.
 
     Returns:
         uint8 (*size, 3); `out` if that is given.
@@ -193,7 +192,7 @@ def resize(
     height, width = size
     if resampling == "linear":
         return cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
-    # Not Image.fromarray's own check of strides: a slice has to be made contiguous first.
+    # Image.fromarray needs a contiguous array.
     image = Image.fromarray(np.ascontiguousarray(pixels))
     resized = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
     if out is None:
@@ -203,23 +202,23 @@ def resize(
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Height and width of an encoded picture, from its header.
+    """Return height and width of an encoded image, from its header.
 
     Raises:
-        UndecodableError: As of `Picture`.
+        UndecodableError: As for `Picture`.
     """
     picture = Picture(data)
     return picture.height, picture.width
 
 
 def decode(data: bytes) -> np.ndarray:
-    """The whole of an encoded picture.
+    """Decode an image.
 
     Returns:
         uint8 (height, width, 3).
 
     Raises:
-        UndecodableError: As of `Picture`.
+        UndecodableError: As for `Picture`.
     """
     return Picture(data).pixels()
 
@@ -230,18 +229,18 @@ def _open(data: bytes) -> Image.Image:
     except (
         UnidentifiedImageError
     ) as error:  # which names the stream, and that tells nobody anything
-        raise UndecodableError(f"{len(data):,} bytes that are no picture") from error
+        raise UndecodableError(f"{len(data):,} bytes that are not an image") from error
     except MemoryError:
         raise
-    except Exception as error:  # there is no file behind it, so the data alone can be at fault
-        raise UndecodableError(f"{len(data):,} bytes that are no picture ({error})") from error
+    except Exception as error:  # data in memory: only the data can be wrong
+        raise UndecodableError(f"{len(data):,} bytes that are not an image ({error})") from error
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
-    """Decodes the first frame; three channels of 8 bits whatever the file has."""
+    """Decode the first frame to three channels of 8 bits."""
     try:
         image.load()
-        if image.mode.startswith("I"):  # 16 bits: Pillow would clip instead of scaling
+        if image.mode.startswith("I"):  # 16 bits: Pillow would clip and not scale
             grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
             return np.repeat(grey[..., None], 3, axis=2)
         if "transparency" in image.info:

@@ -1,8 +1,8 @@
-"""Decoding a box of a JPEG without the rest, by nvImageCodec's libjpeg-turbo on the CPU.
+"""Decoding of a box of a JPEG by nvImageCodec's libjpeg-turbo on the CPU.
 
-Absent from a platform (it has wheels for Linux and Windows), its place is taken by a full decode,
-which gives the same bits of an undamaged file. Of one that is cut off or damaged, a box above the
-damage is still decoded here.
+Where it is not installed (it has wheels for Linux and Windows), `images` decodes the whole file.
+The pixels of an undamaged file are bitwise identical. Of a damaged file, a box above the damage can
+still be decoded here.
 """
 
 import functools
@@ -22,14 +22,14 @@ _importing = threading.Lock()
 
 
 def read_header(data: bytes) -> Any | None:
-    """Reads the header of a JPEG.
+    """Read the header of a JPEG.
 
     Args:
-        data: A file's contents.
+        data: Contents of a file.
 
     Returns:
-        A stream with `height` and `width`, for `decode_region`; None if the data are no JPEG or
-        the platform has no decoder of boxes.
+        A stream with `height` and `width`, for `decode_region`; None if the data are not a
+        JPEG or nvImageCodec is not installed.
     """
     codec = _codec()
     if codec is None or data[:2] != b"\xff\xd8":
@@ -43,11 +43,11 @@ def read_header(data: bytes) -> Any | None:
 
 
 def decode_region(stream: Any, box: tuple[int, int, int, int]) -> np.ndarray | None:
-    """Decodes a box; the interpreter lock is free meanwhile.
+    """Decode a box, without the interpreter lock.
 
     Args:
-        stream: What `read_header` returned.
-        box: Top, left, height, width in pixels, within the picture.
+        stream: Result of `read_header`.
+        box: Top, left, height, width in pixels, within the image.
 
     Returns:
         uint8 (height, width, 3), greyscale and CMYK converted; None if the data end too early.
@@ -61,7 +61,7 @@ def decode_region(stream: Any, box: tuple[int, int, int, int]) -> np.ndarray | N
 
 
 def _decoder() -> tuple[Any, Any]:
-    """This thread's decoder, which is not to be shared, and its parameters."""
+    """Return this thread's decoder, which threads must not share, and its parameters."""
     if not hasattr(_thread, "decoder"):
         codec = _codec()
         _thread.decoder = (
@@ -76,20 +76,19 @@ def _decoder() -> tuple[Any, Any]:
 
 
 def _codec() -> Any | None:
-    """The nvImageCodec module with its libjpeg-turbo alone; None where it is not installed."""
-    if not hasattr(_thread, "codec"):  # asked for every picture, so the lock is taken once a thread
-        with _importing:  # they begin at the same moment, and the environment is everybody's
+    """Return the nvImageCodec module with libjpeg-turbo only; None where it is not installed."""
+    if not hasattr(_thread, "codec"):  # one lock per thread, not per image
+        with _importing:  # the import changes the environment
             _thread.codec = _import()
     return _thread.codec
 
 
 @functools.cache
 def _import() -> Any | None:
-    """As `_codec`.
+    """Import nvImageCodec with libjpeg-turbo only.
 
-    The module's other parts look for CUDA libraries and complain on stderr where those are absent.
-    Which parts are loaded and how loud they are is read from the environment, at import and never
-    again.
+    Its other parts look for CUDA libraries and print errors where these are absent. It reads from
+    the environment at import which parts to load and what to print.
     """
     try:
         found = importlib.util.find_spec("nvidia.nvimgcodec")
@@ -108,7 +107,7 @@ def _import() -> Any | None:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Environment variables set for a while."""
+    """Set environment variables during the body."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,16 +1,19 @@
-"""The data that a configuration names, and what a plan needs to know of them."""
+"""The data source of a configuration, and the facts that a plan needs."""
 
+import dataclasses
 from collections.abc import Callable
 
 from largebatch import data
 from largebatch.config import Config, Facts
+from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.data.sources import Split
 from largebatch.errors import DataError
 
 
 def open_source(
     config: Config, split: str, opener: Callable[..., data.Source] = data.open_source
 ) -> data.Source:
-    """The training or validation split of the configured data, opened by ``opener``."""
+    """Open the training or validation split of the configured data with ``opener``."""
     options = config.data
     return opener(
         options.source,
@@ -36,11 +39,11 @@ def facts_of(
     *,
     crops_on_device: bool = False,
 ) -> Facts:
-    """What the plan needs to know.
+    """Return the facts that the plan needs.
 
     Raises:
-      DataError: the two splits do not belong together.
-      ConfigError: devices are to cut crops from what is no store of decoded pictures.
+      DataError: the two splits have different classes.
+      ConfigError: ``crops_on_device`` needs a store of decoded images.
     """
     if train.classes != validation.classes:
         raise DataError(
@@ -60,4 +63,39 @@ def facts_of(
         devices=devices,
         processes=processes,
         identity=int(data.identity(train), 16) >> 4,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownSplit:
+    """The facts of a `Source` of a public dataset whose files are not at hand."""
+
+    name: str
+    examples: int
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return self.examples
+
+
+def known_split(spec: str, split: Split, image_size: int = 0) -> KnownSplit | None:
+    """Return the facts of a split of a public dataset of photographs; None if it is not known.
+
+    Args:
+        spec: See `open_source`.
+        split: `train` or `validation`.
+        image_size: Pixels a side; 0 is the photographs' default.
+    """
+    if not spec.startswith("tfds:") or spec not in KNOWN_SETS:
+        return None
+    from largebatch.data.photos import MEAN, STD  # brings the image libraries
+
+    known = KNOWN_SETS[spec]
+    side = image_size or known.side
+    examples = known.train if split == "train" else known.validation
+    return KnownSplit(
+        spec, examples, tuple(map(str, range(known.classes))), (side, side, 3), MEAN, STD
     )

@@ -1,25 +1,24 @@
-"""The registry of data sources, and how `data.source` is opened."""
+"""The registry of data sources, and the opening of `data.source`."""
 
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from largebatch.data.items import ItemRecords
-from largebatch.data.records import Records
+from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
 from largebatch.errors import DataError, UserError, did_you_mean, one_line
 from largebatch.registry import Registry, add_directory, imported, is_reference
 
 
 class Opener(NamedTuple):
-    """How a source is opened, and what that returns."""
+    """The function that opens a source."""
 
     function: str
     """``package.module:function``, imported on first use, since readers bring heavy libraries;
     called as function(spec, split, options), where spec is ``scheme`` or ``scheme:rest``."""
     encoded: bool = False
-    """Whether it returns `Records`, which `Photos` decodes and crops, in place of a `Source`."""
+    """Whether it returns `Records`, which `Photos` decodes and crops, and not a `Source`."""
 
 
 SOURCES: Registry[Opener] = Registry(
@@ -46,26 +45,26 @@ _NEEDED = {
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> None:
-    """Raises a DataError with the nearest match unless `name` is one of `names`."""
+    """Raise a DataError with the nearest match unless `name` is one of `names`."""
     names = sorted(names)
     if name not in names:
         raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
 
 
 def _is_module(name: str) -> bool:
-    """Whether a module of that name can be imported; part of a longer name need not be found."""
+    """Return whether a module can be imported; only names without a dot are looked up."""
     add_directory(Path.cwd())
     return "." in name or importlib.util.find_spec(name) is not None
 
 
 def open_source(spec: str, split: Split, options: SourceOptions | None = None) -> Source:
-    """Opens one split of a data source.
+    """Open one split of a data source.
 
     Args:
         spec: `scheme` or `scheme:rest`, e.g. `digits` or `tfds:imagenet2012`; or a user's own
             `package.module:factory:ARGUMENT`.
         split: `train` or `validation`.
-        options: What it is to deliver; None is its own sizes.
+        options: What it must deliver; None is its own sizes.
 
     Returns:
         The split.
@@ -82,7 +81,8 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
     for field in ("image_size", "examples", "classes"):
         if getattr(options, field) < 0:
             raise DataError(
-                f"data.{field} is {getattr(options, field)}; use 0 for the source's own"
+                f"data.{field}: expected 0 or more, got {getattr(options, field)}; use 0 for the "
+                "source's own"
             )
     opened = _opened(spec, split, options)
     if hasattr(opened, "image_shape"):
@@ -96,15 +96,15 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
 
 
 def open_records(spec: str, split: Split, options: SourceOptions) -> Records | None:
-    """Open the encoded pictures behind a split; None for a source that has none.
+    """Open the encoded images of a split; return None for a source without.
 
     Args:
-        spec: As of `open_source`.
-        split: Likewise.
-        options: Likewise.
+        spec: As for `open_source`.
+        split: As for `open_source`.
+        options: As for `open_source`.
 
     Raises:
-        DataError: As of `open_source`.
+        DataError: As for `open_source`.
     """
     scheme = spec.partition(":")[0]
     if scheme in SOURCES and not SOURCES[scheme].encoded:
@@ -114,17 +114,16 @@ def open_records(spec: str, split: Split, options: SourceOptions) -> Records | N
 
 
 def is_photographs(spec: str) -> bool:
-    """Return whether pictures of any size are cropped, as far as the name says.
+    """Return whether `data.source` names photographs, which are cropped.
 
-    Args:
-        spec: ``data.source``. A user's own is taken for photographs.
+    A user's own source is assumed to be photographs.
     """
     scheme = spec.partition(":")[0]
     return scheme == "decoded" or scheme not in SOURCES or SOURCES[scheme].encoded
 
 
 def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records:
-    """Call the opener of a scheme, or a user's own factory."""
+    """Call the function of a scheme, or a user's own factory."""
     scheme = spec.partition(":")[0]
     if scheme in SOURCES:
         return imported(SOURCES[scheme].function, "data.source")(spec, split, options)

@@ -1,4 +1,4 @@
-"""Which example stands at which sample position: a permutation per epoch, computed, not stored."""
+"""The example at each sample position: a permutation per epoch, computed and not stored."""
 
 import hashlib
 import math
@@ -18,16 +18,15 @@ _ROUNDS, _SMALL_ROUNDS, _SMALL = 8, 24, 10_000
 class Order:
     """The order in which a run consumes its training examples.
 
-    Position p lies in epoch p // epoch_samples. Left alone, every epoch holds each example once,
-    samples run on from one epoch into the next, and a batch that straddles the boundary is an
-    ordinary batch. See `epoch_samples` for the other ways to end an epoch.
+    Position p is in epoch p // epoch_samples. By default every epoch holds each example once, and a
+    batch may span two epochs. `epoch_samples` ends epochs in other ways.
 
     Attributes:
         seed: Seed of the run.
         examples: Examples in the training split.
-        shuffle: Whether each epoch has a permutation of its own; otherwise index order.
+        shuffle: Whether each epoch has its own permutation; otherwise index order.
         epoch_samples: Samples of an epoch; 0 is `examples`. Fewer leave out the end of each epoch's
-            permutation, more go on with its beginning.
+            permutation, more continue with its beginning.
 
     Raises:
         ConfigError: `examples` is not positive, or `epoch_samples` is negative.
@@ -40,12 +39,14 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.examples < 1:
-            raise ConfigError(f"order: examples is {self.examples}; give at least 1")
+            raise ConfigError(f"order: expected at least 1 example, got {self.examples}")
         if self.epoch_samples < 0:
-            raise ConfigError(f"order: epoch_samples is {self.epoch_samples}; give 0 or more")
+            raise ConfigError(
+                f"order: expected epoch_samples of 0 or more, got {self.epoch_samples}"
+            )
 
     def epochs(self, positions: np.ndarray) -> np.ndarray:
-        """The epoch of each sample position.
+        """Return the epoch of each sample position.
 
         Args:
             positions: int64 array of any shape, not negative.
@@ -56,7 +57,7 @@ class Order:
         return np.asarray(positions, np.int64) // (self.epoch_samples or self.examples)
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
-        """The example at each sample position; memory is that of `positions`.
+        """Return the example at each sample position; memory is that of `positions`.
 
         Args:
             positions: int64 array of any shape, not negative; may span several epochs.
@@ -83,23 +84,23 @@ class Order:
         return walk.astype(np.int64).reshape(positions.shape)
 
     def _encipher(self, values: np.ndarray, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """One pass of a Feistel network on the smallest grid with enough places.
+        """Apply one pass of a Feistel network on the smallest grid with enough places.
 
         Args:
             values: uint64 (n,).
             keys: uint64 (rounds, e), for each of e epochs.
-            slots: (n,), which epoch each value is of.
+            slots: (n,), index of the epoch of each value.
 
         Returns:
             uint64 (n,), a permutation of the places of the grid for each epoch.
         """
         side = math.isqrt(self.examples - 1) + 1
-        side += side % 2  # on an odd grid every round, so the whole, would be an even permutation
+        side += side % 2  # on an odd grid every permutation would be even
         rows, columns = np.uint64(-(-self.examples // side)), np.uint64(side)
         row, column = values // columns, values % columns
-        for turn, key in enumerate(keys):
-            key = key[slots] if key.size > 1 else key  # one epoch: hashed once, not once a value
-            if turn % 2:
+        for number, key in enumerate(keys):
+            key = key[slots] if key.size > 1 else key  # one epoch: hash once
+            if number % 2:
                 column = (column + mix(key, row) % columns) % columns
             else:
                 row = (row + mix(key, column) % rows) % rows
@@ -107,10 +108,10 @@ class Order:
 
 
 def fingerprint(ids: np.ndarray) -> str:
-    """A short hash of example ids in their order, the same on every platform.
+    """Return a short hash of example ids in their order, the same on every platform.
 
     Args:
-        ids: Integer array; its shape does not matter.
+        ids: Integer array of any shape.
 
     Returns:
         16 hexadecimal digits (BLAKE2b over little-endian int64).

@@ -1,4 +1,4 @@
-"""Encoded pictures of any size as a `Source`: a random box for training, the centre to evaluate."""
+"""Encoded images of any size as a `Source`: random crops to train, central ones to evaluate."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from largebatch.data.unreadable import IncompleteReadError
 from largebatch.errors import ConfigError
 
 DEFAULT_SIZE = 224
-# Statistics of ImageNet's training split as everybody rounds them; used for any photographs.
+# Statistics of ImageNet's training split, commonly rounded; used for any photographs.
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))
 STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 
@@ -23,10 +23,10 @@ class Photos:
     """`Records` decoded, cropped and resized: a `CroppingSource` and a `FallibleSource`."""
 
     def __init__(self, records: Records, options: SourceOptions) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
-            records: The encoded pictures; may have a `mean` and `std` of their own.
+            records: The encoded images; they may have their own `mean` and `std`.
             options: Size of the result, boxes and resampling.
 
         Raises:
@@ -46,13 +46,13 @@ class Photos:
         return len(self._records)
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As of `Source.read`: the centre of each picture."""
+        """Read the central crop of each image; see `Source.read`."""
         return self.read_centres(ids, self.image_shape[:2])
 
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of `RectangularSource.read_centres`."""
+        """See `RectangularSource.read_centres`."""
         opened = self._open(ids)
         boxes = centre_boxes(opened.sizes, shape, self._options.evaluation_crop)
         return self._views(ids, opened, boxes, shape)
@@ -60,7 +60,7 @@ class Photos:
     def read_crops(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As of `CroppingSource.read_crops`: a random box of each picture."""
+        """Read a random crop of each image; see `CroppingSource.read_crops`."""
         opened = self._open(ids)
         options = self._options
         boxes = random_boxes(
@@ -74,13 +74,13 @@ class Photos:
         return self._views(ids, opened, boxes, self.image_shape[:2], out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """As of `RectangularSource.sizes`: from the headers."""
+        """Read the sizes from the headers; see `RectangularSource.sizes`."""
         opened = self._open(ids)
         self._check(ids, opened, opened.sizes)
         return opened.sizes
 
     def explain(self, example: int) -> tuple[str, str]:
-        """As of `FallibleSource.explain`."""
+        """See `FallibleSource.explain`."""
         contents, _ = self._records.read(np.array([example]))
         try:
             decode(contents[0])
@@ -89,18 +89,18 @@ class Photos:
         return self._records.where(example), "a part of it cannot be decoded"
 
     def marks(self) -> Iterable[bytes]:
-        """As of `identity.Marked.marks`."""
+        """See `sources.Marked.marks`."""
         return self._records.marks()
 
     def describe(self) -> str:
-        """As of `Source.describe`."""
+        """See `Source.describe`."""
         height, width = self.image_shape[:2]
         return f"{self._records.describe()}, seen at {height}×{width}"
 
     def _open(self, ids: np.ndarray) -> "_Opened":
         contents, labels = self._records.read(ids)
         pictures: list[Picture | Pixels | None] = []
-        spoilt: dict[int, str] = {}  # an exception would keep alive all that was being read
+        spoilt: dict[int, str] = {}  # an exception would keep the read data alive
         for row, content in enumerate(contents):
             try:
                 raw = isinstance(content, np.ndarray)
@@ -119,7 +119,7 @@ class Photos:
         shape: tuple[int, int],
         out: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Images and labels."""
+        """Decode and resize boxes; return images and labels."""
         images = np.empty((len(ids), *shape, 3), np.uint8) if out is None else out
         for row, (picture, box) in enumerate(zip(opened.pictures, boxes.tolist(), strict=True)):
             if picture is None:
@@ -132,19 +132,19 @@ class Photos:
         return images, opened.labels
 
     def _check(self, ids: np.ndarray, opened: "_Opened", partial: Any) -> None:
-        """Raises an IncompleteReadError with what there is if a picture could not be decoded."""
+        """Raise an IncompleteReadError with the partial result if an image cannot be decoded."""
         if opened.spoilt:
             rows = np.array(sorted(opened.spoilt), np.int64)
             raise IncompleteReadError(
                 f"{self._records.where(int(ids[rows[0]]))} cannot be decoded: "
-                f"{opened.spoilt[rows[0]]}; replace the file or prepare the data set anew",
+                f"{opened.spoilt[rows[0]]}; replace the file or prepare the dataset again",
                 partial,
                 rows,
             )
 
 
 class _Opened(NamedTuple):
-    """Pictures whose headers have been read."""
+    """Images whose headers have been read."""
 
     pictures: list[Picture | Pixels | None]
     sizes: np.ndarray
@@ -152,24 +152,25 @@ class _Opened(NamedTuple):
     labels: np.ndarray
     """int32 (b,)."""
     spoilt: dict[int, str]
-    """By row, what is wrong with those that cannot be decoded."""
+    """By row, what is wrong with an image that cannot be decoded."""
 
 
 def check_crop_options(options: SourceOptions) -> None:
-    """Raises a ConfigError unless the ranges of boxes and the resampling are possible ones."""
+    """Raise a ConfigError unless crop ranges and resampling are valid."""
     area, ratio = options.crop_area, options.crop_ratio
     if not (len(area) == 2 and 0 < area[0] <= area[1] <= 1):
-        raise ConfigError(f"data.crop_area is {area}; give two shares, 0 < low <= high <= 1")
+        raise ConfigError(f"data.crop_area: expected two shares, 0 < low <= high <= 1, got {area}")
     if not (len(ratio) == 2 and 0 < ratio[0] <= ratio[1] < math.inf):
         raise ConfigError(
-            f"data.crop_ratio is {ratio}; give two of width / height, 0 < low <= high"
+            f"data.crop_ratio: expected two of width / height, 0 < low <= high, got {ratio}"
         )
     if not 0 < options.evaluation_crop <= 1:
         raise ConfigError(
-            f"data.evaluation_crop is {options.evaluation_crop}; give a share of the shorter side "
-            "above 0, at most 1"
+            f"data.evaluation_crop: expected a share of the shorter side above 0, at most 1, got "
+            f"{options.evaluation_crop}"
         )
     if options.resampling not in get_args(Resampling):
         raise ConfigError(
-            f"data.resampling is {options.resampling!r}; use {' or '.join(get_args(Resampling))}"
+            f"data.resampling: expected {' or '.join(get_args(Resampling))}, got "
+            f"{options.resampling!r}"
         )

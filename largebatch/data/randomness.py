@@ -1,7 +1,7 @@
-"""Random numbers as a function of their keys.
+"""Random numbers as functions of their keys.
 
-There is no state, so hosts, batch and the order of calls change nothing. Every random choice of the
-data path is `mix` or `uniform` of (purpose, seed, epoch, example index).
+There is no state: hosts, batch size and the order of calls do not matter. Every random choice in
+the input is `mix` or `uniform` of (purpose, seed, epoch, example index).
 """
 
 import functools
@@ -15,7 +15,7 @@ _WORD = (1 << 64) - 1
 
 
 def _word(key: npt.ArrayLike) -> np.ndarray:
-    """The key as uint64; negative integers wrap as two's complement does."""
+    """Return the key as uint64; negative integers wrap as in two's complement."""
     if isinstance(key, int):
         return np.asarray(key & _WORD, np.uint64)
     array = np.asarray(key)
@@ -25,11 +25,11 @@ def _word(key: npt.ArrayLike) -> np.ndarray:
 
 
 def mix(*keys: npt.ArrayLike) -> np.ndarray:
-    """Hashes integers to 64 uniform bits; the order of the keys matters.
+    """Hash integers to 64 uniform bits; the order of the keys matters.
 
     Each key in turn is xored into a state that then takes one step of splitmix64 (Steele, Lea and
     Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with the constants of
-    Vigna's splitmix64.c). Scalars put first are hashed once, not once per element.
+    Vigna's splitmix64.c). Scalars first are hashed once, not once per element.
 
     Args:
         *keys: Integers or integer arrays whose shapes broadcast.
@@ -41,7 +41,7 @@ def mix(*keys: npt.ArrayLike) -> np.ndarray:
         TypeError: A key is not an integer.
     """
     state = np.uint64(0)
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is the point
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64
         for key in keys:
             state = (state ^ _word(key)) + _INCREMENT
             state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -51,10 +51,10 @@ def mix(*keys: npt.ArrayLike) -> np.ndarray:
 
 
 def uniform(*keys: npt.ArrayLike) -> np.ndarray:
-    """Uniform numbers in [0, 1) on the grid of 2**-53.
+    """Return uniform numbers in [0, 1) on the grid of 2**-53.
 
     Args:
-        *keys: As of `mix`.
+        *keys: As for `mix`.
 
     Returns:
         float64 array of the broadcast shape.
@@ -64,10 +64,10 @@ def uniform(*keys: npt.ArrayLike) -> np.ndarray:
 
 @functools.cache
 def purpose(name: str) -> int:
-    """The key that keeps one kind of choice independent of every other kind.
+    """Return the key that makes one kind of choice independent of all others.
 
     Args:
-        name: What is chosen, e.g. `"augment.flip"`; the same name gives the same choices.
+        name: The kind of choice, e.g. `"augment.flip"`.
 
     Returns:
         An integer in [0, 2**64).

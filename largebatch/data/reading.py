@@ -1,4 +1,4 @@
-"""Reading ahead: elements computed in order by threads or worker processes, bounded by memory."""
+"""Reading ahead by threads or worker processes, in order and with bounded memory."""
 
 import contextlib
 import os
@@ -14,25 +14,25 @@ from largebatch.errors import ConfigError, DataError
 T = TypeVar("T")
 _MIB = 1 << 20
 _END = object()
-# Elements ahead, however small: Grain begins all of them before it hands out the first.
+# Greatest number of elements ahead: Grain begins all of them before it yields the first.
 _MOST = 256
 PIECE = 32 * _MIB
-# How long closing waits for a thread within an element: a disk that hangs must not hang the run.
+# Seconds that closing waits for a thread: a disk that hangs must not hang the run.
 _FAREWELL_S = 5.0
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Who reads, and how far ahead.
+    """Threads, processes and memory of reading.
 
     Attributes:
-        threads: Threads that read, in each worker process if there are any; 0: the caller's.
-        processes: Worker processes; 0 reads in this one, which measures as fast until its
-            interpreter lock is what is short (some 20,000 images/s).
-        memory_bytes: Bytes of elements that may wait or be under way, in all; one for each process
-            is always let through.
-        piece_bytes: Bytes of pixels that a thread reads at a time: some 200 photographs, a fifth of
-            a second. Less and the hand-over shows, more and a large batch is waited for longer.
+        threads: Threads that read, in each worker process if any; 0 reads in the caller's.
+        processes: Worker processes; 0 reads in this one, which is as fast up to the limit of its
+            interpreter lock (some 20,000 images/s).
+        memory_bytes: Greatest total bytes of elements that wait or are in flight; at least one per
+            process.
+        piece_bytes: Bytes of pixels that a thread reads at a time: some 200 photographs, or 0.2 s.
+            Smaller pieces cost more overhead, larger ones delay the first batch.
 
     Raises:
         ConfigError: A number is negative.
@@ -46,17 +46,17 @@ class Reading:
     def __post_init__(self) -> None:
         for field in ("threads", "processes", "memory_bytes"):
             if getattr(self, field) < 0:
-                raise ConfigError(f"data.{field} is {getattr(self, field)}; give 0 or more")
+                raise ConfigError(f"data.{field}: expected 0 or more, got {getattr(self, field)}")
 
     def pieces(self, rows: tuple[int, int], row_bytes: int) -> tuple[tuple[int, int], ...]:
-        """Cuts rows [first, last) into pieces, all but the last of the same size."""
+        """Divide rows [first, last) into pieces, all but the last of the same size."""
         first, last = rows
         size = max(1, self.piece_bytes // row_bytes)
         return tuple((at, min(at + size, last)) for at in range(first, last, size))
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -65,41 +65,40 @@ def cores() -> int:
 def read_ahead(
     load: Callable[[int], T], count: int, element_bytes: int, reading: Reading
 ) -> Generator[T]:
-    """Yields load(0) to load(count - 1) in order.
+    """Yield load(0) to load(count - 1) in order.
 
     Reading begins at the first `next`. To stop before the end, close the generator (`close()`, or
-    drop the last reference): what is queued is cancelled and each thread ends with the element it
-    has begun.
+    drop the last reference): queued elements are cancelled and each thread ends after its present
+    element.
 
     Args:
         load: Called once per index, in any thread or, pickled, in any process.
-        count: How many; 0 yields nothing.
-        element_bytes: Bytes of one element, for the bound on memory.
+        count: Number of elements; 0 yields nothing.
+        element_bytes: Bytes of one element, for the limit on memory.
         reading: Threads, processes and memory.
 
     Yields:
-        What `load` returns. An error of `load` is raised by the `next` whose element it spoils, as
-        the exception it is.
+        The results of `load`. Its exceptions are raised unchanged by the `next` of the element.
     """
-    import grain  # which imports JAX: programs that only decode need neither
+    import grain  # imports JAX, which programs that only decode do not need
     from absl import flags
 
     workers = max(1, reading.processes)
     ahead = max(1, min(_MOST, reading.memory_bytes // max(1, element_bytes) // workers))
-    # Threads beyond the buffer would only idle, and Grain warns of them.
+    # Threads beyond the buffer would be idle, and Grain warns of them.
     options = grain.ReadOptions(
         num_threads=min(reading.threads, ahead),
         prefetch_buffer_size=ahead if reading.threads else 0,
     )
     elements = grain.MapDataset.range(count).map(load).to_iter_dataset(options)
     if reading.processes:
-        if not flags.FLAGS.is_parsed():  # Grain's workers look at one; there is no command line
+        if not flags.FLAGS.is_parsed():  # Grain's workers read a flag
             flags.FLAGS.mark_as_parsed()
         elements = elements.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=reading.processes, per_worker_buffer_size=1)
         )
     taken = 0
-    with _signals_held_back(reading):
+    with _signals_blocked(reading):
         iterator = iter(elements)
         first = next(iterator, _END)  # worker processes are started here
     try:
@@ -115,19 +114,19 @@ def read_ahead(
             raise
         raise DataError(
             f"reading process {taken % reading.processes} of data.processes="
-            f"{reading.processes} ended without a word ({str(error).partition('. ')[0]}); if "
-            "memory is short lower data.processes or data.memory_mib; the same command resumes"
+            f"{reading.processes} died ({str(error).partition('. ')[0]}), which is often a lack of "
+            "memory: lower data.processes or data.memory_mib; the same command resumes the run"
         ) from error
     finally:
         iterator.close()
 
 
 @contextlib.contextmanager
-def _signals_held_back(reading: Reading) -> Iterator[None]:
-    """Worker processes that are started meanwhile never see the signals that stop a run.
+def _signals_blocked(reading: Reading) -> Iterator[None]:
+    """Block the signals that stop a run in worker processes started during the body.
 
-    A terminal and some launchers send them to all processes of a group; what the run then does is
-    decided by the process that trains, which needs its input until it has stopped.
+    A terminal and some launchers send them to all processes of a group. The process that trains
+    decides when to stop, and needs its input until then.
     """
     if not reading.processes:
         yield
@@ -142,16 +141,16 @@ def _signals_held_back(reading: Reading) -> Iterator[None]:
 
 
 def ahead(elements: Iterator[T], count: int, patience: float | None = None) -> Generator[T | None]:
-    """The same elements, up to `count` of them taken by a thread of its own before they are wanted.
+    """Yield the same elements, up to `count` of them taken ahead by a separate thread.
 
     Args:
-        elements: Taken from in that thread alone, and closed there if it is a generator.
+        elements: Used in that thread only, and closed there if it is a generator.
         count: Greatest number of elements taken but not yielded, at least 1.
-        patience: Seconds to wait for an element before saying that there is none yet; None waits.
+        patience: Seconds to wait for an element before yielding None; None waits for ever.
 
     Yields:
-        The elements in their order; an error of theirs where it arose. With `patience` also None,
-        each time that so long passed without an element; none is lost by that.
+        The elements in order; an exception is raised at its place. With `patience`, also None each
+        time that no element came within that time; no element is lost.
     """
     free = threading.Semaphore(count)
     taken: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
@@ -163,7 +162,7 @@ def ahead(elements: Iterator[T], count: int, patience: float | None = None) -> G
                 taken.put((next(elements),))
         except StopIteration:
             taken.put(None)
-        except BaseException as error:  # carried to the consumer, whatever it is
+        except BaseException as error:  # raised in the consumer
             taken.put(error)
         finally:
             if isinstance(elements, Generator):

@@ -1,7 +1,7 @@
-"""What a row of a batch shows: which example, which crop, and what takes an unreadable one's place.
+"""The rows of a batch: the example and crop of each, and the replacement of undecodable images.
 
-Each row is a function of its sample position and the seed, so that it is the same whoever reads it,
-with which others and after however many restarts.
+Each row is a function of its sample position and the seed. Processes, microbatches and restarts do
+not change it.
 """
 
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from largebatch.data.views import View
 class TrainRows:
     """The local rows of a run's microbatches.
 
-    `read` returns images, labels int32, ids int64, how many unreadable examples were passed over
-    int64 and, for the device, crops int32 (rows, 5). In the place of an example that cannot be
-    decoded stands the next one that can: its picture with the draws of its own id, its label.
+    `read` returns images, labels int32, ids int64, the number of undecodable examples skipped int64
+    and, for the device, crops int32 (rows, 5). The next decodable example replaces an undecodable
+    one: its image, with the random choices of its own id, and its label.
 
     Attributes:
-        source: What is read.
-        stored: The same where the device cuts out the crops.
-        order: Which example stands at which sample position.
+        source: The source.
+        stored: The same if the device takes the crops, otherwise None.
+        order: The example at each sample position.
         augment: Augmentation.
         start: Sample position of the first row of the first microbatch.
         microbatch: Global rows of a microbatch.
-        rows: [first, last) of them that are local.
-        centre: Whether training sees what evaluation does.
-        limit: Examples to pass over at most. One more is passed over without being read: whoever
-            accounts for them then stops the run.
+        rows: The local ones, [first, last).
+        centre: Whether training uses the central crops of evaluation.
+        limit: Greatest number of undecodable examples. The feed stops the run when one more is
+            found, which is not replaced.
     """
 
     source: Source
@@ -48,11 +48,11 @@ class TrainRows:
     limit: int
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """As of `Rows`; the same for every microbatch."""
+        """See `Rows.shape`."""
         return _stored_shape(self.stored) if self.stored else self.source.image_shape
 
     def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """As of `Rows`."""
+        """See `Rows.read`."""
         position = self.start + batch * self.microbatch + self.rows[0]
         positions = np.arange(position + first, position + last, dtype=np.int64)
         ids, epochs = self.order.ids(positions), self.order.epochs(positions)
@@ -70,7 +70,7 @@ class TrainRows:
         while len(rows):
             ids[rows] = (ids[rows] + 1) % len(self.source)
             passed[rows] += 1
-            if passed[rows[0]] > self.limit:  # the same for all that are left
+            if passed[rows[0]] > self.limit:  # the same for all remaining rows
                 break
             found, again = as_far_as_possible(self._pictures, ids[rows], epochs[rows])
             images[rows], labels[rows] = found
@@ -81,7 +81,7 @@ class TrainRows:
     def _pictures(
         self, ids: np.ndarray, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Images, before they are augmented, and labels."""
+        """Read images, before they are augmented, and labels."""
         if isinstance(self.source, CroppingSource) and not self.centre:
             return self.source.read_crops(ids, seed=self.order.seed, epochs=epochs, out=out)
         return self.source.read(ids)
@@ -91,14 +91,14 @@ class TrainRows:
 class EvaluationRows:
     """The local rows of evaluation batches.
 
-    `read` returns images, labels int32, mask float32, whether the example is unreadable (bool) and,
-    for the device, crops int32 (rows, 5). An example that cannot be decoded keeps its label and
-    counts, so that it can only lower the accuracy; it is seen as the mean grey.
+    `read` returns images, labels int32, mask float32, whether the example is undecodable (bool)
+    and, for the device, crops int32 (rows, 5). An undecodable example keeps its label and counts,
+    with the mean grey as its image: it can only lower the accuracy.
 
     Attributes:
-        source: What is read.
-        stored: The same where the device cuts out the centre.
-        batches: The view of each batch, and where in it this process's rows begin.
+        source: The source.
+        stored: The same if the device takes the crops, otherwise None.
+        batches: The view of each batch, and the index in it of this process's first row.
     """
 
     source: Source
@@ -106,20 +106,20 @@ class EvaluationRows:
     batches: tuple[tuple[View, int], ...]
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """As of `Rows`."""
+        """See `Rows.shape`."""
         if self.stored:
             return _stored_shape(self.stored)
         return (*self.batches[batch][0].shape, self.source.image_shape[2])
 
     def ids(self, batch: int, first: int, last: int) -> np.ndarray:
-        """The examples of rows [first, last): int64, fewer where the last rows are padding."""
+        """Return the ids of rows [first, last): int64, without padding."""
         view, begin = self.batches[batch]
         return view.ids[begin + first : begin + last]
 
     def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """As of `Rows`."""
+        """See `Rows.read`."""
         shape, ids = self.batches[batch][0].shape, self.ids(batch, first, last)
-        count = len(ids)  # the last batch may leave a process nothing but padding
+        count = len(ids)  # may be 0 in the last batch
         images = np.empty((last - first, *self.shape(batch)), np.uint8) if out is None else out
         images[count:] = 0
         labels = np.zeros(last - first, np.int32)
@@ -146,7 +146,7 @@ class EvaluationRows:
 
 
 def _placed(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """The images in `out`, if that is given and they are not there yet."""
+    """Return the images, copied to `out` unless they are there or it is None."""
     if out is None or images is out:
         return images
     out[...] = images

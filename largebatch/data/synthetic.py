@@ -1,4 +1,4 @@
-"""`synthetic`: learnable images of any size and number, made from hashes as they are read."""
+"""`synthetic`: learnable images of any size and number, computed from hashes when read."""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -10,19 +10,19 @@ from largebatch.errors import DataError
 _WAVES = 3  # highest frequency of a prototype, in periods per image
 _PEAK = 63  # of one profile; two profiles and the noise stay below 256, so uint8 never wraps
 _NOISE_PEAK = 127
-_OFFSETS = 1 << 21  # windows of the noise bank that one split may draw
+_OFFSETS = 1 << 21  # windows of the noise bank for each split
 
 
 class Synthetic:
-    """A split of random images with learnable labels, a `Source` that stores nothing per example.
+    """A split of random images with learnable labels; a `Source` that stores nothing per example.
 
     The label of an example and its window of a fixed bank of noise are hashes of (split, id). The
     image is the noise plus its class's prototype f(y) + g(x, channel), profiles of at most three
     periods per image. The splits take alternate offsets in the bank: no noise window is in both.
 
     Attributes:
-        name, classes, image_shape, mean, std: As of `Source`. `mean` and `std` are those of the
-            distribution images are drawn from.
+        name, classes, image_shape, mean, std: As for `Source`. `mean` and `std` are those of the
+            distribution of the images.
     """
 
     name = "synthetic"
@@ -44,7 +44,7 @@ class Synthetic:
         return self._examples
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As of `Source.read`."""
+        """See `Source.read`."""
         ids = np.asarray(ids, np.int64)
         split = purpose(self._split)
         labels = mix(purpose("synthetic.label"), split, ids) % np.uint64(len(self.classes))
@@ -58,7 +58,7 @@ class Synthetic:
         return images.reshape(len(ids), *self.image_shape), labels
 
     def describe(self) -> str:
-        """As of `Source.describe`."""
+        """See `Source.describe`."""
         shape = "×".join(map(str, self.image_shape))
         return (
             f"synthetic: {len(self):,} {self._split} images of {shape}, "
@@ -67,7 +67,7 @@ class Synthetic:
 
 
 def _profiles(name: str, classes: int, channels: int, length: int) -> np.ndarray:
-    """Smooth random profiles, scaled to 0.._PEAK over each profile.
+    """Return smooth random profiles, each scaled to 0.._PEAK.
 
     Returns:
         uint8 (classes, length, channels).
@@ -85,7 +85,7 @@ def _profiles(name: str, classes: int, channels: int, length: int) -> np.ndarray
 
 
 def _noise(length: int) -> np.ndarray:
-    """The noise bank: uint8 (length,), uniform in 0.._NOISE_PEAK."""
+    """Return the noise bank: uint8 (length,), uniform in 0.._NOISE_PEAK."""
     words = mix(purpose("synthetic.bank"), np.arange(-(-length // 8)))
     return words.astype("<u8").view(np.uint8)[:length] & np.uint8(_NOISE_PEAK)
 
@@ -93,7 +93,7 @@ def _noise(length: int) -> np.ndarray:
 def _moments(
     rows: np.ndarray, columns: np.ndarray, bank: np.ndarray
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, over classes, pixels and noise.
+    """Return mean and standard deviation of each channel, over classes, pixels and noise.
 
     Args:
         rows: uint8 (classes, H).
@@ -113,7 +113,7 @@ def _moments(
 
 
 def open_synthetic(spec: str, split: str, options: SourceOptions) -> Synthetic:
-    """Opens `synthetic`.
+    """Open `synthetic`.
 
     Args:
         spec: `synthetic`.
@@ -125,7 +125,7 @@ def open_synthetic(spec: str, split: str, options: SourceOptions) -> Synthetic:
         The split.
 
     Raises:
-        DataError: The specification has a part after a colon.
+        DataError: The specification has a colon.
     """
     if spec != "synthetic":
         raise DataError(f"data.source: {spec!r} has a part after the colon; write 'synthetic'")

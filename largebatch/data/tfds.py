@@ -1,7 +1,7 @@
-"""`tfds:NAME`: a set that TensorFlow Datasets prepared in ArrayRecord format, read without it.
+"""`tfds:NAME`: a dataset that TensorFlow Datasets prepared in ArrayRecord format.
 
-TFDS is asked for the metadata only (0.3 s to import, 10 ms to open and 0.15 ms for each shard, no
-TensorFlow).
+TFDS reads only the metadata (0.3 s to import, 10 ms to open and 0.15 ms for each shard), without
+TensorFlow.
 """
 
 import json
@@ -20,8 +20,7 @@ from largebatch.data.examples import (
     check_present,
     lengths_of,
 )
-from largebatch.data.nearby import holds, nearby
-from largebatch.data.sources import SourceOptions, differing
+from largebatch.data.sources import SourceOptions, differing, holds, nearby
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import folders
 
@@ -36,55 +35,55 @@ _ELSEWHERE = (
 
 
 def open_tfds(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
-    """Opens a prepared set of one image and one class label; nothing is downloaded or prepared.
+    """Open a prepared dataset of images and class labels; nothing is downloaded or prepared.
 
     Args:
-        spec: `tfds:NAME`, then `:CONFIG` or `/CONFIG`, then `:VERSION` or `/VERSION`, each if
-            wanted. A set with a single configuration needs none; the newest version is taken that
-            matches, `*` standing for any number.
+        spec: `tfds:NAME`, then optionally `:CONFIG` or `/CONFIG`, then optionally `:VERSION` or
+            `/VERSION`. A dataset with one configuration needs none; the newest matching version is
+            used, where `*` stands for any number.
         split: `train`; or `validation`, which is TFDS' `test` where there is no `validation`.
-        options: `data_dir` is where TFDS keeps its sets; empty is $TFDS_DATA_DIR, or else
+        options: `data_dir` is the directory of TFDS's datasets; empty is $TFDS_DATA_DIR, or else
             ~/tensorflow_datasets.
 
     Returns:
         The split.
 
     Raises:
-        DataError: The set is absent, in another format, incomplete or not of that kind.
+        DataError: The dataset is absent, in another format, incomplete or of another kind.
     """
     parts = re.split("[:/]", spec)[1:]
     version = parts.pop() if len(parts) > 1 and _VERSION.fullmatch(parts[-1]) else ""
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise DataError(f"data.source: {spec!r} is not of the form tfds:NAME[:CONFIG][:VERSION]")
+        raise DataError(f"data.source: expected tfds:NAME[:CONFIG][:VERSION], got {spec!r}")
     root = root_of(options.data_dir)
     return open_prepared(spec, split, _find(spec, root, *parts, version=version), options)
 
 
 def root_of(data_dir: str) -> str:
-    """Where TFDS keeps its sets, absolute; empty is $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
+    """Return TFDS's directory, absolute; empty is $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
     root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return os.path.abspath(os.path.expanduser(root))
 
 
 def is_prepared(directory: str) -> bool:
-    """Whether TFDS' metadata lie in a directory."""
+    """Return whether a directory holds TFDS's metadata."""
     return os.path.isfile(os.path.join(directory, "dataset_info.json"))
 
 
 def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ExampleRecords:
-    """Opens a set by the directory of one of its versions.
+    """Open a dataset by the directory of one of its versions.
 
     Args:
-        spec: What the user wrote, the name of the result.
-        split: As of `open_tfds`.
+        spec: The name of the result.
+        split: As for `open_tfds`.
         directory: Absolute; it holds dataset_info.json, features.json and the shards.
-        options: As of `open_tfds`; `examples` says that a part of a public set is meant.
+        options: As for `open_tfds`; `examples` accepts a part of a public dataset.
 
     Returns:
         The split.
 
     Raises:
-        DataError: As of `open_tfds`.
+        DataError: As for `open_tfds`.
     """
     info = _metadata(directory)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
@@ -102,7 +101,7 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     )
     if info.features[keys.image].np_dtype.kind == "f":
         raise DataError(
-            f"{directory}: {keys.image!r} is a picture of floats, not of uint8; use another set"
+            f"{directory}: {keys.image!r} holds floats, expected uint8; use another dataset"
         )
     classes = tuple(info.features[keys.label].names)
     _check_known(directory, info, split, own, classes, options)
@@ -112,7 +111,7 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
         if there != stated:
             raise DataError(
                 f"{path} holds {there:,} records, and dataset_info.json says {stated:,}; restore "
-                "the file or prepare the data set anew"
+                "the file or prepare the dataset again"
             )
     return ExampleRecords(
         spec, split, Shards(paths, lengths), keys, classes, f"{directory}, split {own}"
@@ -127,10 +126,9 @@ def _check_known(
     classes: tuple[str, ...],
     options: SourceOptions,
 ) -> None:
-    """Raises a DataError where a public set is not what the public knows.
+    """Raise a DataError if a public dataset differs from what is published.
 
-    Part of it may be meant (`scripts/prepare_imagenet.py --allow-partial`), and is if
-    `data.examples` says how much.
+    `data.examples` accepts a part of it (`scripts/prepare_imagenet.py --allow-partial`).
     """
     name = f"tfds:{info.name}" + (f"/{info.config_name}" if info.config_name else "")
     known = KNOWN_SETS.get(name)
@@ -151,12 +149,12 @@ def _check_known(
         if classes != ordered():
             raise DataError(
                 f"{directory} and imagenet2012 as published have {differing(classes, ordered())}; "
-                "restore label.labels.txt or prepare the data set anew"
+                "restore label.labels.txt or prepare the dataset again"
             )
 
 
 def _find(spec: str, root: str, name: str, config: str = "", *, version: str) -> str:
-    """The directory of the version that is wanted."""
+    """Return the directory of the version that is wanted."""
     base = os.path.join(root, name)
     if not os.path.isdir(base):
         found = _folders(root)
@@ -198,14 +196,14 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
 
 
 def _holds_set(base: str) -> bool:
-    """Whether a directory has versions, or configurations with versions."""
+    """Return whether a directory has versions, or configurations with versions."""
     return bool(
         _versions(base) or any(_versions(os.path.join(base, each)) for each in _folders(base))
     )
 
 
 def _remedy(name: str, root: str) -> str:
-    """How a set is prepared without TensorFlow."""
+    """Return how a dataset can be prepared without TensorFlow."""
     if name == "imagenet2012":
         return f"prepare it: python scripts/prepare_imagenet.py --tars TARS --out {root}"
     if name == "imagenette":
@@ -214,7 +212,7 @@ def _remedy(name: str, root: str) -> str:
 
 
 def _folders(directory: str) -> list[str]:
-    """As of `folders`; none if the directory is absent."""
+    """Return the names of the folders in a directory; none if it is absent."""
     try:
         return folders(directory)
     except OSError:
@@ -222,22 +220,22 @@ def _folders(directory: str) -> list[str]:
 
 
 def _versions(directory: str) -> list[str]:
-    """Names of the folders that are versions, the newest last."""
+    """Return the names of the folders that are versions, the newest last."""
     found = [name for name in _folders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])
 
 
 def _metadata(directory: str) -> tfds.core.DatasetInfo:
-    """What TFDS knows of a set, its splits being those in ArrayRecord format."""
+    """Return TFDS's metadata, with the splits in ArrayRecord format."""
     _check_features(directory)
     try:
         info = tfds.builder_from_directory(directory).info
         available = {form.value for form in info.available_file_formats()}
         if _FORMAT in available:  # another one may be the first choice; as `as_data_source` does
             info.set_file_format(_FORMAT, override=True, override_if_initialized=True)
-    except Exception as error:  # whatever TFDS makes of files that are missing or edited
+    except Exception as error:  # TFDS raises many types for files that are missing or edited
         raise DataError(
-            f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it anew"
+            f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it again"
         ) from error
     if _FORMAT not in available:
         raise DataError(
@@ -248,9 +246,9 @@ def _metadata(directory: str) -> tfds.core.DatasetInfo:
 
 
 def _check_features(directory: str) -> None:
-    """Raises a DataError where features.json names a class that is not TFDS' own.
+    """Raise a DataError where features.json names a class that is not TFDS's own.
 
-    TFDS imports the module that it names there, whatever that is.
+    TFDS would import any module that the file names.
     """
 
     def named(value: object) -> Iterator[str]:
@@ -266,11 +264,11 @@ def _check_features(directory: str) -> None:
         with open(os.path.join(directory, "features.json"), encoding="utf-8") as file:
             foreign = [n for n in named(json.load(file)) if not n.startswith(_OWN) and "." in n]
     except (OSError, ValueError, RecursionError):
-        return  # TFDS will say so
+        return  # TFDS raises an error later
     if foreign:
         raise DataError(
             f"{directory}/features.json names the class {foreign[0]!r}, which is not of TFDS; "
-            "nothing else is imported: prepare the data set anew"
+            "nothing else is imported: prepare the dataset again"
         )
 
 
@@ -280,7 +278,7 @@ def _key(
     name: str,
     kind: type[tfds.features.FeatureConnector],
 ) -> str:
-    """The feature of a kind: the one so named, or else the only one."""
+    """Return the feature of a kind: the one with this name, or else the only one."""
     if not isinstance(features, tfds.features.FeaturesDict):
         features = {}
     found = sorted(key for key, feature in features.items() if type(feature) is kind)
@@ -290,6 +288,6 @@ def _key(
         raise DataError(
             f"{directory} has {len(found)} {kind.__name__} features "
             f"({', '.join(found or sorted(features)) or 'not a dictionary'}); one is needed, or "
-            f"one named {name!r}; use another set"
+            f"one named {name!r}; use another dataset"
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""Pictures that cannot be decoded: how a source says so, and the account that is kept of them."""
+"""Images that cannot be decoded: the exception of a read, and the count of a split."""
 
 import math
 import threading
@@ -11,29 +11,28 @@ from largebatch.data.sources import Source
 from largebatch.errors import DataError
 
 T = TypeVar("T")
-_NAMED = 5  # of those that a message counts
-_FEW = 3  # corrupt images that a small split may have whatever the share, up to a tenth of it
-_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)  # to propose
+_NAMED = 5  # images named in a message
+_FEW = 3  # corrupt images that a small split may have with any share, up to a tenth of it
+_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)  # proposed in the message
 _NONE = np.empty(0, np.int64)
 
 
 class IncompleteReadError(DataError):
-    """Some of the examples that were asked for cannot be decoded; all others have been read.
+    """Some examples of a read cannot be decoded; all others have been read.
 
     Attributes:
-        partial: What the read would have returned. Labels are right everywhere; at `rows` images
-            hold anything and sizes are 1×1.
-        rows: int64 (k,), the places of those that cannot be decoded, ascending.
+        partial: What the read would have returned. All labels are valid; at `rows`, images are
+            undefined and sizes are 1×1.
+        rows: int64 (k,), the rows that cannot be decoded, ascending.
     """
 
     def __init__(self, message: str, partial: Any, rows: np.ndarray) -> None:
-        """Of what was asked for, what there is."""
         super().__init__(message)
         self.partial = partial
         self.rows = rows
 
     def __reduce__(self) -> tuple:
-        return DataError, self.args  # all that another process needs to know
+        return DataError, self.args  # enough for another process
 
 
 @runtime_checkable
@@ -41,23 +40,23 @@ class FallibleSource(Source, Protocol):
     """A source whose reads raise an `IncompleteReadError` where examples cannot be decoded."""
 
     def explain(self, example: int) -> tuple[str, str]:
-        """Reads an example again that could not be decoded.
+        """Read an example again that could not be decoded.
 
         Returns:
-            The name of what holds it, and what is wrong with it.
+            The file or record that holds it, and what is wrong with it.
 
         Raises:
-            DataError: It cannot even be read.
+            DataError: It cannot be read.
         """
         ...
 
 
 def as_far_as_possible(read: Callable[..., T], *arguments: Any) -> tuple[T, np.ndarray]:
-    """Reads what can be read.
+    """Read examples and return the rows that could not be decoded, instead of raising.
 
     Args:
         read: A read of a source.
-        *arguments: Of it.
+        *arguments: Its arguments.
 
     Returns:
         What the read returns, and the `rows` of an `IncompleteReadError`, int64 (k,).
@@ -72,7 +71,7 @@ class Found(NamedTuple):
     """An example that cannot be decoded."""
 
     example: int
-    """Its id."""
+    """The id of the example."""
     name: str
     """The file, or the record of a file, that holds it."""
     reason: str
@@ -80,15 +79,15 @@ class Found(NamedTuple):
 
 
 class Unreadable:
-    """The distinct examples of a split that this process could not decode; thread-safe.
+    """Counts the distinct examples of a split that this process could not decode; thread-safe.
 
     Attributes:
         split: Name of the split.
-        examples: Examples that it has.
-        share: Of them may be undecodable.
-        limit: As a number, or 3 where that is more; in a small split a tenth of it instead of 3.
-            With a share of 0 it is 0.
-        found: Those that are, in the order in which they were met.
+        examples: Number of its examples.
+        share: Greatest share of them that may be undecodable.
+        limit: The same as a number, at least 3, or a tenth of a split of fewer than 30 examples;
+            0 for a share of 0.
+        found: The undecodable examples, in the order in which they were found.
     """
 
     def __init__(
@@ -98,13 +97,13 @@ class Unreadable:
         share: float = 0.0,
         option: str = "--config.data.max_unreadable",
     ) -> None:
-        """Nothing has been met yet.
+        """Start with no example.
 
         Args:
-            split: For messages.
-            examples: Of the split.
+            split: Name of the split.
+            examples: Number of its examples.
             share: `data.max_unreadable`; with 0 the first one stops the run.
-            option: How the share is given on the command line, for messages.
+            option: The flag of the share, for messages.
         """
         self.split = split
         self.examples = examples
@@ -118,25 +117,25 @@ class Unreadable:
 
     @property
     def count(self) -> int:
-        """How many have been met."""
+        """Number of examples found."""
         return len(self.found)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of those that have been met."""
+        """Files or records of the examples found."""
         return tuple(found.name for found in self.found)
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Ids of those that have been met."""
+        """Ids of the examples found."""
         return tuple(found.example for found in self.found)
 
     def connect(self, report: Callable[[str, str], None], listed: str = "") -> None:
-        """Says where each is to be told, those that have been met already at once.
+        """Set the function that reports each example; report those found before at once.
 
         Args:
-            report: Called once for each with name and reason, from the thread that feeds.
-            listed: What the message that stops the run gives as the place that lists them all.
+            report: Called with name and reason, from the thread that feeds.
+            listed: The file that lists all of them, for the message that stops the run.
         """
         with self._lock:
             self._report, self._listed = report, listed
@@ -144,11 +143,11 @@ class Unreadable:
                 report(found.name, found.reason)
 
     def add(self, examples: Iterable[int], explain: Callable[[int], tuple[str, str]]) -> None:
-        """Accounts for examples that could not be decoded.
+        """Count examples that could not be decoded.
 
         Args:
-            examples: Their ids; those that are known are passed over.
-            explain: As of `FallibleSource`; called once for each that is not.
+            examples: Their ids; known ones are ignored.
+            explain: See `FallibleSource`; called once for each new one.
 
         Raises:
             DataError: There are more than `limit`.
@@ -164,13 +163,13 @@ class Unreadable:
                     self.check()
 
     def check(self, elsewhere: Iterable[int] = ()) -> None:
-        """Compares with the limit.
+        """Compare with the limit.
 
         Args:
-            elsewhere: Ids that other processes have met.
+            elsewhere: Ids that other processes have found.
 
         Raises:
-            DataError: Together there are more than `limit`.
+            DataError: Together they are more than `limit`.
         """
         count = len({*self.ids, *elsewhere})
         if count <= self.limit:
@@ -178,7 +177,7 @@ class Unreadable:
         named = "; ".join(f"{found.name} ({found.reason})" for found in self.found[:_NAMED])
         more = f"; and {count - _NAMED:,} more" if count > _NAMED else ""
         listed = f"; all in {self._listed}" if self._listed else ""
-        # Twice as many as there are by now: more may follow.
+        # Allow twice the present number: more may follow.
         enough = next((s for s in _SHARES if _part(self.examples, s) >= 2 * count), 0.0)
         use = f", or use {self._option}={enough:g}" if enough else ""
         raise DataError(

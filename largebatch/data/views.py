@@ -1,4 +1,4 @@
-"""Which validation examples are seen at which shape."""
+"""Shapes at which the validation examples are evaluated."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from largebatch.data.sources import RectangularSource, Source
 from largebatch.data.unreadable import as_far_as_possible
 from largebatch.errors import ConfigError
 
-# Header bytes of a file are few, but most readers fetch all of it.
+# Bytes of a file: most readers fetch more than its header.
 _FILE_BYTES = 128 << 10
-_FILES = 256  # that a thread reads at a time
+_FILES = 256  # read by a thread at a time
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Examples that are evaluated at one shape.
+    """Examples evaluated at one shape.
 
     Attributes:
         shape: Height and width.
@@ -28,30 +28,30 @@ class View:
 
 
 def square_views(source: Source, side: int = 0) -> tuple[View, ...]:
-    """All examples in index order, in squares.
+    """Return one view of all examples in index order, in squares.
 
     Args:
         source: The validation split.
         side: Pixels a side; 0 is the source's own.
 
     Raises:
-        ConfigError: The source has pictures of its own shape only.
+        ConfigError: The source has images of one shape only.
     """
     shape = (side, side) if side else source.image_shape[:2]
     if shape != source.image_shape[:2] and not isinstance(source, RectangularSource):
         raise ConfigError(
-            f"data.evaluation_size={side} needs pictures that can be seen at any size, and "
-            f"{source.name} has {source.image_shape[0]} pixels a side; set it to 0"
+            f"data.evaluation_size: expected 0 or {source.image_shape[0]} for {source.name}, got "
+            f"{side}; set it to 0"
         )
     return (View(shape, np.arange(len(source), dtype=np.int64)),)
 
 
 def rectangular_views(source: Source, reading: Reading, side: int = 0) -> tuple[View, ...]:
-    """The examples grouped by aspect, so that evaluation sees most of every picture.
+    """Group the examples by aspect, so that evaluation sees most of every image.
 
     The rectangular validation of fast.ai's DAWNBench entry (2018): the shorter side stays that of
     the source, the longer is the multiple of 64 pixels above it (32 for small images) that is
-    nearest to the picture's aspect, at most twice as long. Every header is read once.
+    nearest to the image's aspect, at most twice as long. Every header is read once.
 
     Args:
         source: The validation split.
@@ -62,13 +62,13 @@ def rectangular_views(source: Source, reading: Reading, side: int = 0) -> tuple[
         Views of all examples, portraits first; at most nine for sides of 224.
 
     Raises:
-        ConfigError: The source has pictures of one shape only.
+        ConfigError: The source has images of one shape only.
         DataError: An example cannot be read.
     """
     if not isinstance(source, RectangularSource):
         raise ConfigError(
-            f"data.rectangular=true needs pictures of different shapes, and {source.name} has "
-            "none; set it to false"
+            f"data.rectangular=true: expected images of different shapes, and {source.name} has "
+            "one shape; set it to false"
         )
     parts = read_ahead(_Sizes(source), -(-len(source) // _FILES), _FILES * _FILE_BYTES, reading)
     sizes = np.concatenate(list(parts))
@@ -82,7 +82,7 @@ def rectangular_views(source: Source, reading: Reading, side: int = 0) -> tuple[
 
 
 def nearest_shapes(sizes: np.ndarray, side: int) -> np.ndarray:
-    """The shape at which each picture is seen.
+    """Return the shape at which each image is evaluated.
 
     Args:
         sizes: int64 (b, 2), height and width.
@@ -106,12 +106,12 @@ def nearest_shapes(sizes: np.ndarray, side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Reads heights and widths, part after part; can be pickled."""
+    """Reads heights and widths of a part of the examples; can be pickled."""
 
     source: RectangularSource
 
     def __call__(self, part: int) -> np.ndarray:
         first = part * _FILES
         ids = np.arange(first, min(first + _FILES, len(self.source)), dtype=np.int64)
-        # Evaluation accounts for what cannot be decoded: a square of grey.
+        # Undecodable images have size 1×1; evaluation counts them.
         return as_far_as_possible(self.source.sizes, ids)[0]

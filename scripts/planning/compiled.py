@@ -6,8 +6,7 @@ import sys
 
 from largebatch import data
 from largebatch.config import Config, Facts, microbatch_candidates, resolve
-from largebatch.data.known import known_split
-from largebatch.data.open import facts_of, open_source
+from largebatch.data.open import facts_of, known_split, open_source
 from largebatch.errors import DataError
 from largebatch.planning import compile as compiling
 from largebatch.planning.compile import VARIANTS, Study, study, variant_of

@@ -1,4 +1,4 @@
-"""Small data sets on disk, and what every reader of encoded pictures must do with one."""
+"""Small datasets on disk, and what every reader of encoded images must do with one."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from largebatch.errors import DataError
 
 
 def picture(index, form="JPEG"):
-    """An encoded picture of noise; another one, of another size, for each index."""
+    """An encoded image of noise; another one, of another size, for each index."""
     size = (17 + 5 * (index % 7), 30 + 3 * (index % 11))
     pixels = np.random.default_rng(index).integers(0, 256, (*size, 3), np.uint8)
     stream = io.BytesIO()
@@ -29,7 +29,7 @@ def picture(index, form="JPEG"):
 
 
 def pictures(count, labels, first=0):
-    """`count` pairs of a picture and its label, labels in an order that no sorting restores."""
+    """`count` pairs of an image and its label, labels in an order that no sorting restores."""
     return [(picture(first + i), (7 * i + i // 3) % labels) for i in range(count)]
 
 
@@ -61,7 +61,7 @@ def prepare(data_dir, splits, classes, *, features=None, version="1.0.0", config
 
     Args:
         data_dir: Where.
-        splits: Lists of (picture, label) by split name.
+        splits: Lists of (image, label) by split name.
         classes: Names of the labels.
         features: Names of the image and of the label.
         version: Of the set.

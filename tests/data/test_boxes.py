@@ -60,7 +60,7 @@ def test_boxes_depend_on_seed_epoch_and_id_and_on_nothing_else():
 
 
 def test_what_never_fits_becomes_the_largest_centred_box_of_that_aspect():
-    # No box of a tenth of the area and an aspect of 1 fits into a picture of 10×2000.
+    # No box of a tenth of the area and an aspect of 1 fits into an image of 10×2000.
     sizes = np.array([[10, 2000], [2000, 10]])
     boxes = random_boxes(
         sizes, seed=0, epochs=EPOCHS[:2], ids=IDS[:2], area=(0.1, 1.0), ratio=(1.0, 1.0)

@@ -107,7 +107,7 @@ def test_a_squeezed_picture_shows_what_the_picture_shows(tmp_path):
     boxes = random_boxes(np.tile([height, width], (50, 1)), **draw, ids=ids)
     expected = np.stack([resize(picture[t : t + h, x : x + w], (40, 40), "linear")
                          for t, x, h, w in boxes])  # fmt: skip
-    # Edges move by half a stored pixel at most, 0.94 rows and 0.63 columns of the picture, so grey
+    # Edges move by half a stored pixel at most, 0.94 rows and 0.63 columns of the image, so grey
     # by 2·0.94 + 0.63; the blur of squeezing moves the border, and 8 bits round, by one each.
     assert np.abs(crops.astype(int) - expected).max() <= 4
 

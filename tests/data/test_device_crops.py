@@ -157,5 +157,5 @@ def test_it_is_two_exact_products_and_no_gather(resampling):
 
 
 def test_an_unknown_resampling_is_refused():
-    with pytest.raises(ValueError, match="'cubic'; it must be 'linear' or 'antialias'"):
+    with pytest.raises(ValueError, match="got 'cubic'"):
         crop_and_resize(*drawn(16, seed=9), (12, 12), resampling="cubic")

@@ -93,7 +93,7 @@ def assert_threads_end():
 
 
 # 17 examples and 120 positions: seven epochs, boundaries inside microbatches, and microbatches
-# larger than the data set.
+# larger than the dataset.
 EXAMPLES, STOP = 17, 120
 
 
@@ -294,13 +294,13 @@ def test_an_open_iterator_does_not_keep_the_process_alive(ending):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stop": 101}, r"positions 0 to 101 are not a whole number of microbatches of 10"),
+        ({"stop": 101}, r"positions 0 to 101 .* 10;"),
         ({"start": 10, "stop": 0}, "positions 10 to 0"),
         ({"start": -10}, "positions -10 to 100"),
-        ({"rows": (5, 11)}, r"rows \[5, 11\) are no part of a batch of 10"),
+        ({"rows": (5, 11)}, r"rows \[5, 11\) .* batch of 10"),
         ({"rows": (5, 5)}, r"rows \[5, 5\)"),
         ({"microbatch": 0, "rows": (0, 0)}, "batch of 0"),
-        ({"order": Order(0, 41)}, "order has 41 examples but recorder has 40"),
+        ({"order": Order(0, 41)}, "expected 40 examples of recorder, got 41"),
     ],
 )
 def test_numbers_that_do_not_fit_are_named_by_the_call(change, said):
@@ -312,7 +312,7 @@ def test_numbers_that_do_not_fit_are_named_by_the_call(change, said):
 
 def test_reading_refuses_negative_numbers():
     for field in ("threads", "processes", "memory_bytes"):
-        with pytest.raises(ConfigError, match=rf"data\.{field} is -1"):
+        with pytest.raises(ConfigError, match=rf"data\.{field}: .*got -1"):
             Reading(**{field: -1})
 
 

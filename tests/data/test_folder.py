@@ -12,7 +12,7 @@ from tests.data import stores
 
 
 def fill(root, files):
-    """Writes a picture to each path; returns the pictures by path."""
+    """Writes an image to each path; returns the images by path."""
     written = {}
     for index, path in enumerate(files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def test_empty_classes_are_told(tree):
         for file in (tree / "train" / name).iterdir():
             file.rename(file.with_suffix(".txt"))
     said = refused(tree)
-    assert f"{tree}/train: 2 of 3 class folders have no picture, e.g. B; fill or remove" in said
+    assert f"{tree}/train: 2 of 3 class folders have no image, e.g. B; fill or remove" in said
 
 
 def test_a_split_without_class_folders_is_told(tree):
@@ -117,7 +117,7 @@ def test_a_split_without_class_folders_is_told(tree):
     fill(tree, [f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in range(1, 6)])
     said = refused(tree, "validation")
     assert f"{tree}/val has no class folders: it holds 5 entries: ILSVRC2012_val_00000001.J" in said
-    assert "move each picture into the folder of its class" in said
+    assert "move each image into the folder of its class" in said
 
 
 @pytest.mark.parametrize(

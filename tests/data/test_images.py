@@ -250,7 +250,7 @@ def test_no_other_format_is_tried():
     postscript = io.BytesIO()
     photo().save(postscript, "EPS")
     assert Image.open(postscript).format == "EPS"
-    with pytest.raises(UndecodableError, match="bytes that are no picture"):
+    with pytest.raises(UndecodableError, match="bytes that are not an image"):
         size_of(postscript.getvalue())
 
 

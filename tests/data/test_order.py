@@ -142,7 +142,7 @@ def test_memory_is_that_of_the_positions():
 
 
 def test_no_examples_is_an_error():
-    with pytest.raises(ConfigError, match="examples is 0"):
+    with pytest.raises(ConfigError, match="example, got 0"):
         Order(0, 0)
 
 

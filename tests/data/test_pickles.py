@@ -59,7 +59,7 @@ def test_a_pickle_in_a_decoded_store_is_refused_and_does_not_run(tmp_path, form,
     options = SourceOptions(image_size=40)
     said = stores.complaint(open_source, f"decoded:{store}", "train", options)
     assert said.startswith(f"{file} is ")
-    assert said.endswith("prepare the store anew")
+    assert said.endswith("prepare the store again")
     assert not trace.exists()
 
 
@@ -83,7 +83,7 @@ def test_a_class_that_features_name_is_not_imported(tmp_path, monkeypatch):
     said = stores.complaint(open_source, "tfds:pets", "train", options)
     assert said == (
         f"{directory}/features.json names the class 'nobodys_features.ClassLabel', which is not of "
-        "TFDS; nothing else is imported: prepare the data set anew"
+        "TFDS; nothing else is imported: prepare the dataset again"
     )
     assert not trace.exists()
     assert "nobodys_features" not in sys.modules

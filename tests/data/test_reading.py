@@ -80,7 +80,7 @@ def test_pieces_cover_the_rows():
 
 def test_negative_numbers_are_refused():
     for field in ("threads", "processes", "memory_bytes"):
-        with pytest.raises(ConfigError, match=rf"data\.{field} is -1"):
+        with pytest.raises(ConfigError, match=rf"data\.{field}: .*got -1"):
             Reading(**{field: -1})
 
 

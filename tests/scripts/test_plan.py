@@ -12,7 +12,7 @@ import pytest
 from planning import compiled
 
 from largebatch.config import Facts, load, resolve
-from largebatch.data.known import known_split
+from largebatch.data.open import known_split
 from largebatch.errors import ConfigError, DataError
 from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology

@@ -1,7 +1,5 @@
-"""ImageNet from its archives to a set that the sources read; docs/imagenet.md is its manual.
+"""Preparation of ImageNet, or of any class folders, for training; docs/imagenet.md is the manual.
 
-`members` says what a split consists of, `tars` and `folders` find it, `plan` decides order and
-shards, `stored` what is kept of an image, `shards` writes, `workers` does so in parallel, `ledger`
-remembers what is done, `dataset` adds what TFDS wants to read beside the shards; `run` and
-`verify` are the two commands; `checksums` and `problems` serve both.
+`archives` indexes the input, `plan` decides order and shards, `shards` writes one shard, `run` and
+`verify` are the two commands for ImageNet, `class_folders` is the command for other images.
 """

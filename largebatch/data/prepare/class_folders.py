@@ -1,12 +1,9 @@
-"""Any class folders, or a tar of them, as ArrayRecord shards that ``arrayrecord:`` reads.
+"""Any class folders, or a tar of them, as ArrayRecord shards that `arrayrecord:` reads.
 
-Expected are ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` below the folder or anywhere in the tar.
-A tar, compressed or not, is read as a stream, twice, and never unpacked: nothing is written but the
-set. Images are stored byte for byte; whether they can be decoded shows in training
-(``data.max_unreadable``).
+A tar, compressed or not, is read as a stream, twice, and never unpacked: only the set is written.
+Images are stored byte for byte; training reports those that cannot be decoded.
 """
 
-import dataclasses
 import hashlib
 import lzma
 import os
@@ -15,260 +12,229 @@ import tarfile
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from largebatch.data.folder import SUFFIXES
-from largebatch.data.prepare import records
-from largebatch.data.prepare.problems import system_errors
-from largebatch.data.prepare.progress import progress
+from largebatch.data.prepare import jobs, records
+from largebatch.data.prepare.jobs import system_errors
 from largebatch.errors import ConfigError, DataError
 
 GIB = 1 << 30
-_LARGEST = 1 << 28  # bytes of an image
+_LARGEST_IMAGE = 1 << 28  # bytes
 _SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
+_KNOWN = {name for names in _SPLITS.values() for name in names}
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Image:
-    """An image of the set."""
+class _Image(NamedTuple):
+    """An image: its path in the source with slashes, its split and class, and its bytes."""
 
     path: str
-    """In the folder or tar, parts separated by slashes."""
     split: str
     class_name: str
     size: int
-    """Bytes."""
 
 
 def prepare_class_folders(
-    source: Path,
-    out: Path,
-    *,
-    validation: float = 0.0,
-    say: Callable[[str], None] = print,
+    source: Path, out: Path, *, validation: float = 0.0, say: Callable[[str], None] = print
 ) -> Path:
     """Write the images of class folders as ``OUT/{train,validation}.array_record-*``.
 
     Args:
-      source: folder of ``train/CLASS/`` and ``val/CLASS/``, or a tar of it (.tar, .tgz, .tar.xz…).
-      out: directory of the set; it must not exist, or be empty. It appears when it is complete.
-      validation: share of each class that becomes the validation split where the source has none;
-        which images is a function of their names.
-      say: takes lines for the user.
+        source: Folder of ``train/CLASS/`` and ``val/CLASS/``, or a tar of it (.tar, .tgz, …).
+        out: Directory of the set; it must not exist, or be empty. It appears when it is complete.
+        validation: Share of each class that becomes the validation split where the source has none;
+            a hash of the path chooses the images.
+        say: Prints a line.
 
     Returns:
-      ``out``.
+        ``out``.
 
     Raises:
-      ConfigError: ``validation`` is out of range, or the source has a validation split.
-      DataError: the source is damaged or not of that form, or the disk cannot hold the set.
+        ConfigError: ``validation`` is out of range, or the source has a validation split.
+        DataError: The source is damaged or not of that form, or the disk cannot hold the set.
     """
     if not 0 <= validation < 1:
-        raise ConfigError(f"--validation={validation:g} must be at least 0 and below 1")
+        raise ConfigError(f"--validation: expected at least 0 and below 1, got {validation:g}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"--out={out} is not an empty directory; remove it or choose another")
+        raise DataError(f"--out={out} is not an empty directory; remove it or use another")
+    if not source.exists():
+        raise DataError(f"--images={source} does not exist; correct the path")
     with system_errors(source):
-        found, left_out = _find(source, validation)
+        found, left_out = _find(source)
+    found = _with_validation(source, found, validation)
+    parent = out.absolute().parent
     with system_errors(out):
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    classes = sorted({image.class_name for image in found})
+        parent.mkdir(parents=True, exist_ok=True)
+        need, free = sum(image.size for image in found), shutil.disk_usage(parent).free
+        if need > free:
+            raise DataError(
+                f"--out={out}: {need / GIB:,.2f} GiB are needed, {free / GIB:,.2f} are free; free "
+                "some or use another directory"
+            )
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=parent) as aside:
+            written = Path(aside, "set")
+            written.mkdir()
+            classes = _write(source, found, written)
+            if out.exists():
+                out.rmdir()
+            written.rename(out)
     counts = Counter(image.split for image in found)
-    need, free = sum(image.size for image in found), shutil.disk_usage(out.absolute().parent).free
-    if need > free:
-        raise DataError(
-            f"--out={out}: {need / GIB:,.2f} GiB are needed, {free / GIB:,.2f} are free; free "
-            "some or choose another directory"
-        )
-    with (
-        system_errors(out),
-        tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as aside,
-    ):
-        made = Path(aside, "set")
-        made.mkdir()
-        _write(source, found, classes, made)
-        (made / "labels.txt").write_text("\n".join(classes) + "\n", encoding="utf-8")
-        if out.exists():
-            out.rmdir()
-        made.rename(out)
     say(
         f"done: {counts['train']:,} training and {counts['validation']:,} validation images of "
-        f"{len(classes):,} classes in {out}"
+        f"{classes:,} classes in {out}"
         + (f", {left_out:,} other files left out" if left_out else "")
     )
     say(f"train with --config.data.source=arrayrecord:{out}")
     return out
 
 
-def _find(source: Path, validation: float) -> tuple[list[_Image], int]:
-    """The images in the order of the source, and the number of other files."""
-    if not source.exists():
-        raise DataError(f"--images={source} does not exist; correct the path")
+def _find(source: Path) -> tuple[list[_Image], int]:
+    """Return the images in the order of the source, and the number of other files."""
     listed = [(path, size) for path, size, _ in _files(source, lambda path: False)]
-    chosen = [(path, size) for path, size in listed if _is_image(path)]
-    split_of = {path: _place(path) for path, _ in chosen}
-    present = {own for own, _ in filter(None, split_of.values())}
-    names = {
-        split: next((name for name in known if name in present), None)
-        for split, known in _SPLITS.items()
+    images = [(path, size, _place(path)) for path, size in listed if _is_image(path)]
+    present = {place[0] for _, _, place in images if place}
+    if not present:  # class folders without split folders
+        images = [(p, size, ("train", p.split("/")[-2])) for p, size, _ in images if "/" in p]
+        present = {"train"}
+    if "train" not in present:
+        raise DataError(f"{source} has no train/CLASS/ folders; add them")
+    splits = {
+        next((folder for folder in folders if folder in present), None): split
+        for split, folders in _SPLITS.items()
     }
     found = []
-    for path, size in chosen:
-        parts = path.split("/")
-        if present:
-            if split_of[path] is None:
-                continue
-            own, class_name = split_of[path]
-            split = next((split for split, name in names.items() if name == own), None)
-        else:  # class folders without splits
-            split, class_name = "train", parts[-2] if len(parts) > 1 else ""
-        if split is None or not class_name:
+    for path, size, place in images:
+        if place is None or place[0] not in splits:
             continue
-        if not class_name.isprintable():
-            raise DataError(f"{source}: class {class_name!r} is not a printable name; rename it")
-        if size > _LARGEST:
-            raise DataError(f"{source}: {path} has {size:,} bytes, no image has; remove it")
-        found.append(_Image(path, split, class_name, size))
-    if names["train"] is None and present:
-        raise DataError(f"{source} has no train/CLASS/ folders; add them")
+        if not place[1].isprintable():
+            raise DataError(f"{source}: class {place[1]!r} is not a printable name; rename it")
+        if size > _LARGEST_IMAGE:
+            raise DataError(
+                f"{source}: {path} has {size:,} bytes, too many for an image; remove it"
+            )
+        found.append(_Image(path, splits[place[0]], place[1], size))
     if not found:
         raise DataError(
             f"{source} has no images in class folders; expected train/CLASS/*.jpg and "
             f"val/CLASS/*.jpg (suffixes: {' '.join(SUFFIXES)})"
         )
-    repeated = [path for path, count in Counter(i.path for i in found).items() if count > 1]
-    if repeated:
-        raise DataError(f"{source} holds {repeated[0]} more than once; write the tar again")
-    return _split(source, found, validation), len(listed) - len(found)
+    path, count = Counter(image.path for image in found).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{source} holds {path} {count} times; write the tar again")
+    return found, len(listed) - len(found)
 
 
-def _split(source: Path, found: list[_Image], share: float) -> list[_Image]:
-    """Separate a validation split where there is none; check that both have the same classes."""
+def _with_validation(source: Path, found: list[_Image], share: float) -> list[_Image]:
+    """Choose a validation split where there is none; check that both have the same classes."""
     classes = {split: {i.class_name for i in found if i.split == split} for split in _SPLITS}
     if classes["validation"]:
         if share:
-            raise ConfigError(
-                f"--validation={share:g} is for sources without a validation split, {source} has "
-                "one; leave it out"
+            raise ConfigError(f"--validation: {source} has a validation split; leave it out")
+        if only := sorted(classes["train"] ^ classes["validation"]):
+            raise DataError(
+                f"{source}: class {only[0]} has images in one split only; add it to the other"
             )
-        for some, rest in (("train", "validation"), ("validation", "train")):
-            if only := sorted(classes[some] - classes[rest]):
-                raise DataError(
-                    f"{source}: class {only[0]} has images in {some} and none in {rest}; both "
-                    "need the same classes"
-                )
         return found
     if not share:
         raise DataError(
             f"{source} has no val/CLASS/ folders; add them, or use --validation=0.1 to take a "
             "tenth of each class for validation"
         )
+    paths: dict[str, list[str]] = {}
+    for image in found:
+        paths.setdefault(image.class_name, []).append(image.path)
     taken: set[str] = set()
-    for name in classes["train"]:
-        own = [image.path for image in found if image.class_name == name]
+    for name, own in paths.items():
         if len(own) < 2:
             raise DataError(f"{source}: class {name} has 1 image; add some or remove the class")
         own.sort(key=lambda path: hashlib.md5(path.encode("utf-8", "surrogateescape")).digest())
         taken.update(own[: min(len(own) - 1, max(1, round(share * len(own))))])
-    return [dataclasses.replace(i, split="validation") if i.path in taken else i for i in found]
+    return [i._replace(split="validation") if i.path in taken else i for i in found]
 
 
-def _write(source: Path, found: list[_Image], classes: list[str], directory: Path) -> None:
-    """Write the shards of both splits in one pass over the source."""
+def _write(source: Path, found: Sequence[_Image], directory: Path) -> int:
+    """Write both splits in one pass over the source, and the class names; return their number."""
+    classes = sorted({image.class_name for image in found})
+    (directory / "labels.txt").write_text("\n".join(classes) + "\n", encoding="utf-8")
     labels = {name: label for label, name in enumerate(classes)}
     images = {image.path: image for image in found}
-    shards = {
-        split: _Shards(directory, split, [i.size for i in found if i.split == split])
+    ends = {
+        split: _shards(directory, split, [i.size for i in found if i.split == split])
         for split in _SPLITS
     }
-    done = 0
-    with progress("writing", "images") as report:
+    kept: dict[str, list[bytes]] = {split: [] for split in _SPLITS}
+    written = Counter()
+    with jobs.progress("writing", "images", len(found)) as advance:
         for path, size, data in _files(source, images.__contains__):
             if data is None:
                 continue
             image = images[path]
             if size != image.size:
                 raise DataError(
-                    f"{source}: {path} has {size:,} bytes, {image.size:,} before; leave the "
-                    "images alone until the preparation is done"
+                    f"{source}: {path} has {size:,} bytes, {image.size:,} before; do not change "
+                    "the images before the preparation has ended"
                 )
             name = f"{image.class_name}/{path.rpartition('/')[2]}"
-            shards[image.split].add(records.serialise(name, labels[image.class_name], data))
-            done += 1
-            report(done, len(found))
-    if done != len(found):
-        raise DataError(f"{source} has changed since the preparation began; start again")
+            kept[image.split].append(records.serialise(name, labels[image.class_name], data))
+            written[image.split] += 1
+            if shard := ends[image.split].get(written[image.split]):
+                records.write(shard, kept[image.split])
+                kept[image.split].clear()
+            advance(1)
+    if written.total() != len(found):
+        raise DataError(f"{source} has changed since the preparation began; start it again")
+    return len(classes)
 
 
-class _Shards:
-    """The shards of a split, filled one after the other."""
+def _shards(directory: Path, split: str, sizes: Sequence[int]) -> dict[int, Path]:
+    """Return the files of a split by the number of images up to their end, chosen as TFDS does."""
+    from tensorflow_datasets.core.utils import shard_utils
 
-    def __init__(self, directory: Path, split: str, sizes: list[int]) -> None:
-        """Open nothing yet; ``sizes`` are the bytes of the split's images."""
-        from tensorflow_datasets.core.utils import shard_utils
-
-        number = shard_utils.ShardConfig.calculate_number_shards(sum(sizes), len(sizes))
-        ends = shard_utils.get_shard_boundaries(len(sizes), number)
-        self._ends = {
-            end: directory / f"{split}.array_record-{index:05}-of-{number:05}"
-            for index, end in enumerate(ends)
-        }
-        self._kept: list[bytes] = []
-        self._done = 0
-
-    def add(self, record: bytes) -> None:
-        """Add the split's next record."""
-        self._kept.append(record)
-        self._done += 1
-        if self._done in self._ends:
-            records.write(self._ends[self._done], self._kept)
-            self._kept = []
+    number = shard_utils.ShardConfig.calculate_number_shards(sum(sizes), len(sizes))
+    ends = shard_utils.get_shard_boundaries(len(sizes), number)
+    return {
+        end: directory / f"{split}.array_record-{index:05}-of-{number:05}"
+        for index, end in enumerate(ends)
+    }
 
 
 def _files(source: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, bytes | None]]:
-    """Each file's path, size and, where it is wanted, content; always in the same order."""
+    """Yield each file's path, size and, where it is wanted, contents; always in the same order."""
     if source.is_dir():
-        yield from _in_folder(source, wanted)
+        for folder, inner, names in os.walk(source):
+            inner.sort()
+            for path in (Path(folder, name) for name in sorted(names)):
+                if path.is_file():
+                    relative = path.relative_to(source).as_posix()
+                    data = path.read_bytes() if wanted(relative) else None
+                    yield relative, path.stat().st_size if data is None else len(data), data
         return
     try:
         with tarfile.open(source, "r|*") as archive:
             for member in archive:
-                if not member.isreg():
-                    continue
-                path = "/".join(part for part in member.name.split("/") if part not in ("", "."))
-                stream = archive.extractfile(member) if wanted(path) else None
-                yield path, member.size, None if stream is None else stream.read()
+                if member.isreg():
+                    path = "/".join(p for p in member.name.split("/") if p not in ("", "."))
+                    stream = archive.extractfile(member) if wanted(path) else None
+                    yield path, member.size, None if stream is None else stream.read()
     except _DAMAGED as error:
         raise DataError(
-            f"{source} is not a tar, or damaged ({error}); get it again, or give the folder"
+            f"{source} is not a tar, or damaged ({error}); get it again, or use the folder"
         ) from error
 
 
-def _in_folder(
-    source: Path, wanted: Callable[[str], bool]
-) -> Iterable[tuple[str, int, bytes | None]]:
-    for folder, inner, names in os.walk(source):
-        inner.sort()
-        for name in sorted(names):
-            path = Path(folder, name)
-            if path.is_file():
-                relative = path.relative_to(source).as_posix()
-                data = path.read_bytes() if wanted(relative) else None
-                yield relative, path.stat().st_size if data is None else len(data), data
-
-
 def _is_image(path: str) -> bool:
-    """Whether a path has the suffix of an image, and neither it nor its folders are hidden."""
+    """Return whether a path has the suffix of an image, and no part of it is hidden."""
     hidden = any(part.startswith(".") for part in path.split("/"))
     return path.lower().endswith(SUFFIXES) and not hidden
 
 
 def _place(path: str) -> tuple[str, str] | None:
-    """The folder of the split and that of the class, where there are both."""
+    """Return the folder of the split and that of the class, where there are both."""
     parts = path.split("/")
-    known = {name for names in _SPLITS.values() for name in names}
     for index, part in enumerate(parts[:-2]):
-        if part in known:
+        if part in _KNOWN:
             return part, parts[index + 1]
     return None

@@ -1,4 +1,4 @@
-"""Order and shards: what TFDS would choose, whatever the parallelism."""
+"""What is stored of each image, and the order and shards of a split: those that TFDS chooses."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,22 +9,26 @@ import numpy as np
 from PIL import __version__ as pillow_version
 
 from largebatch.data.prepare import records
-from largebatch.data.prepare.members import Archive, Members
+from largebatch.data.prepare.archives import Archive, Row
 from largebatch.errors import ConfigError
 
-# ArrayRecord's own bytes: for each record (measured: 84 to 105), and to fill blocks of 64 KiB.
+# Bytes that ArrayRecord adds: to each record (measured: 84 to 105), and to fill blocks of 64 KiB.
 _RECORD_OVERHEAD, _SHARD_OVERHEAD = 128, 2 << 16
 
 
 @dataclass(frozen=True)
 class Store:
-    """What is kept of each image.
+    """What is stored of each image.
 
     Attributes:
-        kind: `jpeg`: the files; `decoded`: pixels.
-        shorter: Of a JPEG, pixels of the shorter side, larger ones shrunk; 0 keeps the file.
-        quality: Of those that are shrunk, 1 to 100.
-        size: Of decoded pixels, pixels a side.
+        kind: `jpeg` stores the files, `decoded` the pixels.
+        shorter: For JPEGs, pixels of the shorter side, to which larger images are shrunk; 0 stores
+            the file as it is.
+        quality: Of shrunk JPEGs, 1 to 100.
+        size: For decoded pixels, pixels a side.
+
+    Raises:
+        ConfigError: An option is missing, out of range or of the other kind.
     """
 
     kind: Literal["jpeg", "decoded"] = "jpeg"
@@ -33,29 +37,26 @@ class Store:
     size: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the combination.
-
-        Raises:
-            ConfigError: An option is missing, out of range or not one of this kind.
-        """
         if self.kind == "decoded":
             if self.shorter or self.quality:
-                raise ConfigError("--shorter and --quality belong to --store jpeg; leave them out")
+                raise ConfigError("--shorter and --quality are for --store jpeg; leave them out")
             if not 8 <= self.size <= 4096:
-                raise ConfigError(f"--store decoded needs --size from 8 to 4096, not {self.size}")
+                raise ConfigError(
+                    f"--size: expected 8 to 4096 for --store decoded, got {self.size}"
+                )
             return
         if self.size:
-            raise ConfigError("--size belongs to --store decoded; for JPEGs say --shorter")
+            raise ConfigError("--size is for --store decoded; use --shorter for JPEGs")
         if bool(self.shorter) != bool(self.quality):
-            raise ConfigError("--shorter and --quality go together, such as 256 and 90")
+            raise ConfigError("--shorter and --quality: use both or neither, such as 256 and 90")
         if self.shorter and not (8 <= self.shorter <= 4096 and 1 <= self.quality <= 100):
             raise ConfigError(
-                f"--shorter is {self.shorter}, --quality {self.quality}; "
-                "the ranges are 8 to 4096 and 1 to 100"
+                "--shorter and --quality: expected 8 to 4096 and 1 to 100, got "
+                f"{self.shorter} and {self.quality}"
             )
 
     def describe(self) -> str:
-        """One line; it differs where the bytes may."""
+        """Return one line, which differs where the bytes may differ."""
         if self.kind == "decoded":
             return f"decoded to {self.size}×{self.size} by Pillow {pillow_version}"
         if self.shorter:
@@ -73,98 +74,79 @@ class Split:
     Attributes:
         name: `train` or `validation`.
         archive: What holds its images.
-        members: They, in the order in which they are written.
-        ends: For each shard the number of images up to and with it.
+        rows: Its images in the order in which they are written.
+        ends: For each shard, the number of images up to its end.
     """
 
     name: str
     archive: Archive
-    members: Members
+    rows: Sequence[Row]
     ends: tuple[int, ...]
 
-    def shard(self, number: int) -> Members:
-        """The images of a shard."""
-        return self.members.take(slice(self.ends[number - 1] if number else 0, self.ends[number]))
-
-    def identity(self) -> dict[str, str]:
-        """What must be the same for a shard to be the same, in words."""
-        digest = hashlib.sha256(self.members.names.tobytes() + self.members.labels.tobytes())
-        return {
-            f"{self.name} images": f"{len(self.members):,} (names {digest.hexdigest()[:16]})",
-            f"{self.name} shards": f"{len(self.ends):,}",
-        }
+    def shard(self, number: int) -> Sequence[Row]:
+        """Return the images of a shard."""
+        return self.rows[self.ends[number - 1] if number else 0 : self.ends[number]]
 
 
-def split(name: str, archive: Archive, members: Members, shards: int = 0) -> Split:
-    """Orders the images of a split and cuts it into shards, both as TFDS does.
+def split(name: str, archive: Archive, rows: Sequence[Row], shards: int = 0) -> Split:
+    """Order the images of a split and divide them into shards, both as TFDS does.
 
     TFDS sorts by the MD5 of the split's name followed by the image's, and chooses the number of
-    shards by the bytes of all records: 1,024 and 64 for ImageNet. Bytes are counted before any
-    repair or re-encoding, so every kind of store has the same images in the same shards.
+    shards by the bytes of all records: 1,024 and 64 for ImageNet. The bytes are those before any
+    re-encoding, so every kind of store has the same images in the same shards.
 
     Args:
         name: `train` or `validation`.
         archive: What holds the images.
-        members: In any order.
-        shards: How many; 0 is as TFDS.
-
-    Returns:
-        The split.
+        rows: The images, in any order.
+        shards: Number of shards; 0 is that of TFDS.
 
     Raises:
         ConfigError: There are fewer images than shards.
     """
+    from tensorflow_datasets.core.hashing import Hasher
     from tensorflow_datasets.core.utils import shard_utils
 
-    members = members.take(order(members.names, name))
-    total = int(records.lengths(members).sum())
-    shards = shards or shard_utils.ShardConfig.calculate_number_shards(total, len(members))
-    if not 0 < shards <= len(members):
-        raise ConfigError(f"--shards is {shards} for {len(members)} {name} images; lower it")
-    return Split(
-        name, archive, members, tuple(shard_utils.get_shard_boundaries(len(members), shards))
-    )
-
-
-def order(names: np.ndarray, split: str) -> np.ndarray:
-    """The order in which TFDS writes.
-
-    Args:
-        names: bytes (n,), the files' names.
-        split: Its name, the salt.
-
-    Returns:
-        int64 (n,): which image comes first, second, …
-    """
-    from tensorflow_datasets.core.hashing import Hasher
-
-    hasher = Hasher(split)
-    keys = [hasher.hash_key(name) for name in names.tolist()]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
+    hasher, count = Hasher(name), len(rows)
+    rows = sorted(rows, key=lambda row: hasher.hash_key(row.name))
+    shards = shards or shard_utils.ShardConfig.calculate_number_shards(_record_bytes(rows), count)
+    if not 0 < shards <= count:
+        raise ConfigError(
+            f"--shards: expected at most the number of {name} images, {count}, got {shards}"
+        )
+    return Split(name, archive, rows, tuple(shard_utils.get_shard_boundaries(count, shards)))
 
 
 def identity(store: Store, splits: Sequence[Split]) -> dict[str, str]:
-    """What a preparation must share with another to go on with its shards."""
+    """Return all that the bytes of the shards depend on, in words."""
     together = {"store": store.describe()}
     for one in splits:
-        together |= one.identity()
+        labels = np.array([row.label for row in one.rows], np.int32)
+        digest = hashlib.sha256(np.array([row.name for row in one.rows], "S32").tobytes())
+        digest.update(labels.tobytes())
+        together[f"{one.name} images"] = f"{len(one.rows):,} (names {digest.hexdigest()[:16]})"
+        together[f"{one.name} shards"] = f"{len(one.ends):,}"
     return together
 
 
 def disk_bytes(store: Store, split: Split, *, ratio: float) -> int:
-    """Disk space that a split needs.
+    """Estimate the disk space of a split, in bytes, rounded up.
 
     Args:
-        store: What is kept.
-        split: Of what.
-        ratio: Bytes of a re-encoded image over those of the original, on average.
-
-    Returns:
-        Bytes, a little more than in the end.
+        store: What is stored.
+        split: Of which images.
+        ratio: Mean bytes of a re-encoded image over those of the original.
     """
-    images = len(split.members)
+    images, shards = len(split.rows), _SHARD_OVERHEAD * len(split.ends)
     if store.kind == "decoded":
-        return images * (3 * store.size**2 + 12) + _SHARD_OVERHEAD * len(split.ends)
-    kept = int(split.members.sizes.sum())
-    framing = int(records.lengths(split.members).sum()) - kept + _RECORD_OVERHEAD * images
-    return int(kept * ratio) + framing + _SHARD_OVERHEAD * len(split.ends)
+        return images * (3 * store.size**2 + 12) + shards
+    kept = sum(row.size for row in split.rows)
+    framing = _record_bytes(split.rows) - kept + _RECORD_OVERHEAD * images
+    return int(kept * ratio) + framing + shards
+
+
+def _record_bytes(rows: Sequence[Row]) -> int:
+    """Bytes of all records; what a record adds to its image is that of one of the mean size."""
+    kept = sum(row.size for row in rows)
+    mean = kept // len(rows)
+    return kept + len(rows) * (len(records.serialise(rows[0].name, 999, bytes(mean))) - mean)

@@ -1,21 +1,26 @@
-"""Writing one shard: whole or not at all, always the same bytes."""
+"""Conversion and writing of one shard; the same images give the same bytes."""
 
-import os
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
+from PIL import Image
 
 from largebatch.data import images
-from largebatch.data.prepare import checksums, records, stored
-from largebatch.data.prepare.ledger import Done
-from largebatch.data.prepare.members import Archive, Members, Row
+from largebatch.data.prepare import names, records
+from largebatch.data.prepare.archives import Archive, Row
+from largebatch.data.prepare.metadata import Shard, files_of
 from largebatch.data.prepare.plan import Store
-from largebatch.data.prepare.workers import stop_if_orphaned
 
+Check = Literal["ends", "full"]
+CHECKS = get_args(Check)  # the weaker first
 Problem = tuple[str, str]
-"""Where an image lies, and what is wrong with it."""
+"""Where an image is, and what is wrong with it."""
+
+_PNG, _JPEG_END = b"\x89PNG\r\n\x1a\n", b"\xff\xd9"
 
 
 @dataclass(frozen=True)
@@ -23,130 +28,153 @@ class Task:
     """A shard to be written.
 
     Attributes:
-        directory: Where.
-        store: What is kept of an image.
-        check: As of `stored.check`.
+        directory: Where its files are written.
+        store: What is stored of an image.
+        check: How images are checked; see `check_image`.
         split: `train` or `validation`.
         shard: Its number.
-        shards: How many the split has.
+        shards: Number of shards of the split.
         archive: What holds the images.
-        members: They.
+        rows: The images.
     """
 
     directory: Path
     store: Store
-    check: stored.Check
+    check: Check
     split: str
     shard: int
     shards: int
     archive: Archive
-    members: Members
+    rows: Sequence[Row]
 
 
-class _Spoilt(Exception):
-    """Some image cannot be decoded: the shard must not appear."""
-
-
-def write(task: Task) -> Done | list[Problem]:
-    """Writes a shard.
-
-    Args:
-        task: Which.
+def write(task: Task) -> Shard | list[Problem]:
+    """Write the files of a shard.
 
     Returns:
-        What was written; or, if images are corrupt, which, and nothing was written.
+        What was written; or all corrupt images, and then the files are of no use.
 
     Raises:
         DataError: The images cannot be read.
-        OSError: The disk cannot be written.
+        OSError: The files cannot be written.
     """
     problems: list[Problem] = []
-    try:
-        if task.store.kind == "decoded":
-            files, payload = _decoded(task, problems)
-        else:
-            files, payload = _array_record(task, problems)
-    except _Spoilt:
+    decoded = task.store.kind == "decoded"
+    paths, payload = (_write_pixels if decoded else _write_records)(task, problems)
+    if problems:
+        for path in paths:
+            path.unlink()
         return problems
-    check = "full" if task.store.kind == "decoded" else task.check
-    facts = checksums.files(files)
-    return Done(task.split, task.shard, len(task.members), payload, check, facts)
+    # Pixels are of decoded images, whatever check was asked for.
+    check = "full" if decoded else task.check
+    return Shard(task.split, task.shard, len(task.rows), payload, check, files_of(paths))
 
 
-def file_name(split: str, shard: int, shards: int) -> str:
-    """TFDS's name of a shard."""
-    return f"imagenet2012-{split}.array_record-{shard:05d}-of-{shards:05d}"
-
-
-def remove_temporaries(directory: Path) -> None:
-    """Removes what killed processes left half-written."""
-    for path in directory.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
-def _array_record(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
-    path = task.directory / file_name(task.split, task.shard, task.shards)
-    temporary = path.with_name(f".{path.name}.tmp")
-    payload = 0
+def _write_records(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
+    name = f"imagenet2012-{task.split}.array_record-{task.shard:05d}-of-{task.shards:05d}"
 
     def encoded() -> Iterator[bytes]:
-        nonlocal payload
         for row, data in _read(task):
             try:
-                image = stored.jpeg(row[0], data, task.store, task.check)
+                image = stored_jpeg(row.name, data, task.store, task.check)
             except images.UndecodableError as error:
                 problems.append((task.archive.where(row), str(error)))
-                continue
-            record = records.serialise(row[0], row[1], image)
-            payload += len(record)
-            yield record
-        if problems:
-            raise _Spoilt
+            else:
+                yield records.serialise(row.name, row.label, image)
 
-    try:
-        records.write(temporary, encoded())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return [path], payload
+    path = task.directory / name
+    return [path], records.write(path, encoded())
 
 
-def _decoded(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
-    from largebatch.data.decoded_store import file_name as decoded_name
-    from largebatch.data.decoded_store import write_shard
+def _write_pixels(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
+    from largebatch.data.decoded_store import file_name, write_shard
 
+    side = task.store.size
     sizes: list[tuple[int, int]] = []
 
     def pixels() -> Iterator[np.ndarray]:
         for row, data in _read(task):
             try:
-                sizes.append(images.size_of(data))
-                yield stored.decoded(data, task.store.size)
+                size, image = images.size_of(data), stored_pixels(data, side)
             except images.UndecodableError as error:
                 problems.append((task.archive.where(row), str(error)))
-                yield np.zeros((task.store.size, task.store.size, 3), np.uint8)
-        if problems:
-            raise _Spoilt
+                size, image = (1, 1), np.zeros((side, side, 3), np.uint8)
+            sizes.append(size)
+            yield image
 
-    facts = write_shard(
-        task.directory,
-        task.split,
-        task.shard,
-        task.shards,
-        pixels(),
-        task.members.labels.tolist(),
-        sizes,
-    )
-    paths = [
-        task.directory / decoded_name(task.split, what, task.shard, task.shards)
-        for what in ("images", "labels", "sizes")
-    ]
-    return paths, facts.examples * 3 * task.store.size**2
+    place = (task.directory, task.split, task.shard, task.shards)
+    facts = write_shard(*place, pixels(), [row.label for row in task.rows], sizes)
+    kinds = ("images", "labels", "sizes")
+    paths = [task.directory / file_name(task.split, k, task.shard, task.shards) for k in kinds]
+    return paths, facts.examples * 3 * side**2
 
 
 def _read(task: Task) -> Iterator[tuple[Row, bytes]]:
-    rows = task.members.rows()
-    task.archive.expect(rows)
-    for row in rows:
-        stop_if_orphaned()
-        yield row, task.archive.read(row)
+    return zip(task.rows, task.archive.read(task.rows), strict=True)
+
+
+def check_image(data: bytes, how: Check) -> None:
+    """Check that an image is complete.
+
+    Args:
+        data: Contents of the file.
+        how: `full` decodes it. `ends` reads the header and looks for the end marker of a JPEG, and
+            decodes only an image that lacks it.
+
+    Raises:
+        UndecodableError: The image is damaged or cut off.
+    """
+    images.size_of(data)
+    if how == "full" or not data.endswith(_JPEG_END):
+        images.decode(data)
+
+
+def stored_jpeg(name: str, data: bytes, store: Store, how: Check) -> bytes:
+    """Return the JPEG that is stored of an image.
+
+    Args:
+        name: Of the file; the images that TFDS re-encodes are re-encoded.
+        data: Its contents.
+        store: Whether the shorter side is shrunk.
+        how: See `check_image`.
+
+    Returns:
+        `data` itself unless one of the two applies.
+
+    Raises:
+        UndecodableError: The image is damaged or cut off.
+    """
+    height, width = images.size_of(data)
+    shorter = min(height, width)
+    if store.shorter and shorter > store.shorter:
+        size = (
+            max(1, round(height * store.shorter / shorter)),
+            max(1, round(width * store.shorter / shorter)),
+        )
+        return _encode(images.resize(images.decode(data), size, "antialias"), store.quality)
+    check_image(data, how)
+    if name in names.repaired() and (data.startswith(_PNG) or _is_cmyk(data)):
+        # Quality, subsampling and density are TensorFlow's, so only rounding differs from TFDS.
+        return _encode(images.decode(data), 100, dpi=(300, 300))
+    return data
+
+
+def stored_pixels(data: bytes, size: int) -> np.ndarray:
+    """Return an image resized to a square of ``size`` pixels a side, uint8 (size, size, 3).
+
+    Raises:
+        UndecodableError: It cannot be decoded.
+    """
+    return images.resize(images.decode(data), (size, size), "antialias")
+
+
+def _is_cmyk(data: bytes) -> bool:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.mode == "CMYK"
+
+
+def _encode(pixels: np.ndarray, quality: int, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.save(stream, "JPEG", quality=quality, subsampling="4:2:0", **options)
+    return stream.getvalue()

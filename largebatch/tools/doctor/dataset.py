@@ -7,8 +7,7 @@ from pathlib import Path
 from largebatch import data
 from largebatch.config import Config
 from largebatch.config.known_sets import KNOWN_SETS, KnownSet
-from largebatch.data.prepare.checksums import changes
-from largebatch.data.prepare.ledger import MANIFEST, Done, read_manifest, shards_of
+from largebatch.data.prepare.metadata import MANIFEST, Shard, changes, read_manifest
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 
 NAME, CHECKSUMS = "dataset", "data checksums"
@@ -59,7 +58,7 @@ def check_files(config: Config, *, full: bool, clock: Callable[[], float] = time
     directory = prepared_directory(config)
     if directory is None:
         return skip(CHECKSUMS, "the dataset has no manifest of scripts/prepare_imagenet.py")
-    shards = shards_of(read_manifest(directory))
+    shards = read_manifest(directory).shards
     found = [
         f"{name} is missing or has another size"
         for shard in shards
@@ -98,7 +97,7 @@ def prepared_directory(config: Config) -> Path | None:
     return next((path for path in candidates if (path / MANIFEST).is_file()), None)
 
 
-def sample(shards: Sequence[Done]) -> list[Done]:
+def sample(shards: Sequence[Shard]) -> list[Shard]:
     """Return shards spread evenly over the dataset, the first and the last among them."""
     count = min(_SAMPLE, len(shards))
     if count < 2:

@@ -14,8 +14,7 @@ import jax
 
 from largebatch import data
 from largebatch.config import Config, Facts, Plan, resolve
-from largebatch.data.known import known_split
-from largebatch.data.open import facts_of, open_source
+from largebatch.data.open import facts_of, known_split, open_source
 from largebatch.errors import DataError
 from largebatch.fault_tolerance.exit_codes import HUNG
 from largebatch.parallel import compiler

@@ -1,4 +1,4 @@
-"""Small sets that look like ImageNet's, with all of its odd files."""
+"""Small sets that look like ImageNet, with all of its odd files."""
 
 import functools
 import io
@@ -12,14 +12,14 @@ from PIL import Image
 from largebatch.data.prepare import names
 
 CLASSES = ("n01440764", "n01739381", "n02105855")
-PNG = "n02105855_2933.JPEG"  # these two TFDS repairs, and by name
+PNG = "n02105855_2933.JPEG"  # TFDS repairs these two, by name
 CMYK = "n01739381_1309.JPEG"
 OTHER_CMYK = "n01739381_7.JPEG"
 ODD = (PNG, CMYK, OTHER_CMYK, "n01440764_3.JPEG", "n01440764_4.JPEG", "n01440764_5.JPEG")
 
 
 def pixels(seed: int, height: int = 40, width: int = 56) -> np.ndarray:
-    """A smooth coloured picture, uint8 (height, width, 3)."""
+    """A smooth coloured image, uint8 (height, width, 3)."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8))
     return np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
@@ -65,7 +65,7 @@ def validation(count: int = 10) -> dict[str, bytes]:
 
 
 def label(name: str) -> int:
-    """The label of a training file, by another way than the package's."""
+    """The label of a training file, computed in another way than in the package."""
     return sorted(names.classes()).index(name.partition("_")[0])
 
 

@@ -53,13 +53,14 @@ def test_other_names_are_refused(name):
         names.image_label(name, "somewhere")
 
 
-def test_kinds_are_kept_apart():
-    with pytest.raises(DataError, match=r"unexpected name 'ILSVRC2012_val_00000001.JPEG'"):
-        names.image_label("ILSVRC2012_val_00000001.JPEG", "a tar", ("train",))
-    with pytest.raises(DataError, match=r"unexpected name 'n01440764_1.JPEG'"):
-        names.image_label("n01440764_1.JPEG", "a tar", ("validation",))
-
-
-def test_an_image_among_another_class_is_named():
-    with pytest.raises(DataError, match=r"n01440764_1.JPEG is of class n01440764, not n01443537"):
-        names.image_label_in_class("n01440764_1.JPEG", 1, "a tar")
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("ILSVRC2012_val_00000001.JPEG", (("train",),), "unexpected name"),
+        ("n01440764_1.JPEG", (("validation",),), "unexpected name"),
+        ("n01440764_1.JPEG", (names.SPLITS, 1), "is of class n01440764, not n01443537"),
+    ],
+)
+def test_images_of_another_split_or_class_are_refused(name, arguments, message):
+    with pytest.raises(DataError, match=message):
+        names.image_label(name, "a tar", *arguments)

@@ -1,5 +1,7 @@
-"""Preparations killed with SIGKILL, and what the same command makes of what they leave."""
+"""Preparations that are killed or fail, and the same command given again."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -8,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.data.prepare import ledger
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
+from largebatch.data.prepare.verify import verify
+from largebatch.errors import DataError
 from tests.data.prepare import fakes
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "prepare_imagenet.py"
 
-# Kills itself when the n-th file is about to take its name, or has just taken it.
+# Kills itself before or after the n-th rename.
 _KILLED = """
 import os, runpy, signal, sys
 when, number, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -47,7 +50,7 @@ def test_killed_at_any_point_it_ends_with_the_same_files(tmp_path):
     command = arguments(source, out, "--shards", "3", "--processes", "1")
 
     def killed(when, number):
-        """Of the files that a run names, kills it at one; returns the names that are there."""
+        """Kill a run at one of its renames; return the names of the files that exist."""
         run = subprocess.run([sys.executable, "-c", _KILLED, when, str(number), *command], cwd=ROOT)
         assert run.returncode == -signal.SIGKILL
         return [name.rpartition("/")[2] for name in fakes.contents(out) if "/.prepare/" not in name]
@@ -55,12 +58,11 @@ def test_killed_at_any_point_it_ends_with_the_same_files(tmp_path):
     def shards(found):
         return len([name for name in found if "-of-" in name and not name.startswith(".")])
 
-    # Two indices, the plan, six shards, three files for TFDS, the manifest.
-    assert shards(killed("after", 5)) == 2  # the second is not in the journal
-    assert shards(killed("before", 3)) == 3  # it was written again
-    found = killed("after", 5)
+    # The plan, six shards with a record of each, three files of TFDS, the manifest.
+    assert shards(killed("after", 4)) == 2  # the second has no record
+    assert shards(killed("before", 4)) == 3  # the second was written again
+    found = killed("after", 9)
     assert shards(found) == 6
-    assert "features.json" in found
     assert "dataset_info.json" not in found
     found = killed("before", 4)
     assert "dataset_info.json" in found
@@ -97,24 +99,85 @@ def test_workers_of_a_killed_preparation_do_no_harm(tmp_path):
     assert fakes.contents(out) == fakes.contents(tmp_path / "whole")
 
 
-def test_what_a_kill_leaves_in_the_journal_is_read_up_to_there(tmp_path):
+class Faults:
+    """Calls of the operating system, the n-th of which fails."""
+
+    def __init__(self, patch, number):
+        self.left = number
+        for owner, name in (
+            (os, "fsync"),
+            (os, "replace"),
+            (os, "open"),
+            (os, "pread"),
+            (Path, "open"),
+            (Path, "mkdir"),
+        ):
+            patch.setattr(owner, name, self._counting(getattr(owner, name)))
+
+    def _counting(self, function):
+        def counting(*args, **options):
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return function(*args, **options)
+
+        return counting
+
+
+def refused(function, monkeypatch):
+    """Let each call of the system in a function fail once; return their number."""
+    messages = []
+    for number in range(1, 1000):
+        with monkeypatch.context() as patch:
+            faults = Faults(patch, number)
+            try:
+                function(number)
+            except DataError as error:
+                messages.append(str(error))
+        if faults.left > 0:
+            assert all("Input/output error" in line and "\n" not in line for line in messages)
+            return number - 1
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("store", [Store(), Store("decoded", size=16)])
+def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monkeypatch, store):
+    source = fakes.write_tars(tmp_path / "tars", dict(list(fakes.train().items())[:3]))
+    whole = tmp_path / "whole"
+
+    def preparing(out):
+        prepare(Options(out=out, tars=source, partial=True, store=store), lambda line: None)
+
+    preparing(whole)
+    count = refused(lambda number: preparing(tmp_path / f"{number}"), monkeypatch)
+    # At least: the folder, the lock, the plan, two shards and their records, the metadata.
+    assert count > 20
+    for number in range(1, count + 1, 9):
+        preparing(tmp_path / f"{number}")
+        assert fakes.contents(tmp_path / f"{number}") == fakes.contents(whole)
+    assert refused(lambda number: verify(whole, say=lambda line: None), monkeypatch) >= 4
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_full_disk_is_reported(tmp_path, processes):
     source = fakes.write_tars(tmp_path / "tars")
-    options = Options(out=tmp_path / "out", tars=source, partial=True, shards=4)
-    folder = prepare(options, lambda line: None)
-    whole = fakes.contents(folder)
-    manifest = ledger.read_manifest(folder)
-    shards = ledger.shards_of(manifest)
-    (folder / "manifest.json").unlink()
-    (folder / "dataset_info.json").unlink()
-    book = ledger.Ledger(folder)
-    book.begin(manifest["plan"])
-    for shard in shards[:3]:
-        book.add(shard)
-    journal = book.work / "done.jsonl"
-    journal.write_text(journal.read_text()[:-20])
-    book.add(shards[3])
-    assert sorted(book.shards(manifest["plan"])) == [("train", 0), ("train", 1), ("train", 3)]
-    lines = []
-    prepare(options, lines.append)
-    assert "3 shards are there; 5 to go" in lines
-    assert fakes.contents(folder) == whole
+    command = arguments(source, tmp_path / "out", "--processes", str(processes))
+    # Python ignores SIGXFSZ: writing more than the limit fails as on a full disk.
+    limited = (
+        "import os, resource, sys;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000));"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", limited, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.startswith(f"error: {tmp_path / 'out'}")
+    assert "File too large" in run.stderr
+    assert run.stderr.count("\n") == 1

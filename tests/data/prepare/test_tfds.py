@@ -1,4 +1,4 @@
-"""The same tars prepared by TFDS itself, with TensorFlow, and by us without."""
+"""The same tars prepared by TFDS itself with TensorFlow, and by this package without."""
 
 import importlib.util
 import io
@@ -36,7 +36,7 @@ def rows(folder, split):
 
 @needs_tensorflow
 @pytest.mark.slow
-def test_it_is_the_set_that_tfds_prepares(tmp_path):
+def test_the_set_is_the_one_that_tfds_prepares(tmp_path):
     source = fakes.write_tars(tmp_path / "tars")
     command = [sys.executable, "-c", _PREPARE, str(source), str(tmp_path / "theirs")]
     subprocess.run(command, check=True, capture_output=True)
@@ -54,10 +54,10 @@ def test_it_is_the_set_that_tfds_prepares(tmp_path):
         assert our_name == their_name
         assert [row[:2] for row in our_rows] == [row[:2] for row in their_rows]
         for (name, _, our_image), (_, _, their_image) in zip(our_rows, their_rows, strict=True):
-            if name != fakes.CMYK:  # the repaired PNG comes out the same, too
+            if name != fakes.CMYK:  # the repaired PNG is the same, too
                 assert our_image == their_image, name
             else:
-                # TensorFlow decodes it with a faster, coarser transform: levels, not colours.
+                # TensorFlow decodes it with a coarser transform.
                 one, other = (
                     np.asarray(Image.open(io.BytesIO(image))).astype(int)
                     for image in (our_image, their_image)

@@ -17,8 +17,8 @@ from largebatch.checkpoint import lock
 from largebatch.checkpoint.lock_holder import content, this_process
 from largebatch.config import Facts, load, override, resolve
 from largebatch.data import open_source
-from largebatch.data.prepare.checksums import files
-from largebatch.data.prepare.ledger import Done, Ledger
+from largebatch.data.prepare.metadata import Manifest, Shard, files_of
+from largebatch.data.prepare.plan import Store
 from largebatch.fault_tolerance import HUNG
 from largebatch.parallel import processes
 from largebatch.parallel.clusters import Cluster
@@ -65,12 +65,12 @@ def test_counts_are_compared_with_the_published_ones():
 @pytest.fixture
 def prepared(tmp_path):
     """A finished set of twenty small shards."""
-    ledger, shards = Ledger(tmp_path), []
+    shards = []
     for number in range(20):
         path = tmp_path / f"shard-{number:02}"
         path.write_bytes(np.random.default_rng(number).bytes(500))
-        shards.append(Done("train", number, 5, 500, "none", files([path])))
-    ledger.finish({"plan": "x"}, shards, {}, {})
+        shards.append(Shard("train", number, 5, 500, "none", files_of([path])))
+    Manifest(Store(), False, {"plan": "x"}, {}, tuple(shards)).write(tmp_path)
     config = changed(("data.source", f"decoded:{tmp_path}"))
     return tmp_path, config, shards
 

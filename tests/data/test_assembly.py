@@ -5,8 +5,8 @@ import pickle
 import jax
 import numpy as np
 
-from largebatch.data import buffers
-from largebatch.data.buffers import Buffers
+from largebatch.data import assembly
+from largebatch.data.assembly import Buffers
 
 
 def test_memory_is_used_again_only_when_nothing_refers_to_it():
@@ -42,7 +42,7 @@ def test_spare_memory_is_bounded():
     arrays = [made.array((100,)) for _ in range(9)]
     assert len({array.ctypes.data for array in arrays}) == 9
     del arrays
-    assert len(made._free) == buffers._SPARE
+    assert len(made._free) == assembly._SPARE
 
 
 def test_a_copy_in_another_process_starts_empty():

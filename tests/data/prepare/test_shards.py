@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from largebatch.data import images
-from largebatch.data.prepare import stored
+from largebatch.data.prepare import shards
 from largebatch.data.prepare.plan import Store
 from tests.data.prepare import fakes
 
@@ -14,67 +14,67 @@ SHRUNK = Store(shorter=24, quality=90)
 GREY, ROTATED, SIXTEEN = fakes.ODD[3:]
 
 
-def luminance(picture):
+def luminance(image):
     """0.299 R + 0.587 G + 0.114 B, float64 (h, w)."""
-    return np.asarray(picture).astype(float) @ (0.299, 0.587, 0.114)
+    return np.asarray(image).astype(float) @ (0.299, 0.587, 0.114)
 
 
 def opened(data):
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("how", stored.CHECKS)
-def test_all_but_what_tfds_repairs_is_kept_byte_for_byte(how):
+@pytest.mark.parametrize("how", shards.CHECKS)
+def test_images_are_kept_byte_for_byte_except_those_that_tfds_repairs(how):
     for name, data in fakes.train().items():
-        kept = stored.jpeg(name, data, AS_IS, how)
+        kept = shards.stored_jpeg(name, data, AS_IS, how)
         assert (kept is data) == (name not in (fakes.PNG, fakes.CMYK)), name
 
 
 @pytest.mark.parametrize("name", [fakes.PNG, fakes.CMYK])
-def test_what_is_repaired_is_a_plain_jpeg_of_the_same_picture(name):
+def test_a_repaired_image_is_a_plain_jpeg_of_the_same_pixels(name):
     original = fakes.train()[name]
-    repaired = opened(stored.jpeg(name, original, AS_IS, "ends"))
+    repaired = opened(shards.stored_jpeg(name, original, AS_IS, "ends"))
     assert (repaired.format, repaired.mode) == ("JPEG", "RGB")
-    # Quality 100 rounds coefficients to whole numbers: a level, in luminance, which is not halved.
+    # Quality 100 rounds coefficients to integers: one level of luminance.
     assert np.abs(luminance(repaired) - luminance(images.decode(original))).max() <= 2
 
 
 def test_a_repaired_image_is_not_repaired_again():
     for name in (fakes.PNG, fakes.CMYK):
-        repaired = stored.jpeg(name, fakes.train()[name], AS_IS, "ends")
-        assert stored.jpeg(name, repaired, AS_IS, "ends") is repaired
+        repaired = shards.stored_jpeg(name, fakes.train()[name], AS_IS, "ends")
+        assert shards.stored_jpeg(name, repaired, AS_IS, "ends") is repaired
 
 
-@pytest.mark.parametrize("how", stored.CHECKS)
+@pytest.mark.parametrize("how", shards.CHECKS)
 @pytest.mark.parametrize("name", ["plain", fakes.PNG, fakes.CMYK])
 def test_truncated_images_are_found_wherever_they_end(how, name):
     data = fakes.train().get(name, fakes.photo(1))
     ends = [0, 1, 10, 150, len(data) // 2, len(data) - 300]
-    if name != fakes.PNG:  # whose last 20 bytes hold no pixels and are not asked for
+    if name != fakes.PNG:  # its last 20 bytes hold no pixels
         ends += [len(data) - 20, len(data) - 2, len(data) - 1]
     for end in ends:
         with pytest.raises(images.UndecodableError):
-            stored.check(data[:end], how)
+            shards.check_image(data[:end], how)
 
 
-@pytest.mark.parametrize("how", stored.CHECKS)
+@pytest.mark.parametrize("how", shards.CHECKS)
 def test_bytes_after_the_end_are_no_truncation(how):
-    stored.check(fakes.photo(1) + b"\0\0 and so on", how)
+    shards.check_image(fakes.photo(1) + b"\0\0 and more", how)
 
 
-def test_foreign_data_are_found():
+def test_other_data_are_refused():
     for data in (b"<html>404</html>", b"\xff\xd8\xff\xd9", bytes(1000) + b"\xff\xd9"):
         with pytest.raises(images.UndecodableError):
-            stored.check(data, "ends")
+            shards.check_image(data, "ends")
 
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [((40, 56), (24, 34)), ((56, 40), (34, 24)), ((100, 24), None), ((20, 90), None)],
 )
-def test_the_shorter_side_is_shrunk_only_where_it_is_larger(shape, expected):
+def test_only_larger_images_are_shrunk(shape, expected):
     data = fakes.photo(5, *shape)
-    kept = stored.jpeg("n01440764_1.JPEG", data, SHRUNK, "ends")
+    kept = shards.stored_jpeg("n01440764_1.JPEG", data, SHRUNK, "ends")
     if expected is None:
         assert kept is data
         return
@@ -84,26 +84,26 @@ def test_the_shorter_side_is_shrunk_only_where_it_is_larger(shape, expected):
     assert np.abs(luminance(exact) - luminance(images.decode(kept))).mean() < 2
 
 
-def test_what_is_shrunk_has_the_quality_and_subsampling_that_are_stated():
-    kept = opened(stored.jpeg("n01440764_1.JPEG", fakes.photo(5), SHRUNK, "ends"))
+def test_shrunk_images_have_the_stated_quality_and_subsampling():
+    kept = opened(shards.stored_jpeg("n01440764_1.JPEG", fakes.photo(5), SHRUNK, "ends"))
     like = opened(fakes.encoded(Image.new("RGB", (8, 8)), quality=90, subsampling="4:2:0"))
     assert kept.quantization == like.quantization
     assert [layer[1:3] for layer in kept.layer] == [(2, 2), (1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("name", fakes.ODD)
-def test_odd_images_are_shrunk_to_plain_ones(name):
-    kept = opened(stored.jpeg(name, fakes.train()[name], SHRUNK, "ends"))
+def test_odd_images_become_plain_jpegs(name):
+    kept = opened(shards.stored_jpeg(name, fakes.train()[name], SHRUNK, "ends"))
     assert (kept.format, kept.mode, min(kept.size)) == ("JPEG", "RGB", 24)
-    if name == ROTATED:  # the tag is ignored, and gone, so nobody turns it twice
+    if name == ROTATED:  # the tag is ignored and removed
         assert kept.size == (34, 24)
         assert not kept.getexif()
 
 
 @pytest.mark.parametrize("name", fakes.ODD)
-def test_decoded_pictures_are_squeezed_whole(name):
+def test_decoded_images_are_resized_to_a_square(name):
     data = fakes.train()[name]
-    small = stored.decoded(data, 20)
+    small = shards.stored_pixels(data, 20)
     expected = Image.fromarray(images.decode(data)).resize((20, 20), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(small, np.asarray(expected))
     assert small.dtype == np.uint8
