@@ -40,7 +40,7 @@ TINY = (
         (["--sweep", "schedule.peek=1,2"], ["schedule.peek", "did you mean 'schedule.peak'"]),
         (["--sweep", "schedule.peak"], ["names no values", "key=a,b,c"]),
         (["--sweep", "no/such.py"], ["no/such.py"]),
-        (["--sweep", "https://host/x.py"], ["no file of this machine"]),
+        (["--sweep", "https://host/x.py"], ["not a local file"]),
         (["--sweep", str(ROOT / "configs" / "digits.py")], ["digits.py", "has no sweep()"]),
         (["--sweep", "schedule.peak=1,2", "--trials=3"], ["--trials", "quasi"]),
         (["--sweep", "schedule.peak=1,2", "--search=tpe"], ["--search=tpe needs --trials=N"]),

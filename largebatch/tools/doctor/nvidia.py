@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from largebatch.environment import said
+from largebatch.environment import command_output
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 
 FIELDS = (
@@ -48,7 +48,9 @@ class Gpu:
 
 def query() -> list[Gpu]:
     """The GPUs of this host, [] without nvidia-smi."""
-    text = said("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
+    text = command_output(
+        "nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"
+    )
     return parse(text) if text else []
 
 
@@ -177,7 +179,7 @@ def health(gpus: Sequence[Gpu]) -> Line:
 
 def topology() -> str | None:
     """`nvidia-smi topo -m`; None without it."""
-    return said("nvidia-smi", "topo", "-m")
+    return command_output("nvidia-smi", "topo", "-m")
 
 
 def links(text: str | None) -> Line:

@@ -13,7 +13,7 @@ from largebatch.checkpoint import lock
 from largebatch.checkpoint.directories import complete
 from largebatch.checkpoint.lock_holder import Holder, lives, parse, this_process
 from largebatch.config import Plan
-from largebatch.environment import said
+from largebatch.environment import command_output
 from largebatch.parallel import compile_cache, processes
 from largebatch.tools.doctor.lines import Line, gathered, judged, ok, problem, skip
 from largebatch.training.memory import GIB
@@ -145,7 +145,7 @@ def judge_cache(
 
 def file_system(path: Path) -> str:
     """Type of the file system that a path lies on, such as ext4 or nfs4; '' where unknown."""
-    found = said("stat", "-f", "-c", "%T", str(path.absolute()))
+    found = command_output("stat", "-f", "-c", "%T", str(path.absolute()))
     return found or ""
 
 
