@@ -100,11 +100,11 @@ def dry_run(run: Run, workdir: Path, guard: Guard = IDLE, weights: "Weights | No
       UserError: what would stop the run too.
     """
     place = workdir.absolute() / ".dry_run"
-    with directory.leaving_nothing_empty(place):
+    with directory.remove_if_empty(place):
         try:
             if jax.process_index() == 0:
                 guard.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
-            processes.first_process_does(lambda: directory.prepare(place, anew=False))
+            processes.first_process_does(lambda: directory.prepare(place, archive=False))
             _rehearse(run, place, guard, weights)
         finally:
             if jax.process_index() == 0:

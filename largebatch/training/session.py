@@ -103,7 +103,7 @@ def run(
             if checkpoints is None:
                 checkpoints = _open_checkpoints(config, request, console)
                 closing.enter_context(contextlib.closing(checkpoints))
-            guard.finally_do("checkpoint", lambda *_: checkpoints.linger())
+            guard.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
             session = _Session(this_run, request, checkpoints, stored, began, guard, weights)
             return session.evaluate() if request.eval_only else session.train()
 
@@ -134,7 +134,7 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
     """Open the checkpoints; create the run directory, or move an earlier run aside."""
     if not request.eval_only:
         moved = processes.first_process_does(
-            lambda: run_directory.prepare(request.workdir, anew=request.resume == "never")
+            lambda: run_directory.prepare(request.workdir, archive=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.workdir} is now in {moved}")

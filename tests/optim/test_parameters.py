@@ -111,9 +111,7 @@ def test_mask():
 def test_unknown_kind_to_skip():
     with pytest.raises(ConfigError, match=r"'bais'.* did you mean 'bias'\?$"):
         mask(resnet(18), ("bn", "bais"))
-    with pytest.raises(
-        ConfigError, match=r"'embedding'; known: conv, bn"
-    ):
+    with pytest.raises(ConfigError, match=r"'embedding'; known: conv, bn"):
         mask(resnet(18), ("embedding",))
 
 

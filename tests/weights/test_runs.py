@@ -92,7 +92,7 @@ def test_an_older_one_by_its_own_path(run):
 
 def test_a_damaged_one_by_its_own_path(run):
     path, _ = run
-    with pytest.raises(CheckpointError, match=r"12 cannot be used: .* the digest of its manifest"):
+    with pytest.raises(CheckpointError, match=r"12 cannot be used: .* the digest of the manifest"):
         read(path / "checkpoints/12")
 
 

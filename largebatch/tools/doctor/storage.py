@@ -79,7 +79,7 @@ def judge_lock(
         step: Of the newest checkpoint, None without one.
     """
     if alive:
-        who = holder.words if holder else "another run"
+        who = holder.description if holder else "another run"
         return problem(
             LOCK,
             f"{workdir} is in use by {who}, heartbeat {max(0.0, age_s):.0f} s ago",
