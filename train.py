@@ -1,8 +1,8 @@
-"""Train ResNet on ImageNet, or on what the recipe says, at any global batch.
+"""Train a ResNet from a recipe at any global batch size.
 
     python train.py --config=configs/digits.py --workdir=runs/digits --config.run.seed=1
 
-The same command again resumes. docs/configuration.md lists every option.
+Run the same command again to resume. docs/configuration.md lists all options.
 """
 
 import argparse
@@ -19,33 +19,35 @@ from largebatch.training.request import Request, check
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
-    """The flags, and the options of the recipe."""
+    """Parse the flags and the overrides of the recipe's options."""
     parser = Parser(__doc__)
-    parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
-    parser.add_argument("--workdir", type=Path, help="where the run is kept (runs/RECIPE)")
+    parser.add_recipe("recipe: a name in configs/ or a file (default: digits)", default="digits")
+    parser.add_argument("--workdir", type=Path, help="run directory (default: runs/RECIPE)")
     parser.add_argument(
-        "--init_from", help="begin with these weights: a run, checkpoint or file (model.init_from)"
+        "--init_from", help="initial weights: a run, checkpoint or file (model.init_from)"
     )
     parser.add_argument(
         "--resume",
         choices=("auto", "never", "must"),
         default="auto",
-        help="from the newest checkpoint if there is one (auto); archive an earlier run in "
-        "WORKDIR/previous (never); only from a checkpoint (must)",
+        help="auto: resume from the newest checkpoint if there is one; never: move an earlier run "
+        "to WORKDIR/previous; must: fail without a checkpoint",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--dry_run", action="store_true", help="run two steps of everything, keep nothing"
+        "--dry_run",
+        action="store_true",
+        help="compile, run two steps, evaluate, save and restore; keep nothing",
     )
     kind.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
     parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
-    parser.add_argument("--processes", type=int, help="how many processes there are")
-    parser.add_argument("--process", type=int, help="which of them this is, from 0")
+    parser.add_argument("--processes", type=int, help="number of processes")
+    parser.add_argument("--process", type=int, help="index of this process, from 0")
     return parser.parse_run(arguments)
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Resolve the command line and do what it asks for."""
+    """Load the configuration, check it and train, rehearse or evaluate."""
     flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
@@ -61,7 +63,7 @@ def run(arguments: Sequence[str]) -> None:
     )
     check(config, request)
     with Watchdog(config.health).watching() as watchdog:
-        # The trainer imports JAX, which takes seconds: only now, so that mistakes come at once.
+        # Importing JAX takes seconds: check the command line first.
         from largebatch.fault_tolerance.peers import peers_of
         from largebatch.parallel import compile_cache, processes
         from largebatch.training import session
@@ -76,7 +78,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
+    """Run and return the exit code of the process (see largebatch.fault_tolerance.exit_codes)."""
     return exit_code(lambda: run(arguments))
 
 

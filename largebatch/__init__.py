@@ -1,10 +1,10 @@
-"""ResNet-50 on ImageNet at very large batch, the same mathematics on any number of devices."""
+"""Large-batch training of ResNet-50 on ImageNet, equivalent on any number of devices."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-if TYPE_CHECKING:  # JAX and Flax take seconds to import
+if TYPE_CHECKING:  # importing JAX and Flax takes seconds
     from flax import nnx
     from ml_collections import ConfigDict
 
@@ -26,18 +26,18 @@ def train(
     """Train in this process, as ``train.py`` does; the same call again resumes.
 
     Args:
-      config: name or path of a recipe (``digits``, ``configs/x.py:ARGUMENT``), what a recipe's
-        ``get_config()`` returns, or a checked ``Config``.
+      config: name or path of a recipe (``digits``, ``configs/x.py:ARGUMENT``), the result of a
+        recipe's ``get_config()``, or a ``Config``.
       workdir: the run directory.
       overrides: options such as ``{"run.seed": 1}``.
       resume: ``auto`` resumes from the newest checkpoint if there is one, ``never`` archives an
-        earlier run, ``must`` refuses to start without a checkpoint.
+        earlier run, ``must`` fails without a checkpoint.
 
     Returns:
-      The summary, as in ``WORKDIR/summary.json``.
+      The summary, with the content of ``WORKDIR/summary.json``.
 
     Raises:
-      UserError: an option, the data or a checkpoint is wrong; one line with the fix.
+      UserError: an option, the dataset or a checkpoint is invalid; the message has the fix.
     """
     from largebatch.config import Config, adjusted, freeze
     from largebatch.config.load import load as load_recipe
@@ -59,14 +59,15 @@ def load(run: str | Path) -> "nnx.Module":
     """Load a trained network as a Flax module in evaluation mode.
 
     Args:
-      run: a run directory, a checkpoint or a file of weights.
+      run: a run directory, a checkpoint or a weights file.
 
     Returns:
-      The module: it maps float images (images, height, width, channels), normalized with the mean
-      and deviation that ``largebatch.weights.read(run)`` holds, to logits (images, classes).
+      The module. It maps float images of shape (images, height, width, channels) to logits of shape
+      (images, classes). Images must be normalized with the mean and the standard deviation that
+      ``largebatch.weights.read(run)`` returns.
 
     Raises:
-      UserError: there are no weights at ``run``, or they cannot be read.
+      UserError: ``run`` has no weights, or they cannot be read.
     """
     from largebatch import weights
 
@@ -75,5 +76,5 @@ def load(run: str | Path) -> "nnx.Module":
 
 
 def _text(value: Any) -> str:
-    """An option's value as it is written on the command line."""
+    """Format an option's value for the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,9 +1,9 @@
-"""The command line that train.py and all scripts share. Imports no JAX: mistakes come first.
+"""The command-line parser of train.py and all scripts. It does not import JAX.
 
-A command has flags (``--workdir=runs/a``) and, where it trains or plans, options of the recipe
-(``--config.section.key=value``). The recipe is ``--config=RECIPE`` or a word of its own, a name
-from ``configs/`` or a file. Dashes in flags may be written as underscores and the other way round.
-A mistake is one line, ``error: …``, and exit code 2.
+A command has flags (``--workdir=runs/a``). A command that trains or plans also takes a recipe and
+overrides of its options (``--config.section.key=value``). The recipe is ``--config=RECIPE`` or a
+positional argument, a name from ``configs/`` or a file. In flags, dashes and underscores are
+equivalent. A mistake prints one line, ``error: …``, and the exit code is 2.
 """
 
 import argparse
@@ -22,83 +22,83 @@ from largebatch.config.values import any_of
 from largebatch.errors import ConfigError
 
 Overrides = list[tuple[str, str]]
-_KINDS = {"int": "a whole number", "float": "a number"}
+_KINDS = {"int": "an integer", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that raises every mistake as a `ConfigError`.
+    """An `argparse.ArgumentParser` that raises a `ConfigError` for every mistake.
 
-    `largebatch.fault_tolerance.exit_code` prints it as one line, and exit code 2 follows.
+    `largebatch.fault_tolerance.exit_code` prints the error in one line and returns exit code 2.
     """
 
     def __init__(self, description: str | None = None, **options: Any) -> None:
-        """Make a parser without flags of its own.
+        """Create a parser with the flags ``--help`` and ``--version``.
 
         Args:
-          description: for ``--help``; the docstring of the command.
-          **options: of `argparse.ArgumentParser`.
+          description: text for ``--help``, usually the docstring of the command.
+          **options: arguments of `argparse.ArgumentParser`.
         """
-        # Room for the longest flag, so that each has one line.
+        # Wide enough for the longest flag, so that each flag has one line.
         shape = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
         options = {"formatter_class": shape, "allow_abbrev": False, "add_help": False} | options
         super().__init__(description=description, **options)
         self._takes_recipe, self._default, self._optional = False, None, False
         self.add_argument(
-            "-h", "--help", action="help", help="show this text; --version: the version"
+            "-h", "--help", action="help", help="print this help; --version prints the version"
         )
         self.add_argument(
             "--version",
             action="version",
             version=f"largebatch {__version__}",
-            help=argparse.SUPPRESS,  # named in the line of --help
+            help=argparse.SUPPRESS,  # the line of --help mentions it
         )
 
     def add_recipe(self, help: str, *, default: str | None = None, optional: bool = False) -> None:
-        """Add ``--config``, which may also be given as a word without a flag.
+        """Add ``--config``, which is also accepted as a positional argument.
 
         Args:
-          help: text behind the flag.
-          default: name of the recipe where none is given.
-          optional: whether a command line without a recipe, and without a default, is complete.
+          help: help text of the flag.
+          default: name of the default recipe.
+          optional: whether the recipe may be missing without a default.
         """
         self._takes_recipe, self._default, self._optional = True, default, optional
         self.add_argument("--config", metavar="RECIPE", help=help)
 
     def add_record(self, *, required: bool = False) -> None:
-        """Add ``--json FILE``, the file of a record; ``--out`` is its old name."""
+        """Add ``--json FILE``, the output file of a record; ``--out`` is its old name."""
         self.add_argument(
             *("--json", "--out"),
             type=Path,
             required=required,
             metavar="FILE",
-            help="file for the record; --out is the old name",
+            help="output file of the record; --out is the old name",
         )
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse a command line without options of a recipe.
+        """Parse a command line that has no overrides.
 
         Raises:
-          ConfigError: a mistake of any kind.
+          ConfigError: an argument is invalid.
         """
         flags, overrides = self.parse_run(args, namespace)
         if overrides:
             raise ConfigError(
-                f"--config.{overrides[0][0]}: this command takes no --config.section.key=value"
+                f"--config.{overrides[0][0]}: this command takes no options of a recipe; remove it"
             )
         return flags
 
     def parse_run(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, Overrides]:
-        """Parse a command line with options of a recipe.
+        """Parse a command line with overrides of a recipe's options.
 
         Returns:
-          The flags, where ``config`` is the recipe's path; and the options, as (key, text).
+          The flags, with the recipe's path as ``config``; and the overrides as (key, text).
 
         Raises:
-          ConfigError: a mistake of any kind.
+          ConfigError: an argument is invalid.
         """
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse, but ``--a-b`` and ``--a_b`` are the same flag."""
+        """Parse known arguments like argparse, with ``--a-b`` equivalent to ``--a_b``."""
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
         spelled = {_plain(flag): flag for flag in self._option_string_actions}
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise a mistake as what the other mistakes are, in place of argparse's usage and exit.
+        """Raise an error of argparse as a `ConfigError` instead of printing the usage.
 
         Raises:
           ConfigError: always.
@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(_reworded(message))
 
     def _check_known(self, rest: Sequence[str], words: Sequence[str]) -> None:
-        """Refuse flags that do not exist, with what to write in their place."""
+        """Raise a ConfigError for unknown flags, with a suggestion."""
         for word in rest:
             if not word.startswith("-") or word in ("-", "--"):
                 continue
@@ -150,21 +150,22 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown argument {word!r}; {hint or 'see --help'}")
 
     def _recipe_of(self, flag: str | None, rest: Sequence[str]) -> Path | None:
-        """The recipe's path, from the flag, the word or the default."""
+        """Return the path of the recipe from the flag, the positional argument or the default."""
         given = [*([flag] if flag else []), *rest]
         if len(given) > 1:
-            raise ConfigError(f"one recipe can be given, got {' and '.join(map(repr, given))}")
+            raise ConfigError(
+                f"--config: expected one recipe, got {' and '.join(map(repr, given))}"
+            )
         if not given and self._default is None and not self._optional:
             raise ConfigError(
-                "no recipe is given; write --config=NAME, one that scripts/recipes.py lists, or a "
-                "file"
+                "--config: no recipe is given; use a name that scripts/recipes.py lists, or a file"
             )
         name = given[0] if given else self._default
         return recipe_file.find(name) if name else None
 
 
 def written(overrides: Overrides) -> list[str]:
-    """Options as words of a command line, to pass on to another command."""
+    """Return overrides as arguments for the command line of another program."""
     return [f"--config.{key}={text}" for key, text in overrides]
 
 
@@ -173,7 +174,7 @@ def _plain(flag: str) -> str:
 
 
 def _reworded(message: str) -> str:
-    """A message of argparse in the form of our own."""
+    """Rephrase a message of argparse in the form of our own messages."""
     found = re.fullmatch(r"argument (\S+?)(?:/\S+)?: (.*)", message, re.DOTALL)
     if found is None:
         missing = re.fullmatch(r"the following arguments are required: (.*)", message)
@@ -190,5 +191,5 @@ def _reworded(message: str) -> str:
     if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", said):
         return f"{name}={value[2]}: expected {_KINDS.get(value[1], value[1])}"
     if said.startswith("expected "):
-        return f"{name} has no value; write {name}=VALUE"
+        return f"{name} has no value; use {name}=VALUE"
     return f"{name}: {said}"

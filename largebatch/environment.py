@@ -1,4 +1,4 @@
-"""What figures depend on: devices, processor, versions, commit; each asked for in one place."""
+"""Provenance of results: devices, processor, package versions and commit."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoi
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of the distributions that are installed; absent ones are left out."""
+    """Return the versions of those of the named distributions that are installed."""
     found = {}
     for name in names:
         try:
@@ -24,8 +24,8 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Devices and versions that the numbers of a run depend on."""
-    import jax  # programs that only look at this machine need no devices
+    """Return the devices and versions that a run's results depend on."""
+    import jax  # callers that need only the host's data do not initialize devices
 
     return {
         "device": jax.devices()[0].device_kind,
@@ -34,13 +34,12 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        # A benchmark of the step alone may run where input and checkpoints cannot.
         "versions": versions(_RUN),
     }
 
 
 def cpu_model() -> str:
-    """The processor's own name, where the system tells."""
+    """Return the name of the processor, as far as the system reports one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -50,34 +49,34 @@ def cpu_model() -> str:
 
 
 def commit() -> str | None:
-    """The commit of largebatch's own checkout, marked if files differ from it.
+    """Return the commit of largebatch's checkout, with the suffix ``-dirty`` if files differ.
 
-    An installed package may lie in an environment inside somebody else's repository, whose commit
-    says nothing of this code: only a repository that has its top level beside the package and
-    tracks it counts. None otherwise; the installed version is in ``versions`` then.
+    An installed package may lie inside the repository of another project. Therefore the top level
+    of the repository must be the parent of the package, and the repository must track the package.
+    Otherwise the result is None, and ``versions`` has the installed version.
     """
-    top = said("git", "rev-parse", "--show-toplevel")
+    top = command_output("git", "rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != ROOT:
         return None
-    if not said("git", "ls-files", f"{Path(__file__).parent.name}/__init__.py"):
+    if not command_output("git", "ls-files", f"{Path(__file__).parent.name}/__init__.py"):
         return None
-    return said("git", "describe", "--always", "--dirty", "--abbrev=12")
+    return command_output("git", "describe", "--always", "--dirty", "--abbrev=12")
 
 
 def code() -> str:
-    """The commit of the checkout, or the version of the installed package, for people."""
+    """Return the commit of the checkout, or the version of the installed package, for display."""
     installed = versions(["largebatch"]).get("largebatch", "of unknown version")
     return commit() or f"largebatch {installed}, installed"
 
 
 def gpu_driver() -> str | None:
-    """The version of NVIDIA's driver; None where there is none."""
-    found = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    """Return the version of the NVIDIA driver, or None without one."""
+    found = command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return found and found.splitlines()[0]
 
 
-def said(*command: str, limit_s: float = 20.0) -> str | None:
-    """What a command prints; None if it fails, hangs or is not there."""
+def command_output(*command: str, limit_s: float = 20.0) -> str | None:
+    """Return the output of a command, or None if it fails, times out or does not exist."""
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=limit_s

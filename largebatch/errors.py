@@ -1,36 +1,36 @@
-"""What a user can get wrong, each told in one line: the field or file, the numbers, the remedy."""
+"""Errors that users can fix: one line with the option or file, the value found and the fix."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; printed without a traceback, exit code 2."""
+    """A mistake that the user can fix; printed without a traceback, exit code 2."""
 
 
 class ConfigError(UserError):
-    """A configuration key, value or combination that cannot be run."""
+    """An unknown option, an invalid value or an impossible combination of options."""
 
 
 class DataError(UserError):
-    """A data set that is missing, unreadable or not what the configuration says."""
+    """A dataset that is missing, unreadable or different from the configuration."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, unreadable or of another run."""
+    """A checkpoint that is missing, unreadable or from a different run."""
 
 
 class HealthError(UserError):
-    """A training that comes to nothing: not finite, diverged or stuck."""
+    """Training diverged, became non-finite or made no progress."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known name, or the list of all of them."""
+    """Return a hint: the nearest known name, or the list of all known names."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type's name."""
+    """Return the first line of an error's message, or the name of its type."""
     return str(error).partition("\n")[0] or type(error).__name__

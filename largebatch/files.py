@@ -1,4 +1,4 @@
-"""What reaches the disk: values that JSON can hold, and files replaced whole or not at all."""
+"""Atomic file replacement, and strict JSON."""
 
 import errno
 import json
@@ -14,20 +14,19 @@ from largebatch.errors import UserError
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to what strict JSON can hold.
+    """Convert a value to types that strict JSON can represent.
 
-    NaN and the infinities become None, since JSON has no word for them and strict readers refuse
-    a file that spells them. Numbers of any library become `int` or `float`, tuples become lists,
-    paths become strings.
+    NaN and the infinities become None, because strict JSON cannot represent them. Numbers of any
+    library become `int` or `float`, tuples become lists, paths become strings.
 
     Args:
         value: a scalar, string, path, None, or a mapping or sequence of these.
 
     Returns:
-        The same built of dict, list, str, int, float, bool and None.
+        An equal value built from dict, list, str, int, float, bool and None.
 
     Raises:
-        TypeError: for anything else, a mapping key that is not a string included.
+        TypeError: The value has another type, or a mapping key is not a string.
     """
     match value:
         case None | bool() | str():
@@ -48,55 +47,53 @@ def plain(value: Any) -> Any:
 
 
 def folders(directory: str | Path) -> list[str]:
-    """Names of the folders in a directory, hidden ones left out, sorted.
+    """Return the sorted names of the visible subdirectories of a directory.
 
     Raises:
-        OSError: it cannot be listed.
+        OSError: The directory cannot be listed.
     """
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
 def check_parent(path: Path) -> None:
-    """Makes the folder that a file is to go into, before the work whose result it will hold.
+    """Create the directory of an output file, so that an unwritable path fails early.
 
     Args:
         path: The file.
 
     Raises:
-        UserError: The folder cannot be made or written to.
+        UserError: The directory cannot be created or written to.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise PermissionError(None, "no permission, or a folder")
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); choose another place"
-        ) from error
+        raise UserError(f"{path} cannot be written ({error.strerror}); use another path") from error
 
 
 def no_folder_reason(error: OSError) -> str:
-    """Why a folder cannot be created; the system's words for a missing parent would mislead."""
+    """Return why a directory cannot be created; ENOENT's own text would be misleading."""
     return "no folder can be created there" if error.errno == errno.ENOENT else str(error.strerror)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Writes a file that appears complete or not at all.
+    """Write a file atomically.
 
-    The bytes go to a temporary file beside `path`, reach the disk, and only then take the name;
-    when the body raises, `path` keeps its old content.
+    The bytes go to a temporary file beside `path`, which is flushed to disk and then renamed. If
+    the body raises, `path` keeps its old content.
 
     Args:
-        path: the file to make or replace; its directory is made when absent.
+        path: The file to create or replace; a missing directory is created.
 
     Yields:
         The stream to write to.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One fixed name, so that what a killed process leaves behind is overwritten by the next; made
-    # with open() rather than tempfile, whose mode 0600 would hide the result from colleagues.
+    # The fixed name lets the next process overwrite what a killed process left behind. tempfile
+    # would create the file with mode 0600, which other users could not read.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as stream:
@@ -110,36 +107,36 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
+    """Read a file that holds one JSON object.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
-        The object; numbers that JSON has no word for, which some writers spell, as floats.
+        The object; the non-standard literals NaN and Infinity are read as floats.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON, nested too deeply, or another value than an object.
+        OSError: The file cannot be read.
+        ValueError: The content is not JSON, is nested too deeply, or is not an object.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}, no object")
+        raise ValueError(f"expected an object, got {type(found).__name__}")
     return found
 
 
 def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
-    """Writes a mapping as indented JSON, atomically; a reader never sees half of it.
+    """Write a mapping as indented JSON, atomically.
 
     Args:
-        path: the file to make or replace.
-        mapping: what `plain` accepts; NaN and the infinities become null.
+        path: The file to create or replace.
+        mapping: Values that `plain` accepts; NaN and the infinities become null.
 
     Raises:
-        TypeError: a value that JSON cannot hold; the file is left as it was.
+        TypeError: JSON cannot represent a value; the file keeps its old content.
     """
     text = json.dumps(plain(mapping), indent=2, allow_nan=False) + "\n"
     with replacing(path) as stream:

@@ -1,4 +1,4 @@
-"""What the studies' figures share; matplotlib is imported only where something is drawn."""
+"""Helpers for the plots of the studies; each function imports matplotlib on use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ Axes = Any
 
 
 def figure(columns: int, *, width: float = 5.2, height: float = 3.9) -> tuple[Any, Sequence[Axes]]:
-    """A figure of panels in a row, without a display."""
+    """Return a figure and its axes, panels in one row; no display is needed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,13 +24,13 @@ def figure(columns: int, *, width: float = 5.2, height: float = 3.9) -> tuple[An
 
 
 def save(made: Any, path: Path) -> None:
-    """Write a PNG; nothing in it tells when or by which version."""
+    """Write a PNG without date or version, so that equal plots give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, dpi=130, metadata={"Software": None})
 
 
 def colours(count: int) -> list[Any]:
-    """Distinct also to most who see colours differently."""
+    """Return colours that most people with colour blindness can distinguish."""
     okabe_ito = (
         "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6D00"
     )  # fmt: skip
@@ -44,7 +44,7 @@ def band(
     deviation: Sequence[float] | None,
     **style: Any,
 ) -> None:
-    """A line in percent, and one standard deviation around it."""
+    """Plot a mean in percent, with a band of one standard deviation."""
     middle = 100 * np.asarray(mean)
     axes.plot(x, middle, **style)
     if deviation is not None:
@@ -56,7 +56,7 @@ def band(
 def error_bars(
     axes: Axes, x: Sequence[float], found: Sequence[dict[str, Any]], **style: Any
 ) -> None:
-    """Spreads of fractions in percent, with one standard deviation as bar."""
+    """Plot means of fractions in percent, with error bars of one standard deviation."""
     mean = [100 * each["mean"] for each in found]
     bars = [100 * (each["deviation"] or 0.0) for each in found]
     axes.errorbar(x, mean, yerr=bars, capsize=3, marker="o", markersize=4, **style)
@@ -65,7 +65,7 @@ def error_bars(
 def draw_all(
     drawings: dict[str, Callable[[dict[str, Any]], Any]], kept: dict[str, Any], directory: Path
 ) -> list[Path]:
-    """Draw each figure of a record; returns their files."""
+    """Draw each figure of a record and return the paths of the files."""
     paths = []
     for name, draw in drawings.items():
         paths.append(directory / f"{name}.png")

@@ -1,4 +1,4 @@
-"""Names that options select: registered entries and users' own ``package.module:name``."""
+"""Registries of the objects that options select by name, or as ``package.module:name``."""
 
 import importlib
 import sys
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What users add one of: a model, an optimizer, a data source, a wire format, a tracker.
+    """Maps names to models, optimizers, data sources, wire formats or trackers.
 
-    An entry is a value, or the text ``package.module:name`` of one that is imported on first use,
-    for entries that bring heavy packages.
+    An entry is an object, or the text ``package.module:name`` of an object that is imported on
+    first use because its module imports heavy packages.
     """
 
     def __init__(
@@ -25,12 +25,12 @@ class Registry(Mapping[str, T], Generic[T]):
         *,
         own: str = "package.module:function",
     ) -> None:
-        """Make a registry.
+        """Create a registry.
 
         Args:
-          option: the option that selects an entry, for messages: ``optimizer.name``.
-          entries: the first entries.
-          own: how users name an object of their own, for messages.
+          option: the option that selects an entry, such as ``optimizer.name``; for messages.
+          entries: initial entries.
+          own: how users refer to their own objects; for messages.
         """
         self.option = option
         self._own = own
@@ -48,10 +48,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return entry
 
     def __getitem__(self, name: str) -> T:
-        """Return the entry of that name, or the user's own object ``package.module:name``.
+        """Return the entry of this name, or import the user's object ``package.module:name``.
 
         Raises:
-          ConfigError: no entry has that name, or the module cannot be imported.
+          ConfigError: no entry has this name, or the module cannot be imported.
         """
         if name in self._entries:
             entry = self._entries[name]
@@ -60,14 +60,14 @@ class Registry(Mapping[str, T], Generic[T]):
         return imported(name, self.option)
 
     def check(self, name: str) -> None:
-        """Refuse a name that is neither registered nor a ``package.module:name``; import nothing.
+        """Check that a name is registered or has the form ``package.module:name``, without import.
 
         Raises:
-          ConfigError: with the nearest registered name.
+          ConfigError: it is neither; the message gives the nearest registered name.
         """
         if name not in self._entries and not is_reference(name):
             raise ConfigError(
-                f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or name your own as "
+                f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or use your own, as "
                 f"{self._own}"
             )
 
@@ -85,7 +85,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def is_reference(name: str) -> bool:
-    """Return whether ``name`` has the form ``package.module:name``, all of it identifiers."""
+    """Return whether ``name`` has the form ``package.module:name``."""
     module, colon, attribute = name.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
@@ -94,15 +94,15 @@ def is_reference(name: str) -> bool:
 def imported(reference: str, option: str) -> Any:
     """Import ``package.module:name`` and return the object.
 
-    Modules are found in the working directory, beside the recipe (see `add_directory`) and on
-    ``PYTHONPATH``.
+    The search path is ``sys.path`` with the working directory and the directory of the recipe
+    (see `add_directory`).
 
     Args:
-      reference: the object.
-      option: the option that names it, for messages.
+      reference: ``package.module:name``.
+      option: the option that has this value, for messages.
 
     Raises:
-      ConfigError: the module or the object does not exist, or importing it fails.
+      ConfigError: the module or the object does not exist, or the import fails.
     """
     module, _, attribute = reference.partition(":")
     add_directory(Path.cwd())
@@ -115,8 +115,8 @@ def imported(reference: str, option: str) -> Any:
                 f"{error.name!r}; install it"
             ) from error
         raise ConfigError(
-            f"{option}={reference!r}: no module {error.name!r}; put its directory on PYTHONPATH or "
-            "the module beside the recipe"
+            f"{option}={reference!r}: no module {error.name!r}; add its directory to PYTHONPATH, "
+            "or move the module to the recipe's directory"
         ) from error
     except Exception as error:
         raise ConfigError(
@@ -132,7 +132,7 @@ def imported(reference: str, option: str) -> Any:
 
 
 def add_directory(directory: Path) -> None:
-    """Let modules in ``directory`` be imported, after all others."""
+    """Append ``directory`` to the import path."""
     text = str(directory.resolve())
     if text not in sys.path:
         sys.path.append(text)

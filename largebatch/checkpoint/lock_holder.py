@@ -1,4 +1,4 @@
-"""Who holds a lock: a process, told from every other, and whether it still runs."""
+"""Holder of a lock: a unique identification of a process, and whether it is alive."""
 
 import dataclasses
 import json
@@ -12,27 +12,27 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A process that holds a lock, as its file says."""
+    """A process that holds a lock, as described in the lock file."""
 
     host: str
     system: str
-    """Boot and process namespace: what a process id is valid in."""
+    """Boot and process namespace in which the process id is valid."""
     pid: int
     started: int | None
-    """Clock ticks after boot at which the process started, so that a reused id is seen."""
+    """Start of the process in clock ticks after boot, to detect a reused process id."""
     taken: str
-    """UTC."""
+    """Time in UTC at which the process took the lock."""
     token: str
     beat: int = 0
 
     @property
-    def words(self) -> str:
-        """For messages."""
+    def description(self) -> str:
+        """Description of the process for messages."""
         return f"process {self.pid} on {self.host}, since {self.taken}"
 
 
 def parse(text: bytes) -> Holder | None:
-    """The holder that a file's bytes name; None if they are not what we write."""
+    """Parse the content of a lock file; None if it is invalid."""
     try:
         holder = Holder(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
@@ -40,7 +40,7 @@ def parse(text: bytes) -> Holder | None:
     words = (holder.host, holder.system, holder.taken, holder.token)
     valid = (
         all(isinstance(word, str) and word.isprintable() for word in words)
-        and re.fullmatch("[0-9a-f]{32}", holder.token)  # it becomes a part of a file's name
+        and re.fullmatch("[0-9a-f]{32}", holder.token)  # part of a file name
         and isinstance(holder.pid, int)
         and holder.pid > 0
         and isinstance(holder.started, int | None)
@@ -49,12 +49,12 @@ def parse(text: bytes) -> Holder | None:
 
 
 def content(holder: Holder) -> bytes:
-    """The bytes of the file of a lock."""
+    """Return the content of the lock file."""
     return json.dumps(dataclasses.asdict(holder), indent=2).encode() + b"\n"
 
 
 def this_process() -> Holder:
-    """This process, with a new token."""
+    """Return this process as a holder, with a new token."""
     pid = os.getpid()
     return Holder(
         host=socket.gethostname(),
@@ -67,8 +67,8 @@ def this_process() -> Holder:
 
 
 def _system() -> str:
-    """The boot and the namespace in which process ids mean something; '' where unknown."""
-    # Hosts may share a name, and containers on one host may share that and the boot.
+    """Return the boot and the namespace of process ids; '' if unknown."""
+    # Hosts may have equal names; containers on one host may have equal names and the same boot.
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -77,9 +77,9 @@ def _system() -> str:
 
 
 def state(pid: int) -> tuple[str, int | None]:
-    """State and start time, in clock ticks after boot, of a process; ('', None) if unknown."""
+    """Return a process's state and start in clock ticks after boot; ('', None) if unknown."""
     try:
-        # The name in the second field may hold blanks and parentheses.
+        # The name in the second field may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
@@ -87,14 +87,14 @@ def state(pid: int) -> tuple[str, int | None]:
 
 
 def lives(holder: Holder) -> bool:
-    """Whether the process of this system that took a lock still runs."""
+    """Return whether a holder on this system is still running."""
     try:
         os.kill(holder.pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # another user's
+        pass  # a process of a different user
     now, started = state(holder.pid)
-    if now in ("Z", "X"):  # killed, but not waited for by its parent yet
+    if now in ("Z", "X"):  # killed, but its parent has not waited for it yet
         return False
     return started is None or holder.started is None or started == holder.started

@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: the run, its arrays and its files, each with a digest.
+"""Manifest of a checkpoint: progress, options, arrays and files with digests.
 
-A manifest is read as data from a place that nobody vouches for: types, ranges and names are
-checked, and the whole must be, to the byte, what this module would write. Nothing is executed.
+A manifest is untrusted data. The decoder checks types, ranges and names, and the text must be
+byte-identical to the encoding of its content. It executes nothing.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from largebatch.config import Facts, Plan
 from largebatch.files import plain
 
 FORMAT = 4
-"""Of a checkpoint's directory; to be raised with every change of the fields below."""
+"""Format of the checkpoint directory; increment it with each change of the fields below."""
 NAME = "manifest.json"
 LARGEST = 64 * 2**20
-"""Bytes; that of ResNet-50 has 100 thousand."""
+"""Largest size in bytes; the manifest of ResNet-50 has 100,000."""
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -28,32 +28,32 @@ _PATH = re.compile(r"[^\x00-\x1f]{1,500}")
 
 
 class Rejected(Exception):
-    """A checkpoint that is not as it was written; the message is the reason, in one line."""
+    """A corrupt or incomplete checkpoint; the message is the reason in one line."""
 
 
 class OtherVersion(Exception):
-    """A checkpoint that is sound, but of another version of this program; says what differs."""
+    """A valid checkpoint from a different version of this program; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Where a run is, and its timers."""
+    """Progress and timers of a run."""
 
     step: int = 0
-    """Steps done."""
+    """Number of completed steps."""
     samples: int = 0
-    """Training samples consumed: the sample position."""
+    """Number of consumed training samples: the sample position."""
     wall_s: float = 0.0
-    """Seconds, all turns at this run together."""
+    """Seconds over all processes of this run, including restarts."""
     compile_s: float = 0.0
     train_s: float = 0.0
-    """Seconds of training alone: without compilation, evaluation and checkpoints."""
+    """Seconds of training without compilation, evaluation and checkpoints."""
     skips: int = 0
-    """Steps whose update was left out because it was not finite."""
+    """Number of steps with a skipped, non-finite update."""
     rollbacks: int = 0
-    """How often the run went back to a checkpoint."""
+    """Number of rollbacks to a checkpoint."""
     evaluation_due: int = 0
-    """1: the run was stopped in the evaluation after this step, whose metrics follow."""
+    """1: the run stopped in the evaluation after this step; its metrics follow."""
     loss: float = 0.0
     top1: float = 0.0
     top5: float = 0.0
@@ -66,9 +66,9 @@ class Array:
 
     shape: tuple[int, ...]
     dtype: str
-    """Its name in NumPy, such as ``float32`` or ``bfloat16``."""
+    """Name of the dtype, such as ``float32`` or ``bfloat16``."""
     digest: str
-    """Of its elements in C order, little-endian (`digest_of`)."""
+    """`digest_of` the elements in C order, little-endian."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,25 +81,25 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """All that a checkpoint holds beside the values of its arrays."""
+    """Content of a checkpoint except the values of its arrays."""
 
     progress: Progress
     config: dict[str, dict[str, Any]]
-    """Options of the run, as JSON can hold them: not yet checked."""
+    """Options of the run as JSON values, not yet checked."""
     facts: Facts
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
-    """By '/'-joined path in the state."""
+    """Arrays by '/'-joined path in the state."""
     files: dict[str, File] = dataclasses.field(default_factory=dict)
-    """By path in the checkpoint's directory; the manifest itself is not among them."""
+    """Files by path in the checkpoint's directory, without the manifest."""
 
 
 def described(progress: Progress, plan: Plan) -> Manifest:
-    """The manifest of a checkpoint whose arrays are still to be written."""
+    """Return the manifest of a checkpoint before its arrays are written."""
     return Manifest(progress, plain(dataclasses.asdict(plan.config)), plan.facts)
 
 
 def digest_of(parts: Iterable[bytes | memoryview]) -> str:
-    """BLAKE2b of 16 bytes, in hexadecimal, of parts one after the other."""
+    """Return the 16-byte BLAKE2b digest of concatenated parts, in hexadecimal."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         found.update(part)
@@ -107,7 +107,7 @@ def digest_of(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """A manifest as the text of its file."""
+    """Encode a manifest as the content of its file."""
     body = plain(dataclasses.asdict(manifest)) | {"progress": _written(manifest.progress)}
     run = {"config": body["config"], "facts": body["facts"]}
     return sealed(
@@ -116,21 +116,21 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(text: bytes) -> Manifest:
-    """The inverse of `encode`, for a text of unknown origin.
+    """Decode an untrusted manifest; the inverse of `encode`.
 
     Raises:
-      Rejected: it is not what `encode` writes; says where.
-      OtherVersion: its digest is right, but its format or fields are not those of this version.
+      Rejected: the text is not an encoded manifest; the message has the field.
+      OtherVersion: the digest is correct, but format or fields are those of a different version.
     """
     body = _opened(text)
     version = body.get("format")
     if version != FORMAT or type(version) is not int:
-        raise OtherVersion(f"its format is {_shown(version)}, this one reads {FORMAT}")
+        raise OtherVersion(f"its format is {_shown(version)}, expected {FORMAT}")
     names = {"step", "plan", "format"} | {f.name for f in dataclasses.fields(Manifest)}
     _same_names(body, names, "")
     progress = _numbers(Progress, body["progress"], "progress")
     if progress.step != body["step"] or type(body["step"]) is not int:
-        raise Rejected(f"step is {_shown(body['step'])}, its progress says {progress.step}")
+        raise Rejected(f"step is {_shown(body['step'])}, but progress.step is {progress.step}")
     config = _mapping(body["config"], "config")
     for section, options in config.items():
         _mapping(options, f"config.{_shown(section)}")
@@ -143,29 +143,29 @@ def decode(text: bytes) -> Manifest:
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
-    """The text of a manifest's fields with their digest.
+    """Encode the fields of a manifest together with their digest.
 
     Raises:
-      ValueError: a number that JSON cannot hold.
+      ValueError: JSON cannot represent a number.
     """
     digest = digest_of([_text(body).encode()])
     return (_text({**body, "digest": digest}) + "\n").encode()
 
 
 def _opened(text: bytes) -> dict[str, Any]:
-    """The fields of a text that is exactly what `sealed` makes of them."""
+    """Decode a text and check that it is the result of `sealed`."""
     if len(text) > LARGEST:
         raise Rejected(f"{NAME} has {len(text):,} bytes, more than {LARGEST:,}")
     try:
         body = json.loads(text.decode("ascii"))
         if not isinstance(body, dict):
-            raise Rejected(f"{NAME} holds {_shown(body)}, no fields")
+            raise Rejected(f"{NAME} is {_shown(body)}, expected an object")
         body.pop("digest", None)
-        sound = sealed(body) == text
+        valid = sealed(body) == text
     except (ValueError, RecursionError) as error:
-        raise Rejected(f"{NAME} is no JSON ({_shown(str(error))})") from error
-    if not sound:
-        raise Rejected(f"{NAME} does not have the digest that it states")
+        raise Rejected(f"{NAME} is not JSON ({_shown(str(error))})") from error
+    if not valid:
+        raise Rejected(f"{NAME} does not match its digest")
     return body
 
 
@@ -178,13 +178,13 @@ def _plan_hash(run: Mapping[str, Any]) -> str:
 
 
 def _written(progress: Progress) -> dict[str, int | float | str]:
-    """Each number as its field's type; the loss of a run that failed is no number in JSON."""
+    """Convert each number to its field's type; non-finite numbers become strings."""
     built = {f.name: f.type(getattr(progress, f.name)) for f in dataclasses.fields(progress)}
     return {name: v if math.isfinite(v) else repr(v) for name, v in built.items()}
 
 
 def _numbers(cls: type, value: Any, where: str) -> Any:
-    """A dataclass of numbers and tuples of them, whole ones not below 0, from its mapping."""
+    """Decode a dataclass of numbers and tuples; integers must not be negative."""
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
     _same_names(_mapping(value, where), fields, f"{where}.")
     built = {}
@@ -202,13 +202,13 @@ def _numbers(cls: type, value: Any, where: str) -> Any:
 
 
 def _entries(cls: type, value: Any, where: str, known: re.Pattern) -> dict[str, Any]:
-    """What the manifest says of each array or file."""
+    """Decode the entries of the arrays or files."""
     fields = {field.name for field in dataclasses.fields(cls)}
     found = {}
     for name, entry in _mapping(value, where).items():
         place = f"{where}.{_shown(name)}"
         if not known.fullmatch(name):
-            raise Rejected(f"{place} is no name for one")
+            raise Rejected(f"{place} is not a valid name")
         _same_names(_mapping(entry, place), fields, f"{place}.")
         found[name] = cls(**{key: _CHECKS[key](entry[key], f"{place}.{key}") for key in fields})
     return found
@@ -223,8 +223,8 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 def _same_names(found: Iterable[str], wanted: Iterable[str], where: str) -> None:
     for name in sorted(set(found) ^ set(wanted)):
         if name in found:
-            raise OtherVersion(f"{where}{_shown(name)} is a field that this version does not know")
-        raise OtherVersion(f"it has no field {where}{name}")
+            raise OtherVersion(f"{where}{_shown(name)} is an unknown field")
+        raise OtherVersion(f"the field {where}{name} is missing")
 
 
 def _whole(value: Any, where: str) -> int:
@@ -260,6 +260,6 @@ _CHECKS = {
 
 
 def _shown(value: Any) -> str:
-    """A value of unknown size and content, on one short line."""
+    """Format any value in one short line."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

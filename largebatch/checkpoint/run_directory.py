@@ -1,4 +1,4 @@
-"""The directory of a run: holding and making it, and putting an earlier run out of the way."""
+"""The run directory: lock, creation, and archiving of an earlier run."""
 
 import contextlib
 import dataclasses
@@ -35,25 +35,25 @@ OWN = (
     "unreadable_*.jsonl",
     "wandb",
 )
-"""What a run writes into its directory: names, or patterns of names."""
+"""Names and patterns of the files that a run writes into its directory."""
 
 
 @contextlib.contextmanager
 def held(
     workdir: Path, watchdog: Watchdog, note: Callable[[str], None], began: float
 ) -> Iterator[None]:
-    """Hold the directory against other trainings; process 0 does, for all, each of which calls it.
+    """Lock the directory while the body runs. Process 0 holds the lock; each process calls this.
 
     Args:
       workdir: the directory.
-      watchdog: leaves a summary behind and lets the lock go if it has to end the process.
-      note: told what people should know.
-      began: the ``time.perf_counter()`` at which this turn started.
+      watchdog: writes a summary and releases the lock if it ends the process.
+      note: prints a message for the user.
+      began: the ``time.perf_counter()`` at the start of this process.
 
     Raises:
-      UserError: another training holds it, or it cannot be made.
+      UserError: a different run holds the lock, or the directory cannot be created.
     """
-    with leaving_nothing_empty(workdir / "checkpoints"), contextlib.ExitStack() as stack:
+    with remove_if_empty(workdir / "checkpoints"), contextlib.ExitStack() as stack:
         locked = lock.hold(workdir, note=note, lost=watchdog.end)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:
@@ -63,13 +63,13 @@ def held(
 
 
 def _untrained(status: Status, workdir: Path, began: float) -> None:
-    """The summary of a turn that has not come to train: the one before, with another status.
+    """Write the summary of a process that did not train: the earlier summary with a new status.
 
     A complete run stays complete.
     """
     try:
         before = Summary(**json.loads((workdir / "summary.json").read_text()))
-    except (OSError, ValueError, TypeError):  # none yet, or another version's
+    except (OSError, ValueError, TypeError):  # absent, or from a different version
         steps = max(complete(workdir / "checkpoints"), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
@@ -77,19 +77,19 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
         dataclasses.replace(before, status=status).write(workdir)
 
 
-def prepare(workdir: Path, *, anew: bool) -> Path | None:
-    """Make ``workdir`` and see that it can be written to.
+def prepare(workdir: Path, *, archive: bool) -> Path | None:
+    """Create ``workdir``, check that it is writable, and archive an earlier run if required.
 
     Args:
       workdir: the directory.
-      anew: move what an earlier run left there to ``previous/N/``. Without a checkpoint to resume
-        from, that is done in any case. Nothing is deleted, and nothing else is touched.
+      archive: move the files of an earlier run to ``previous/N/``. A trained run without a
+        checkpoint to resume from is always archived. No file is deleted.
 
     Returns:
-      Where the earlier run went, or None.
+      The archive of the earlier run, or None.
 
     Raises:
-      UserError: it cannot be made or written to.
+      UserError: the directory cannot be created or written to.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -103,11 +103,11 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
         ) from error
     old = sorted(path for name in OWN for path in workdir.glob(name))
     trained = any(path.name == "metrics.jsonl" and path.stat().st_size for path in old)
-    if not old or not (anew or (trained and not _has_checkpoint(workdir))):
+    if not old or not (archive or (trained and not _has_checkpoint(workdir))):
         return None
-    kept = workdir / "previous"
-    number = 1 + max((int(p.name) for p in kept.glob("*") if p.name.isdigit()), default=0)
-    target = kept / str(number)
+    previous = workdir / "previous"
+    number = 1 + max((int(p.name) for p in previous.glob("*") if p.name.isdigit()), default=0)
+    target = previous / str(number)
     target.mkdir(parents=True)
     for path in old:
         path.rename(target / path.name)
@@ -115,15 +115,15 @@ def prepare(workdir: Path, *, anew: bool) -> Path | None:
 
 
 @contextlib.contextmanager
-def leaving_nothing_empty(path: Path) -> Iterator[None]:
-    """Folders that the body makes on the way to ``path``, and leaves empty, are removed again."""
+def remove_if_empty(path: Path) -> Iterator[None]:
+    """Remove ``path`` and its parents after the body if it created them and left them empty."""
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
     finally:
         if jax.process_index() == 0:
             for folder in absent:
-                with contextlib.suppress(OSError):  # never made, or no longer empty
+                with contextlib.suppress(OSError):  # not created, or not empty
                     folder.rmdir()
 
 

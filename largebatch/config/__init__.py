@@ -1,4 +1,4 @@
-"""Options, their validation, and the resolved plan of a run."""
+"""Options, their checks, and the resolved plan of a run."""
 
 import pkgutil
 from typing import TYPE_CHECKING, Any
@@ -36,8 +36,8 @@ __all__ = [
     "table",
 ]
 
-# Options and recipes are plain Python. A plan holds schedules, which bring optax and JAX: these
-# names are imported on first use, so that a mistaken option is reported within a second.
+# Options and recipes do not import JAX, so that an invalid option is reported within a second.
+# Plans need optax and JAX; these names are imported on first use.
 _RESOLVED = {
     "Plan": "largebatch.config.plan:Plan",
     "StagePlan": "largebatch.config.plan:StagePlan",
@@ -48,7 +48,7 @@ _RESOLVED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs JAX on first use."""
+    """Import names that need JAX on first use."""
     if name not in _RESOLVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return pkgutil.resolve_name(_RESOLVED[name])

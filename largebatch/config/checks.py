@@ -1,4 +1,4 @@
-"""What a configuration must satisfy before anything is computed from it."""
+"""Checks of a configuration before anything is computed from it."""
 
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
@@ -11,15 +11,15 @@ from largebatch.config.trackers import TRACKERS
 from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
-"""So that a sample position fits any integer on a device."""
-_MAX_SEED = 2**31  # it travels to the devices as int32
+"""Sample positions must fit into int32 on devices."""
+_MAX_SEED = 2**31  # the seed is int32 on devices
 
 
 def check_ranges(config: Config) -> None:
-    """Refuse a number out of range, each on its own.
+    """Check each option separately: ranges of numbers, and registered names.
 
     Raises:
-      ConfigError: with the option and its range.
+      ConfigError: a value is out of range, or a name is unknown.
     """
     for key, value, field in options(config):
         within = field.metadata["within"]
@@ -30,12 +30,12 @@ def check_ranges(config: Config) -> None:
             or (value == 0 and "above 0" in within)
             or (value >= 1 and "below 1" in within)
         ):
-            raise ConfigError(f"{key}={value} must be {within}")
+            raise ConfigError(f"{key}={value}: expected a number {within}")
     _check_name(config)
     for name in config.run.trackers:
         TRACKERS.check(name)
     if config.run.seed >= _MAX_SEED:
-        raise ConfigError(f"run.seed={config.run.seed} must be below {_MAX_SEED}")
+        raise ConfigError(f"run.seed={config.run.seed}: expected a number below {_MAX_SEED}")
 
 
 def _check_name(config: Config) -> None:
@@ -47,44 +47,44 @@ def _check_name(config: Config) -> None:
     unfit = [each for each in unfit if each[0] in RESNET_OPTIONS and each[1] != each[2]]
     if unfit:
         raise ConfigError(
-            f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: for ResNets only, and "
-            f"model.name={name} is another network; use "
+            f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: only the ResNets have "
+            f"these options, got model.name={name}; use "
             + " ".join(f"--config.{key}={usual}" for key, _, usual in unfit)
         )
 
 
 def check_model(config: Config, facts: Facts) -> None:
-    """Refuse a stem that the images do not suit.
+    """Check that the stem accepts the image size.
 
     Raises:
-      ConfigError: with their size.
+      ConfigError: it does not; the message has the size.
     """
     height, width, _ = facts.image_shape
     if config.model.stem == "space_to_depth" and (height % 2 or width % 2):
         raise ConfigError(
-            f"model.stem=space_to_depth needs even sides, the images have {height}×{width} pixels; "
-            "use model.stem=conv7 or another data.image_size"
+            f"model.stem=space_to_depth: expected images with even sides, got {height}×{width} "
+            "pixels; use model.stem=conv7 or an even data.image_size"
         )
 
 
 def check_batch(config: Config, facts: Facts) -> None:
-    """Refuse a batch that data, devices or processes cannot make up.
+    """Check that dataset, devices and processes suit the global batch.
 
     Raises:
-      ConfigError: with the numbers and the nearest that work.
+      ConfigError: they do not; the message has the nearest valid values.
     """
     workers, images = config.batch.workers, config.batch.images_per_worker
     batch = config.batch.images
     examples = facts.train_examples
     if batch >= MAX_SAMPLES:
         raise ConfigError(
-            f"a global batch of {batch:,} (batch.workers={workers} × batch.images_per_worker="
-            f"{images}) is above the {MAX_SAMPLES:,} samples that can be counted; lower one of them"
+            f"batch.workers={workers} × batch.images_per_worker={images}: expected fewer than "
+            f"{MAX_SAMPLES:,} images in the global batch, got {batch:,}; lower one of the two"
         )
     may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
     if batch > examples and not may_repeat:
         raise ConfigError(
-            f"a global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
+            f"the global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
             f"the {examples:,} training examples; "
             + (
                 f"use batch.workers={examples // images} or fewer, or "
@@ -96,39 +96,40 @@ def check_batch(config: Config, facts: Facts) -> None:
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
         raise ConfigError(
-            f"{facts.devices} devices are not shared evenly by {facts.processes} processes; "
-            "give each process as many devices"
+            f"{facts.processes} processes have {facts.devices} devices in total; use the same "
+            "number of devices for each process"
         )
 
 
 def check_deadline(config: Config, *, members: int) -> None:
-    """Refuse a deadline where steps are repeated, or devices need each other for microbatches.
+    """Check that ``batch.deadline_s`` is compatible with step replay and shared statistics.
 
     Args:
-      config: of a stage.
-      members: devices that share BatchNorm statistics.
+      config: configuration of a stage.
+      members: number of devices that share BatchNorm statistics.
 
     Raises:
-      ConfigError: with the options.
+      ConfigError: the combination is impossible.
     """
     if config.batch.deadline_s and config.health.replay_every:
         raise ConfigError(
-            f"health.replay_every={config.health.replay_every!r} computes a step twice, which "
-            f"batch.deadline_s={config.batch.deadline_s:g} may cut short differently; use one"
+            f"health.replay_every={config.health.replay_every!r} repeats steps, but "
+            f"batch.deadline_s={config.batch.deadline_s:g} can shorten a step and its repetition "
+            "differently; use only one of them"
         )
     if config.batch.deadline_s and members > 1:
         raise ConfigError(
-            f"batch.deadline_s={config.batch.deadline_s:g} lets processes leave out microbatches "
-            f"of which {members} devices share BatchNorm statistics (norm.span="
+            f"batch.deadline_s={config.batch.deadline_s:g} lets processes skip microbatches, but "
+            f"{members} devices share the BatchNorm statistics of each microbatch (norm.span="
             f"{config.norm.span}); use a smaller norm.span or batch.deadline_s=0"
         )
 
 
 def check_stages(stages: tuple[Stage, ...]) -> None:
-    """Refuse durations whose meaning would change from stage to stage.
+    """Check that no option depends on the batch size if stages have different batch sizes.
 
     Raises:
-      ConfigError: with the option.
+      ConfigError: an option does.
     """
     batches = {s.config.batch.images for s in stages}
     if len(batches) == 1:
@@ -136,12 +137,12 @@ def check_stages(stages: tuple[Stage, ...]) -> None:
     first = stages[0].config
     if first.data.epoch_end != "continue":
         raise ConfigError(
-            f"data.epoch_end={first.data.epoch_end} has no meaning where {KEY} changes the global "
-            f"batch ({', '.join(map(str, sorted(batches)))}); use continue"
+            f"data.epoch_end={first.data.epoch_end} is undefined if {KEY} changes the global "
+            f"batch ({', '.join(map(str, sorted(batches)))}); use data.epoch_end=continue"
         )
     for key, value, _ in options(first):
         if key.startswith("schedule.") and "step" in str(value) and key != "schedule.decay":
             raise ConfigError(
-                f"{key}={value!r} is in steps, whose size {KEY} changes "
-                f"({', '.join(map(str, sorted(batches)))} images); give epochs, samples or a share"
+                f"{key}={value!r} is in steps, but {KEY} changes the images of a step "
+                f"({', '.join(map(str, sorted(batches)))}); use epochs, samples or percent"
             )

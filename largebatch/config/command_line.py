@@ -1,4 +1,4 @@
-"""``--config.section.key=value`` on a command line."""
+"""Overrides ``--config.section.key=value`` on the command line."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ _PREFIX = "--config."
 
 
 def split(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """The options among the words of a command line, and the words that are none.
+    """Split command-line arguments into overrides and other arguments.
 
     Returns:
-      (section.key, text) of each ``--config.section.key=value``, also with a space for ``=``; and
-      the other words.
+      (section.key, text) of each ``--config.section.key=value`` or ``--config.section.key value``;
+      and the other arguments.
 
     Raises:
-      ConfigError: an option without a value.
+      ConfigError: an override has no value.
     """
     pairs, others, rest = [], [], list(arguments)
     while rest:
@@ -28,17 +28,17 @@ def split(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
         if not equals:
             if not rest or rest[0].startswith("--"):
                 said = shown(argument)[1:-1]
-                raise ConfigError(f"{said} has no value; write {said}=VALUE")
+                raise ConfigError(f"{said} has no value; use {said}=VALUE")
             text = rest.pop(0)
         pairs.append((key, text))
     return pairs, others
 
 
 def overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """The options of a command line that holds nothing else.
+    """Return the overrides of a command line that has no other arguments.
 
     Raises:
-      ConfigError: an argument of another form, or one without a value.
+      ConfigError: an argument is not an override, or has no value.
     """
     pairs, others = split(arguments)
     if others:

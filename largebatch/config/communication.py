@@ -1,7 +1,7 @@
-"""How gradients cross the network: the schemes of ``comm.allreduce``, the formats of ``comm.wire``.
+"""Registries of the all-reduce schemes (``comm.allreduce``) and wire formats (``comm.wire``).
 
-A scheme or a format is one registration. The collectives, the options of XLA, the planner, the
-doctor and the forecast read what they need of it here.
+A new scheme or format is one registration. The collectives, the XLA options, the planner, the
+doctor and the forecast read its properties.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ from largebatch.registry import Registry
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """Into which buckets gradients are put; each bucket is one reduction, inside backward."""
+    """A rule that groups gradients into buckets; each bucket is one reduction in backward."""
 
     least: Callable[[float], float]
-    """From the elements of ``comm.bucket_mib`` to those at which a bucket is closed."""
+    """Maps ``comm.bucket_mib`` in elements to the number of elements that completes a bucket."""
     separate: bool = True
-    """Whether XLA is kept from merging the reductions."""
+    """Whether XLA options prevent that reductions are merged."""
     planned: bool = False
-    """Whether ``comm.bucket_mib=auto`` plans the buckets by a model of the network."""
+    """Whether ``comm.bucket_mib=auto`` chooses the buckets with a model of the network."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +28,11 @@ class WireFormat:
     """A number format of gradients on the wire."""
 
     dtype: str
-    """Name of the dtype that JAX has; empty: that of the gradients."""
+    """Name of the JAX dtype; empty: the dtype of the gradients."""
     itemsize: int
     """Bytes of a gradient."""
     narrow: bool = False
-    """Whether its range is much smaller than float32's, so that large gradients are infinite."""
+    """Whether gradients can overflow because the range is much smaller than that of float32."""
 
 
 SCHEMES: Registry[Scheme] = Registry(

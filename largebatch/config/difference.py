@@ -1,4 +1,4 @@
-"""What differs between two configurations, and whether it changes the mathematics."""
+"""Differences between two configurations, and their effect on the mathematics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from largebatch.config.schema import Config
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One option that two configurations set differently."""
+    """One option with different values in two configurations."""
 
     key: str
     stored: Any
@@ -20,7 +20,7 @@ class Difference:
 
 
 def differences(stored: Config, requested: Config) -> tuple[Difference, ...]:
-    """The options that differ, in the order of the schema."""
+    """Return the options that differ, in the order of the schema."""
     return tuple(
         Difference(key, old, new, field.metadata["mathematics"])
         for (key, old, field), (_, new, _) in zip(options(stored), options(requested), strict=True)
@@ -29,7 +29,7 @@ def differences(stored: Config, requested: Config) -> tuple[Difference, ...]:
 
 
 def table(found: Sequence[Difference]) -> str:
-    """The differences as aligned lines of text."""
+    """Format the differences as a table."""
     rows = [("option", "checkpoint", "this run", "mathematics")]
     rows += [
         (d.key, repr(d.stored), repr(d.requested), "changes" if d.mathematics else "same")

@@ -1,11 +1,11 @@
-"""What a plan needs to know of the world."""
+"""Properties of the dataset and the hardware that a plan depends on."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What the plan needs to know of the data and the hardware."""
+    """Properties of the dataset and the hardware."""
 
     train_examples: int
     validation_examples: int
@@ -14,6 +14,6 @@ class Facts:
     devices: int
     processes: int = 1
     stored_size: int = 0
-    """Pixels a side of the decoded pictures that devices cut their crops from; 0: they do not."""
+    """Side in pixels of the decoded images that devices crop; 0: the host crops."""
     identity: int = 0
-    """Hash of the names in the training set, below 2⁶⁰; 0: unknown, and not compared."""
+    """Hash of the names of the training examples, below 2⁶⁰; 0: unknown, not compared."""

@@ -1,17 +1,17 @@
-"""Sizes of public data sets, for what is decided before they are opened or without them."""
+"""Sizes of public datasets, for decisions before a dataset is opened."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 
 class KnownSet(NamedTuple):
-    """What TFDS, or the set's page, says of it."""
+    """Sizes of a public dataset, from TFDS or the dataset's web page."""
 
     train: int
     validation: int
     classes: int
     side: int
-    """Pixels a side at which its pictures are seen unless another size is asked for."""
+    """Default image size in pixels."""
 
 
 KNOWN_SETS: dict[str, KnownSet] = {
@@ -23,14 +23,14 @@ KNOWN_SETS: dict[str, KnownSet] = {
 
 _NAMES = {"imagenet": "tfds:imagenet2012", "imagenette": "tfds:imagenette/320px-v2"}
 _SYNTHETIC = "synthetic"
-_STORE = "index.json"  # of a store of decoded images
+_STORE = "index.json"  # in the directory of a decoded store
 
 
 def full_source(text: str) -> str:
-    """``data.source`` in full: a public set by its plain name, a bare path as folder or store.
+    """Expand a short ``data.source``: the name of a public dataset, or a path without a scheme.
 
     Args:
-      text: as it was written. What has a scheme, or is no path and no public set, stays.
+      text: the option's value. A value with a scheme, or an unknown name, does not change.
     """
     if ":" in text or text in (*KNOWN_SETS, _SYNTHETIC):
         return text

@@ -1,4 +1,4 @@
-"""From a recipe file and command-line overrides to one checked, frozen ``Config``."""
+"""Loading of a recipe file with overrides as a frozen ``Config``."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,24 +21,23 @@ _SCALE = ("run.scale_to", "run.scale_length")
 
 
 def default_config() -> ConfigDict:
-    """Every option at its default, for a recipe's ``get_config()`` to change."""
-    # Not type-safe here: an option such as 'auto' or a number changes its type lawfully; freeze()
-    # checks each value against the schema.
+    """Return all options at their defaults, as a mutable ConfigDict for ``get_config()``."""
+    # Not type-safe, because an option such as 'auto' may become a number. freeze() checks types.
     return ConfigDict(dataclasses.asdict(Config()), type_safe=False).lock()
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
-    """Read the recipe file at ``path`` and apply ``overrides`` such as ('run.seed', '3').
+    """Execute the recipe at ``path`` and apply ``overrides`` such as ('run.seed', '3').
 
-    The file is Python with a ``get_config()`` that returns ``default_config()`` changed.
+    A recipe is a Python file with a ``get_config()`` that returns a modified ``default_config()``.
 
     Args:
       path: a file or a name in ``configs/``; ``RECIPE:ARGUMENT`` calls ``get_config("ARGUMENT")``.
-      overrides: (section.key, text), later ones over earlier ones.
+      overrides: (section.key, text); later overrides take precedence.
 
     Raises:
-      ConfigError: no such file; it raises; an option is unknown or has a wrong value; or the
-        training was shortened and the recipe's warm-up no longer fits into it.
+      ConfigError: the file does not exist or raises an exception; an option is unknown or has an
+        invalid value; or the warm-up of the recipe does not fit into a shortened training.
     """
     found, _ = execute(Path(path))
     recipe = frozen(found, overrides)
@@ -48,15 +47,15 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
 
 
 def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
-    """Return the typed form of what a recipe returned.
+    """Convert the result of ``get_config()`` to a ``Config``.
 
     Args:
-      found: the recipe's configuration. Overrides of options that are ``FieldReference`` are set
-        in it, as ml_collections does, so that everything that refers to them follows.
-      overrides: what the command line gives; other options in it are not looked at.
+      found: the result of the recipe. The function sets overrides of ``FieldReference`` options in
+        it, so that options that depend on these references follow.
+      overrides: of the command line. All other overrides are ignored here.
 
     Raises:
-      ConfigError: an option is unknown, has a wrong value, or is a placeholder without one.
+      ConfigError: an option is unknown or invalid, or is a placeholder without a value.
     """
     for key, text in overrides:
         section, _, name = key.partition(".")
@@ -67,17 +66,17 @@ def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) 
                 chosen[name] = value
             except TypeError as error:
                 raise ConfigError(
-                    f"{key}={shown(text)}: the recipe's reference takes another type "
-                    f"({one_line(error)}); give a value of that type"
+                    f"{key}={shown(text)}: the reference in the recipe has a different type "
+                    f"({one_line(error)}); use a value of that type"
                 ) from error
     return freeze(found)
 
 
 def adjusted(config: Config, overrides: Sequence[tuple[str, str]]) -> Config:
-    """A recipe's configuration with overrides, of which ``run.scale_*`` come first.
+    """Apply overrides to a recipe's configuration; first ``run.scale_*``, then all others.
 
     Raises:
-      ConfigError: an option is unknown or has a wrong value.
+      ConfigError: an option is unknown or has an invalid value.
     """
     first = [(key, text) for key, text in overrides if key in _SCALE]
     others = [(key, text) for key, text in overrides if key not in _SCALE]
@@ -95,17 +94,17 @@ def _with_full_source(config: Config) -> Config:
 
 
 def check_length(recipe: Config, config: Config, overrides: Sequence[tuple[str, str]]) -> None:
-    """Refuse a shorter training whose other durations stayed the recipe's.
+    """Check that the recipe's other durations fit into an overridden ``schedule.length``.
 
-    Only durations in the same unit are compared here; the plan compares the others.
+    This function compares only durations in the same unit. The plan compares the others.
 
     Args:
-      recipe: without overrides.
-      config: with them.
-      overrides: what was given.
+      recipe: configuration without overrides.
+      config: configuration with overrides.
+      overrides: of the command line.
 
     Raises:
-      ConfigError: with arguments that work.
+      ConfigError: a duration does not fit; the message has arguments that work.
     """
     given = {key for key, _ in overrides}
     if "schedule.length" not in given:
@@ -126,7 +125,7 @@ def check_length(recipe: Config, config: Config, overrides: Sequence[tuple[str, 
             own = f"add --config.{key}={times(after.warmup, factor)!r}, or "
         scale = float(factor) * config.run.scale_length
         raise ConfigError(
-            f"{key}={late[0]!r}, which the recipe sets, does not fit into schedule.length="
-            f"{after.length!r}; {own}write --config.run.scale_length={scale:.4g} in place of "
-            f"schedule.length, which shortens all durations of the recipe alike"
+            f"{key}={late[0]!r} of the recipe does not fit into schedule.length="
+            f"{after.length!r}; {own}use --config.run.scale_length={scale:.4g} instead of "
+            "schedule.length, which shortens all durations of the recipe"
         )

@@ -1,4 +1,4 @@
-"""The networks that ``model.name`` selects, in plain Python: making one imports JAX."""
+"""Registry of the networks for ``model.name``; this module does not import JAX."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,11 @@ DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet101": ("bottleneck", (3, 4, 23, 3)),
     "resnet152": ("bottleneck", (3, 8, 36, 3)),
 }
-"""The ResNets, which read all options of ``model``: block type and number of blocks a stage."""
+"""Block type and number of blocks per stage of the ResNets."""
 
 MODELS: Registry[Callable[..., Any]] = Registry(
     "model.name",
     {name: f"largebatch.models.resnet:{name}" for name in DEPTHS},
     own="package.module:factory",
 )
-"""Called as factory(classes=…, rngs=…, dtype=…), each returns an ``nnx.Module``."""
+"""Factories ``factory(classes=…, rngs=…, dtype=…)`` that return an ``nnx.Module``."""

@@ -1,4 +1,4 @@
-"""The optimizers that ``optimizer.name`` selects, in plain Python: making one imports JAX."""
+"""Registry of the optimizers for ``optimizer.name``; this module does not import JAX."""
 
 import ast
 import dataclasses
@@ -12,20 +12,20 @@ from largebatch.registry import Registry
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """An update rule, and the options that it reads.
+    """An update rule and the options that it uses.
 
-    Every rule reads ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``decay_skip``,
-    ``layout`` and ``update``.
+    All rules use ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``decay_skip``, ``layout``
+    and ``update``.
     """
 
     title: str
-    """For people; ``{flavour}`` and other options are filled in."""
+    """Display name; a format string for options such as ``{flavour}``."""
     make: str
     """``package.module:function``, called as function(options, total) with the section
-    ``optimizer`` and the ``total`` of `optim.norms_in`; returns an optax transformation whose
-    update takes ``rates`` and whose state has a ``report``."""
+    ``optimizer`` and the ``total`` of `optim.norms_in`. The function returns an optax
+    transformation; its update takes ``rates`` and its state has a ``report``."""
     options: tuple[str, ...] = ()
-    """Options of the section ``optimizer`` that not every rule reads."""
+    """Further options of the section ``optimizer`` that this rule uses."""
 
 
 OPTIMIZERS: Registry[Rule] = Registry(
@@ -51,27 +51,30 @@ OPTIMIZERS: Registry[Rule] = Registry(
             ("second_momentum", "epsilon", "rmsprop_rate", "nesterov"),
         ),
     },
-    own="package.module:function, one of optax as optax:adamw",
+    own="package.module:function, or an optax optimizer as optax:adamw",
 )
-"""Our own rules. Any other is the ``package.module:factory`` of an optax transformation."""
+"""Built-in rules. Other names are ``package.module:factory`` of an optax transformation."""
 
 OF_FACTORIES = ("name", "options", "weight_decay", "decay_skip", "layout", "update")
-"""The options of the section ``optimizer`` that a factory of an optax transformation reads."""
+"""The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Return the values of ``optimizer.options``, by name.
+    """Parse ``optimizer.options``.
 
     Args:
-      text: ``name=value name=value``, where values are Python literals.
+      text: ``name=value name=value``; the values are Python literals.
+
+    Returns:
+      The values by name.
 
     Raises:
-      ConfigError: the text has another form, or a name occurs twice.
+      ConfigError: the text does not have this form, or a name occurs twice.
     """
     found: dict[str, Any] = {}
     for part in filter(None, re.split(r"[\s,]+(?=[A-Za-z_]\w*=)", text.strip().rstrip(","))):
         name, equals, value = part.partition("=")
-        form = "write name=value name=value"
+        form = "use name=value name=value"
         if not equals or not name.isidentifier():
             raise ConfigError(f"optimizer.options: got {shown(part)}; {form}")
         if name in found:
@@ -81,25 +84,25 @@ def parse_options(text: str) -> dict[str, Any]:
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             raise ConfigError(
                 f"optimizer.options: expected a Python literal for {name}, got {shown(value)}; "
-                f'{form}, with quotes around a text: {name}="…"'
+                f'{form}, with quotes around a string: {name}="…"'
             ) from None
     return found
 
 
 def check_rule(options: Any) -> None:
-    """Refuse options of the section ``optimizer`` that its rule would not read.
+    """Check that the update rule uses all options that differ from their defaults.
 
     Args:
-      options: the section.
+      options: the section ``optimizer``.
 
     Raises:
-      ConfigError: with all of them, and the arguments that reset them.
+      ConfigError: options without effect; the message has the arguments that reset them.
     """
     fields = dataclasses.fields(options)
     changed = {f.name: f.default for f in fields if getattr(options, f.name) != f.default}
     if options.name in OPTIMIZERS:
         rule = OPTIMIZERS[options.name]
-        # The others are left unread: recipes set what belongs to LARS, and a user changes the name.
+        # Options of LARS that a recipe sets are allowed, so that a user can change the name alone.
         wrong = {"options", *({"rate", "nesterov", "decay"} - set(rule.options))} & set(changed)
     else:
         wrong = set(changed) - set(OF_FACTORIES)
@@ -108,13 +111,15 @@ def check_rule(options: Any) -> None:
     names = [f.name for f in fields if f.name in wrong]
     given = ", ".join(f"optimizer.{n}={_written(getattr(options, n))}" for n in names)
     reset = " ".join(f"--config.optimizer.{n}={_written(changed[n])}" for n in names)
-    verb = "does" if len(names) == 1 else "do"
-    more = "" if options.name in OPTIMIZERS else "; its own options go into optimizer.options"
-    raise ConfigError(f"{given} {verb} not act on optimizer.name={options.name}; use {reset}{more}")
+    verb = "has" if len(names) == 1 else "have"
+    more = "" if options.name in OPTIMIZERS else "; pass its arguments as optimizer.options"
+    raise ConfigError(
+        f"{given} {verb} no effect with optimizer.name={options.name}; use {reset}{more}"
+    )
 
 
 def _written(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """Format a value for the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

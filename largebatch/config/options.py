@@ -1,4 +1,4 @@
-"""The options of a configuration one by one."""
+"""Iteration over the options of a configuration, and replacement of their values."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from largebatch.config.schema import Config
 
 
 def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
-    """Each option of ``config`` as ('section.key', value, its declaration)."""
+    """Yield each option of ``config`` as ('section.key', value, dataclass field)."""
     for section in dataclasses.fields(config):
         chosen = getattr(config, section.name)
         for field in dataclasses.fields(chosen):
@@ -16,12 +16,12 @@ def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
 
 
 def changed(config: Config) -> dict[str, Any]:
-    """The options that differ from their defaults."""
+    """Return the options that differ from their defaults."""
     return {key: value for key, value, field in options(config) if value != field.default}
 
 
 def replaced(config: Config, values: Mapping[str, Any]) -> Config:
-    """``config`` with other values of the options ``section.key``."""
+    """Return ``config`` with new values of the options ``section.key``."""
     for key, value in values.items():
         section, _, name = key.partition(".")
         changed = dataclasses.replace(getattr(config, section), **{name: value})

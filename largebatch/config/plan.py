@@ -1,6 +1,6 @@
-"""The resolved plan of a run: every number that follows from the configuration and the hardware.
+"""The resolved plan of a run: all quantities that follow from configuration, data and devices.
 
-Pure and without devices: a plan for 2,048 GPUs can be made on a laptop.
+A plan needs no devices: a laptop can resolve a plan for 2,048 GPUs.
 """
 
 import dataclasses
@@ -16,32 +16,32 @@ from largebatch.optim.schedules import Schedule
 
 @dataclasses.dataclass(frozen=True)
 class StagePlan:
-    """One stage of a run: a global batch, an image size and what follows from them."""
+    """The plan of one stage, with one global batch and one image size."""
 
     config: Config
     facts: Facts
     workers: int
-    """Workers of a step (W)."""
+    """Number of workers in a step (W)."""
     images_per_worker: int
-    """Images of a worker (n)."""
+    """Number of images of each worker (n)."""
     microbatch: int
-    """Workers that a device computes at a time (m)."""
+    """Number of workers that a device computes at a time (m)."""
     microbatches: int
-    """Microbatches of a step on each device (k); W = D · m · k."""
+    """Number of microbatches of a step on each device (k); W = D · m · k."""
     span: int
-    """Workers that share BatchNorm statistics."""
+    """Number of workers that share BatchNorm statistics."""
     members: int
-    """Devices that share one span: the size of the mesh's ``member`` axis."""
+    """Number of devices that share a span: the size of the mesh's ``member`` axis."""
     norm_statistics: Literal["ema", "last", "precise"]
     """BatchNorm statistics of evaluations and checkpoints (``norm.statistics``)."""
     steps: int
-    """Steps of this stage."""
+    """Number of steps of this stage."""
     first_step: int
-    """Steps of the run before this stage."""
+    """Number of steps of the run before this stage."""
     first_sample: int
-    """Samples consumed before this stage."""
+    """Number of samples consumed before this stage."""
     counted_from: int
-    """The step from which the intervals of log, evaluation and checkpoint are counted."""
+    """Step at which the intervals of log, evaluation and checkpoint begin."""
     log_every_steps: int
     layers_every_steps: int
     evaluate_every_steps: int
@@ -51,55 +51,55 @@ class StagePlan:
     replay_every_steps: int = 0
     """0: never."""
     evaluate_first_step: int = 0
-    """The first evaluation, from which the interval counts; 0: after the first interval."""
+    """Step of the first evaluation, where the interval begins; 0: after the first interval."""
     rate: float = 1.0
-    """Factor of the learning rate in this stage."""
+    """Learning rate factor of this stage."""
 
     @property
     def last_step(self) -> int:
-        """The number of this stage's last step."""
+        """Number of the last step of this stage."""
         return self.first_step + self.steps
 
     @property
     def samples_per_step(self) -> int:
-        """The global batch: W · n."""
+        """Global batch size: W · n."""
         return self.workers * self.images_per_worker
 
     @property
     def epoch_samples(self) -> int:
-        """Samples that make an epoch with this global batch, as ``data.epoch_end`` has it."""
+        """Samples of an epoch with this global batch, according to ``data.epoch_end``."""
         return durations.epoch_samples(
             self.facts.train_examples, self.samples_per_step, self.config.data.epoch_end
         )
 
     @property
     def local_images(self) -> int:
-        """Images that one device computes at a time: m · n."""
+        """Images of a microbatch on one device: m · n."""
         return self.microbatch * self.images_per_worker
 
     @property
     def microbatch_samples(self) -> int:
-        """Images that all devices compute at a time: D · m · n."""
+        """Images of a microbatch on all devices: D · m · n."""
         return self.facts.devices * self.local_images
 
     @property
     def spans_per_microbatch(self) -> int:
-        """Spans, or parts of one span, that lie in a device's microbatch; each has statistics."""
+        """Number of spans (or 1 for a part of a span) in the microbatch of a device."""
         return max(1, self.microbatch // self.span)
 
     @property
     def loss_scale(self) -> float:
-        """Factor of the loss in backward; Micikevicius et al. 2018 (arXiv 1710.03740), 3.2."""
+        """Loss scale; Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2."""
         scale = self.config.loss.scale
         if scale != "auto":
             return scale
-        # The loss is a mean over the global batch; so scaled, an image weighs about 1.
+        # The loss is a mean over the global batch; this scale gives each image a weight near 1.
         half = self.config.model.dtype == "float16"
         return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
 
     @property
     def norm_momentum(self) -> float:
-        """Share of the running statistics kept at each step, in the long run."""
+        """Momentum of the running BatchNorm statistics per step, after the first steps."""
         norm = self.config.norm
         if self.norm_statistics == "last":
             return 0.0
@@ -110,40 +110,40 @@ class StagePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A run with nothing left open: its stages, and what spans them.
+    """The plan of a run: its stages, and the quantities that all stages share.
 
-    Most runs have one stage. Steps count from 1 over the whole run; lengths are samples unless
-    named steps.
+    Most runs have one stage. Steps are numbered from 1 over the whole run. Durations are samples
+    unless their names contain ``step``.
     """
 
     config: Config
-    """As configured; each stage has its own."""
+    """Configuration of the run; each stage has its own."""
     facts: Facts
-    """With the image size of the first stage."""
+    """Facts with the image size of the first stage."""
     stages: tuple[StagePlan, ...]
     rate_schedule: RateSchedule
     stop_after_step: int
-    """The step after which this process stops; ``steps`` unless ``run.stop_after`` is set."""
+    """Step after which this process stops; ``steps`` unless ``run.stop_after`` is set."""
     stuck_after_step: int = 0
-    """The step after which a loss like that of a guess means a stuck training; 0: never."""
+    """Step after which a loss no better than a guess means that the run is stuck; 0: never."""
     profile_steps: tuple[int, int] | None = None
-    """The first and the last step that are traced; None: none."""
+    """First and last step to trace; None: no trace."""
     asked_workers: int = 0
-    """``batch.workers`` before it was rounded to the devices."""
+    """``batch.workers`` before rounding to a multiple of the devices."""
 
     @property
     def first_stage(self) -> StagePlan:
-        """The stage that a run begins with; of most runs the only one."""
+        """The first stage, which is the only stage of most runs."""
         return self.stages[0]
 
     @property
     def steps(self) -> int:
-        """Steps of the whole training."""
+        """Number of steps of the run."""
         return self.stages[-1].last_step
 
     @property
     def norm_statistics(self) -> Literal["ema", "last", "precise"]:
-        """BatchNorm statistics of evaluations and checkpoints, the same in all stages."""
+        """BatchNorm statistics of evaluations and checkpoints, equal in all stages."""
         return self.first_stage.norm_statistics
 
     def stage_at(self, step: int) -> StagePlan:
@@ -157,60 +157,60 @@ class Plan:
         return stage.first_sample + (step - stage.first_step) * stage.samples_per_step
 
     def stage_of(self, position: int) -> StagePlan:
-        """Return the stage in which sample number ``position``, from 1, is consumed."""
+        """Return the stage that consumes sample number ``position``, from 1."""
         found = (s for s in reversed(self.stages) if position > s.first_sample)
         return next(found, self.first_stage)
 
     def steps_until(self, position: int) -> int:
-        """The first number of steps after which so many samples, or more, are consumed."""
+        """Return the smallest number of steps that consume at least ``position`` samples."""
         stage = self.stage_of(position)
         done = math.ceil((position - stage.first_sample) / stage.samples_per_step)
         return min(self.steps, stage.first_step + done)
 
     @property
     def warmup_steps(self) -> int:
-        """Steps until the warm-up is over; the next has the peak."""
+        """Number of warm-up steps."""
         return self.steps_until(self.schedule.warmup)
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the whole training."""
+        """Number of evaluations of the run."""
         return sum(self.evaluates_at(s) or s == self.steps for s in range(1, self.steps + 1))
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether an evaluation is due after ``step`` steps."""
+        """Return whether an evaluation is due after step number ``step``."""
         stage = self.stage_at(step)
         first = stage.evaluate_first_step or stage.counted_from
         every = stage.evaluate_every_steps
         return every > 0 and step >= first and (step - first) % every == 0
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something is due after ``step`` steps that happens ``every`` so many, or never.
+        """Return whether an action with the interval ``every`` is due after ``step``.
 
         Args:
-          step: steps done.
-          every: the interval in steps; 0: never.
+          step: number of completed steps.
+          every: interval in steps; 0: never.
         """
         return every > 0 and (step - self.stage_at(step).counted_from) % every == 0
 
     @property
     def samples(self) -> int:
-        """Samples of the whole training."""
+        """Number of samples of the run."""
         return self.position(self.steps)
 
     @property
     def epochs(self) -> float:
-        """Passes over the training set."""
+        """Number of epochs of the run."""
         return self.samples / self.epoch_samples
 
     @property
     def epoch_samples(self) -> int:
-        """Samples that make an epoch, with the first global batch."""
+        """Samples of an epoch, with the global batch of the first stage."""
         return self.first_stage.epoch_samples
 
     @property
     def rounding(self) -> str:
-        """What ``run.scale_to`` rounded so that the devices share the workers; empty: nothing."""
+        """Description of how ``run.scale_to`` rounded ``batch.workers``; empty if it did not."""
         workers = self.first_stage.workers
         if self.asked_workers in (0, workers):
             return ""
@@ -221,11 +221,11 @@ class Plan:
 
     @property
     def schedule(self) -> Schedule:
-        """The learning rate by sample position, without the factors of stages."""
+        """Learning rate by sample position, without the factors of the stages."""
         return self.rate_schedule.learning_rate
 
     def rates(self, step: int) -> Rates:
-        """What the update of step number ``step``, from 1, is given."""
+        """Return the hyperparameters of the update of step number ``step``, from 1."""
         return self.rate_schedule.at(
             self.position(step - 1),
             self.position(step - 2) if step > 1 else None,

@@ -1,4 +1,4 @@
-"""From a configuration to the schedules of its rates."""
+"""Schedules of the learning rate, weight decay and momentum from a configuration."""
 
 import re
 from collections.abc import Callable
@@ -18,16 +18,16 @@ _CUBIC_EPOCHS = 10  # Fujitsu's arctangent has (x in epochs)³ / 1,000
 
 
 def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> RateSchedule:
-    """The schedule of all rates of a training.
+    """Return the schedules of all hyperparameters that change during training.
 
     Args:
       config: the configuration.
-      per_step: samples of a step; of the first stage, where there are several.
+      per_step: samples of a step of the first stage.
       per_epoch: samples of an epoch.
       length: samples of the whole training.
 
     Raises:
-      ConfigError: an option that is impossible, or contradicts another.
+      ConfigError: an option is invalid or contradicts another option.
     """
     rule, chosen = config.optimizer, config.schedule
     _check(config)
@@ -44,7 +44,7 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         weight_decay=rule.weight_decay,
         decay=decay,
         decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
-        # A factory of an optax transformation has a momentum of its own.
+        # Factories of optax transformations take their momentum from optimizer.options.
         momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
         momentum_at_peak=rule.momentum_at_peak or None,
         corrected=placement == "inside_corrected",
@@ -61,9 +61,9 @@ def _schedule(
         raise ConfigError(
             f"schedule.warmup={chosen.warmup!r} ({warmup:,} samples) must end before "
             f"schedule.decay_end={chosen.decay_end!r} of schedule.length={chosen.length!r} "
-            f"({decay_end:,} samples); use --config.schedule.warmup='10 %', or shorten all "
-            "durations of the recipe alike with --config.run.scale_length in place of "
-            "schedule.length"
+            f"({decay_end:,} samples); use --config.schedule.warmup='10 %', or "
+            "--config.run.scale_length instead of schedule.length, which shortens all durations of "
+            "the recipe"
         )
     return Schedule(
         peak=peak_rate(
@@ -95,8 +95,8 @@ def _points(texts: tuple[str, ...], at: Callable[[str, str], int]) -> Points:
             made.append((at("points", match["where"]), float(match["multiple"])))
         except (TypeError, ValueError):
             raise ConfigError(
-                f"schedule.points: {shown(text)} is no point; write '16 epochs: 0.5', the place "
-                "and the multiple of the peak"
+                f"schedule.points: expected DURATION: MULTIPLE of the peak, got {shown(text)}; use "
+                "'16 epochs: 0.5'"
             ) from None
     return tuple(made)
 
@@ -118,24 +118,25 @@ def _check(config: Config) -> None:
         _check_factory(config)
     if rule.decay == "decoupled" and chosen.weight_decay != "constant":
         raise ConfigError(
-            "optimizer.decay=decoupled follows the learning rate already; set "
+            "optimizer.decay=decoupled already follows the learning rate; use "
             "schedule.weight_decay=constant"
         )
     if chosen.weight_decay_warmup and chosen.weight_decay == "constant":
         raise ConfigError(
-            f"schedule.weight_decay_warmup={chosen.weight_decay_warmup!r} has no meaning for "
-            "schedule.weight_decay=constant; empty it or set that to follow"
+            f"schedule.weight_decay_warmup={chosen.weight_decay_warmup!r} has no effect with "
+            "schedule.weight_decay=constant; use --config.schedule.weight_decay_warmup='' or "
+            "--config.schedule.weight_decay=follow"
         )
 
 
 def _check_factory(config: Config) -> None:
-    """Refuse options of decay that a factory of an optax transformation has no parameters for."""
+    """Check that the factory of an optax transformation has parameters for the decay options."""
     rule = config.optimizer
     factory = factory_of(rule.name, parse_options(rule.options))
     if rule.decay_skip != "auto" and not factory.mask_parameter:
         raise ConfigError(
             f"optimizer.decay_skip: {rule.name} has no parameter mask; use "
-            "--config.optimizer.decay_skip=auto, which decays all parameters there"
+            "--config.optimizer.decay_skip=auto, which decays all parameters"
         )
     if factory.takes_decay:
         return
@@ -144,7 +145,7 @@ def _check_factory(config: Config) -> None:
         raise ConfigError(
             f"optimizer.weight_decay={rule.weight_decay:g}: {rule.name} has no parameter "
             "weight_decay; use --config.optimizer.weight_decay=0, or "
-            f"--config.loss.l2={rule.weight_decay:g} for a term of the loss"
+            f"--config.loss.l2={rule.weight_decay:g} for an L2 term in the loss"
         )
     if config.schedule.weight_decay != "constant":
         raise ConfigError(

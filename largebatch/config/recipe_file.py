@@ -1,7 +1,7 @@
-"""A recipe is a Python file with a ``get_config()``, or a ``get_config(argument)``.
+"""Recipe files: Python files with a ``get_config()`` or a ``get_config(argument)``.
 
-Where a recipe is named, ``RECIPE:ARGUMENT`` passes an argument, as the config flags of
-ml_collections do. A path with its argument travels as one path.
+``RECIPE:ARGUMENT`` passes an argument, like the config flags of ml_collections. One ``Path`` holds
+the recipe and its argument.
 """
 
 import difflib
@@ -21,18 +21,18 @@ from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
 from largebatch.registry import add_directory
 
-# A Path has made one slash of two: https:/host, gs:/bucket. A single letter is a drive.
+# Path replaces '//' by '/': https:/host, gs:/bucket. A single letter is a Windows drive.
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _ARGUMENT = re.compile(r"(.+?\.py):(.*)|([\w-]{2,}):((?!/).*)", re.DOTALL)
-_FEW = 3  # recipes that a hint names
+_FEW = 3  # recipes in a hint
 
 
 def split_argument(name: str | Path) -> tuple[str, str | None]:
-    """Return a recipe's path or bare name, and the argument behind its colon or None.
+    """Split a recipe's name into its path or bare name and its argument or None.
 
     Args:
-      name: ``configs/x.py``, ``configs/x.py:ARGUMENT``, ``x`` or ``x:ARGUMENT``. A file of the
-        whole name has no argument.
+      name: ``configs/x.py``, ``configs/x.py:ARGUMENT``, ``x`` or ``x:ARGUMENT``. If the whole name
+        is a file, there is no argument.
     """
     match = _ARGUMENT.fullmatch(str(name))
     if match is None or Path(name).is_file():
@@ -42,24 +42,23 @@ def split_argument(name: str | Path) -> tuple[str, str | None]:
 
 
 def label(path: Path) -> str:
-    """Return the name of a recipe for people and directories: ``x``, or ``x_ARGUMENT``."""
+    """Return the name of a recipe for display and directory names: ``x`` or ``x_ARGUMENT``."""
     file, argument = split_argument(path)
     words = [Path(file).stem, re.sub(r"[^\w=.,+-]+", "_", argument or "")]
     return "_".join(filter(None, words))
 
 
 def find(name: str | Path) -> Path:
-    """The file of a recipe, from its path or its bare name.
+    """Find the file of a recipe.
 
-    A file that exists is taken as it is. What exists neither here nor in the checkout comes back
-    unchanged, for `execute` to refuse with a hint.
+    An unknown name is returned unchanged; `execute` raises an error with a hint for it.
 
     Args:
-      name: a path, or a name such as ``digits``: ``configs/digits.py`` here or in the checkout;
-        with an argument behind a colon or without.
+      name: a path, or a name such as ``digits`` for ``configs/digits.py`` in the working directory
+        or the checkout; with or without ``:ARGUMENT``.
 
     Raises:
-      ConfigError: the argument has a form that a path does not keep.
+      ConfigError: a ``Path`` cannot represent the argument.
     """
     file, argument = split_argument(name)
     if argument is not None:
@@ -67,7 +66,7 @@ def find(name: str | Path) -> Path:
         if str(Path(found)) != found:
             raise ConfigError(
                 f"--config={name}: the recipe's argument {argument!r} has empty or '.' parts "
-                "between slashes; write it without them"
+                "between slashes; remove them"
             )
         return Path(found)
     path = Path(name).expanduser()
@@ -85,28 +84,28 @@ def find(name: str | Path) -> Path:
 
 
 def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
-    """Run a recipe; what its ``get_config()`` returns, and the module.
+    """Execute a recipe and return the result of its ``get_config()`` and the module.
 
     Args:
-      path: a file, or a bare name as of `find`; with an argument behind a colon or without.
+      path: a file or a bare name, with or without ``:ARGUMENT`` (see `find`).
 
     Raises:
-      ConfigError: no such file, or it raises, with the line; it has no configuration; or it needs
-        an argument and none is given, or the other way round.
+      ConfigError: the file does not exist, raises an exception (the message has the line) or
+        returns no configuration; or an argument is missing or unexpected.
     """
     file, argument = split_argument(path)
     path = find(file)
     _check_local(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    add_directory(path.parent)  # for the user's own modules beside it
-    # A recipe leaves no cache behind.
+    add_directory(path.parent)  # for user modules in the recipe's directory
+    # Write no __pycache__ beside the recipe.
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
             raise ConfigError(
-                f"{path} has no get_config(); add one that returns default_config() changed"
+                f"{path} has no get_config(); add one that returns a modified default_config()"
             )
         _check_argument(path, module.get_config, argument)
         result = module.get_config(*([] if argument is None else [argument]))
@@ -127,39 +126,41 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
         sys.dont_write_bytecode = written
     if not isinstance(result, Mapping | ConfigDict):
         raise ConfigError(
-            f"{path}: get_config() returned {type(result).__name__}, not a configuration"
+            f"{path}: expected a configuration from get_config(), got {type(result).__name__}; "
+            "return a modified default_config()"
         )
     return result, module
 
 
 def _check_argument(path: Path, function: Any, argument: str | None) -> None:
-    """Raises a ConfigError unless the recipe takes the argument that is given, if one is."""
+    """Raise a ConfigError if the recipe's argument is missing or unexpected."""
     parameters = inspect.signature(function).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p.name for p in positional if p.default is p.empty]
     if argument is None and needed:
         raise ConfigError(
-            f"{path}: get_config({needed[0]}) needs an argument; write --config={path}:"
+            f"{path}: get_config({needed[0]}) needs an argument; use --config={path}:"
             f"{needed[0].upper()}"
         )
     takes = positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if argument is not None and not takes:
         raise ConfigError(
-            f"{path}: get_config() takes no argument, got {argument!r}; write --config={path}"
+            f"{path}: get_config() takes no argument, got {argument!r}; use --config={path}"
         )
 
 
 def _check_local(path: Path) -> None:
-    """Raises a ConfigError unless a path is that of a Python file on this machine."""
-    form = "give a local Python file with get_config()"
+    """Raise a ConfigError unless the path is a Python file on this machine."""
+    form = "use a local Python file with get_config()"
     if _ELSEWHERE.match(str(path)):
         raise ConfigError(
-            f"{path} is no file of this machine, and a recipe is run: get it, read it, and {form}"
+            f"{path} is not a local file, and recipes are executed; download it, review it, and "
+            f"{form}"
         )
     if path.suffix == ".py" and path.is_file():
         return
     if path.is_symlink() and not path.exists():
-        raise ConfigError(f"{path} is a link to {path.readlink()}, which is not there; {form}")
+        raise ConfigError(f"{path} is a link to {path.readlink()}, which does not exist; {form}")
     if path.exists():
         kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
         name = "" if path.suffix == ".py" else " without the suffix .py"
@@ -175,5 +176,5 @@ def _check_local(path: Path) -> None:
     elif recipes and (near := difflib.get_close_matches(path.stem, recipes, n=1)):
         hint = f"did you mean {recipes[near[0]]}?"
     else:
-        hint = f"{form}; python scripts/recipes.py lists those that are here" if recipes else form
+        hint = f"{form}; python scripts/recipes.py lists all recipes" if recipes else form
     raise ConfigError(f"no recipe file {path}; {hint}")

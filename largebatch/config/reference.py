@@ -1,4 +1,4 @@
-"""The reference of all options, for docs/configuration.md."""
+"""Generation of the option tables in docs/configuration.md."""
 
 import dataclasses
 import typing
@@ -9,7 +9,7 @@ from largebatch.config.values import describe
 
 
 def markdown() -> str:
-    """A section of Markdown for each section of the configuration, with a table of its options."""
+    """Return Markdown with a table of options for each section of the configuration."""
     kinds = {
         f"{section.name}.{name}": kind
         for section in dataclasses.fields(Config)
@@ -23,7 +23,7 @@ def markdown() -> str:
             current = section
             about = getattr(Config(), section).__doc__.splitlines()[0]
             lines += ["", f"## {section}", "", about, ""]
-            lines += ["| option | type | default | meaning | |", "|---|---|---|---|---|"]
+            lines += ["| option | type | default | meaning | effect |", "|---|---|---|---|---|"]
         same = "" if field.metadata["mathematics"] else "same mathematics"
         kind = ", ".join(filter(None, (describe(kinds[key]), field.metadata["within"])))
         cells = (f"`{name}`", kind, f"`{default!r}`", field.metadata["doc"], same)

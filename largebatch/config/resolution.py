@@ -1,4 +1,4 @@
-"""From a configuration and the facts to the plan of a run. Pure and without devices."""
+"""Resolution of a configuration and the facts to the plan of a run; needs no devices."""
 
 import dataclasses
 import math
@@ -23,24 +23,26 @@ from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
 
 SHORT_RUN_STEPS = 500
-"""Below it `norm.statistics=auto` is precise: the moving average, whose memory is 10 steps with the
-usual momentum of 0.9, lags behind weights that a short schedule moves fast. Every published recipe
-has more steps."""
+"""In shorter runs, `norm.statistics=auto` means `precise`.
+
+A moving average with the usual momentum of 0.9 covers about 10 steps and lags behind the weights,
+which change fast in a short schedule. All published recipes have more steps."""
 
 
 def resolve(
     config: Config, facts: Facts, *, microbatch: int | Sequence[int | None] | None = None
 ) -> Plan:
-    """Validate everything together and return the plan.
+    """Check all options together and return the plan.
 
     Args:
-      config: the configuration; with ``run.scale_to`` its workers are rounded to the devices.
-      facts: what is known of data and devices.
-      microbatch: the choice made for ``batch.microbatch='auto'``, of the first stage or of each;
-        None takes the largest possible.
+      config: the configuration. With ``run.scale_to``, the number of workers is rounded to a
+        multiple of the number of devices.
+      facts: properties of dataset and hardware.
+      microbatch: the value for ``batch.microbatch='auto'``, for the first stage or for each stage;
+        None: the largest possible value.
 
     Raises:
-      ConfigError: an impossible value or combination, with the numbers and the nearest that work.
+      ConfigError: a value or combination is impossible; the message has the nearest valid values.
     """
     asked_workers = config.batch.workers
     for stage in stages_of(config):
@@ -55,8 +57,8 @@ def resolve(
     epoch = durations.epoch_samples(facts.train_examples, batch, config.data.epoch_end)
     per = {"per_step": batch, "per_epoch": epoch}
     asked = _length(config, **per)
-    places = _places(stages, asked, **per)
-    length = places[-1].start + places[-1].steps * stages[-1].config.batch.images
+    extents = _extents(stages, asked, **per)
+    length = extents[-1].start + extents[-1].steps * stages[-1].config.batch.images
     choices = microbatch
     if not isinstance(choices, Sequence):
         choices = [choices, *[None] * (len(stages) - 1)]
@@ -64,7 +66,7 @@ def resolve(
     first_evaluation = None
     if text := config.run.evaluate_first:
         first_evaluation = durations.samples(text, "run.evaluate_first", **per, length=length)
-    steps = places[-1].first_step + places[-1].steps
+    steps = extents[-1].first_step + extents[-1].steps
     statistics = norm_statistics(config, steps)
     plan = Plan(
         config=config,
@@ -72,7 +74,7 @@ def resolve(
         stages=tuple(
             _stage(
                 stage,
-                place,
+                extent,
                 facts,
                 chosen,
                 length=length,
@@ -80,7 +82,7 @@ def resolve(
                 first_evaluation=first_evaluation,
                 statistics=statistics,
             )
-            for stage, place, chosen in zip(stages, places, choices, strict=True)
+            for stage, extent, chosen in zip(stages, extents, choices, strict=True)
         ),
         rate_schedule=rates,
         stop_after_step=steps,
@@ -90,32 +92,33 @@ def resolve(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a stage lies."""
+class _Extent:
+    """First step and length of a stage."""
 
     start: int
-    """In samples."""
+    """Samples before the stage."""
     first_step: int
+    """Steps before the stage."""
     steps: int
     counted_from: int
-    """The step at which a batch of this size began."""
+    """Steps before the first stage with this batch size."""
     counted_start: int
-    """The same, in samples."""
+    """Samples before the first stage with this batch size."""
 
 
-def _places(
+def _extents(
     stages: Sequence[Stage], length: int, *, per_step: int, per_epoch: int
-) -> tuple[_Place, ...]:
-    """Each stage's place; each begins at the whole step that is nearest to where it should.
+) -> tuple[_Extent, ...]:
+    """Return the extent of each stage; a stage begins at the nearest whole step.
 
     Raises:
-      ConfigError: a stage is left without a step.
+      ConfigError: a stage has no step.
     """
     begins = [
         durations.samples(s.begin, KEY, per_step=per_step, per_epoch=per_epoch, length=length)
         for s in stages[1:]
     ]
-    places: list[_Place] = []
+    extents: list[_Extent] = []
     start, done, counted, before = 0, 0, (0, 0), None
     for stage, following in zip(stages, [*begins, None], strict=True):
         batch = stage.config.batch.images
@@ -123,20 +126,20 @@ def _places(
         steps = math.ceil(left / batch) if following is None else round(left / batch)
         if steps < 1:
             raise ConfigError(
-                f"{KEY}: the stage at {stage.begin or '0'!r} is left without a step before "
-                f"{following if following is not None else length:,} samples; move it or train "
-                "longer"
+                f"{KEY}: the stage at {stage.begin or '0'!r} has no step before "
+                f"{following if following is not None else length:,} samples; move the stage or "
+                "use a longer schedule.length"
             )
         if batch != before:
             counted, before = (done, start), batch
-        places.append(_Place(start, done, steps, *counted))
+        extents.append(_Extent(start, done, steps, *counted))
         start, done = start + steps * batch, done + steps
-    return tuple(places)
+    return tuple(extents)
 
 
 def _stage(
     stage: Stage,
-    place: _Place,
+    extent: _Extent,
     facts: Facts,
     microbatch: int | None,
     *,
@@ -147,8 +150,8 @@ def _stage(
 ) -> StagePlan:
     """Return the plan of one stage.
 
-    ``first_evaluation`` is the sample position asked for, in whichever stage it lies;
-    ``statistics`` those of the whole run.
+    ``first_evaluation`` is the sample position of ``run.evaluate_first``, possibly in a different
+    stage. ``statistics`` is the choice for the whole run.
     """
     config = stage.config
     workers, batch = config.batch.workers, config.batch.images
@@ -168,9 +171,9 @@ def _stage(
         wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
         return max(1, round(wanted / batch))
 
-    evaluate_first = 0  # where that is over when this batch begins
-    if first_evaluation is not None and (wait := first_evaluation - place.counted_start) > 0:
-        evaluate_first = place.counted_from + max(1, round(wait / batch))
+    evaluate_first = 0  # also if the first evaluation precedes this batch size
+    if first_evaluation is not None and (wait := first_evaluation - extent.counted_start) > 0:
+        evaluate_first = extent.counted_from + max(1, round(wait / batch))
     return StagePlan(
         config=config,
         facts=facts_at(config, facts),
@@ -181,10 +184,10 @@ def _stage(
         span=span,
         members=max(1, span // chosen),
         norm_statistics=statistics,
-        steps=place.steps,
-        first_step=place.first_step,
-        first_sample=place.start,
-        counted_from=place.counted_from,
+        steps=extent.steps,
+        first_step=extent.first_step,
+        first_sample=extent.start,
+        counted_from=extent.counted_from,
         log_every_steps=every("run.log_every"),
         layers_every_steps=every("run.layers_every"),
         evaluate_every_steps=every("run.evaluate_every"),
@@ -197,7 +200,7 @@ def _stage(
 
 
 def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan:
-    """The plan with the steps of ``run.stop_after`` and ``health.stuck_after``."""
+    """Add the steps of ``run.stop_after``, ``health.stuck_after`` and ``run.profile``."""
     per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
 
     def step_at(key: str, text: str) -> int:
@@ -216,7 +219,7 @@ def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan
 
 
 def facts_at(config: Config, facts: Facts) -> Facts:
-    """The facts with the image size of a stage's configuration."""
+    """Return the facts with the image size of a stage's configuration."""
     size = config.data.image_size
     if not size:
         return facts
@@ -224,14 +227,14 @@ def facts_at(config: Config, facts: Facts) -> Facts:
 
 
 def norm_statistics(config: Config, steps: int) -> Literal["ema", "last", "precise"]:
-    """Return the statistics that evaluations of a run of ``steps`` steps use."""
+    """Return the BatchNorm statistics for evaluations in a run of ``steps`` steps."""
     if config.norm.statistics != "auto":
         return config.norm.statistics
     return "precise" if steps < SHORT_RUN_STEPS else "ema"
 
 
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
-    """The values of ``batch.microbatch`` that fit workers, devices and span, ascending."""
+    """Return the values of ``batch.microbatch`` that suit workers, devices and span, ascending."""
     return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
 
 
@@ -240,14 +243,14 @@ def _span(config: Config) -> int:
 
 
 def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
-    """Samples that the training was asked for, before rounding up to whole steps."""
+    """Return the samples of ``schedule.length``, before rounding up to whole steps."""
     text = config.schedule.length
     length = durations.samples(text, "schedule.length", per_step=per_step, per_epoch=per_epoch)
     if length <= 0:
-        raise ConfigError(f"schedule.length={text!r} is no training; give at least a step")
+        raise ConfigError(f"schedule.length={text!r}: expected at least one step; use '1 step'")
     if length + per_step >= MAX_SAMPLES:
         raise ConfigError(
-            f"schedule.length={text!r} is {length:,} samples; at most {MAX_SAMPLES:,} can be "
-            "counted"
+            f"schedule.length={text!r}: expected fewer than {MAX_SAMPLES:,} samples, got "
+            f"{length:,}; use a shorter training"
         )
     return length

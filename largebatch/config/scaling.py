@@ -1,12 +1,11 @@
-"""A recipe for ImageNet, shrunk to a data set that a laptop or one node trains in minutes.
+"""Scaling of an ImageNet recipe to a dataset that a laptop or one node trains in minutes.
 
-The ratio of the batch to the data set is kept, so that an epoch has as many steps and the schedule
-its shape; so are workers' spans, stages and every option of the update rule but the height of the
-learning rate. Rules without trust ratios follow the linear scaling rule (Goyal et al. 2017, arXiv
-1706.02677, section 2.1) to the smaller batch: their steps grow with the gradients, and the rate of
-8,192 images makes a batch of 16 diverge. Where the number of devices is known, workers are rounded
-to a multiple of it. What a shrunk recipe shows is that it runs and how it behaves, not its
-published accuracy.
+Scaling keeps the ratio of batch size to dataset size. Therefore the number of steps per epoch and
+the shape of the schedule stay the same. Spans, stages and the update rule stay too, except for the
+peak learning rate. Update rules without trust ratios use the linear scaling rule (Goyal et al.
+2017, arXiv 1706.02677, section 2.1): the learning rate for a batch of 8,192 images makes a batch of
+16 diverge. If the number of devices is known, the number of workers becomes a multiple of it. A
+scaled recipe shows that the recipe runs and how it behaves, but not its published accuracy.
 """
 
 import dataclasses
@@ -29,25 +28,25 @@ Scale = Literal["full", "node", "laptop"]
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-    """What a recipe is shrunk to."""
+    """Dataset, network and limits for a scaled recipe."""
 
     source: str
     examples: int
     images_per_worker: int | None
-    """At least, in all stages: BatchNorm learns nothing from two images of 1×1 at its last layers.
-    None keeps about the recipe's, or fewer where ``devices`` want more workers."""
+    """Minimum in all stages, because BatchNorm cannot use two images of 1×1 in its last layers.
+    None: about the value of the recipe, or less if ``devices`` requires more workers."""
     devices: int
-    """Workers are a multiple of this."""
+    """The number of workers is a multiple of this."""
     side: int | None
-    """Pixels that 224 become; smaller and larger sizes become one less and one more, so that
-    programs differ and digits stay legible. None keeps sizes."""
+    """Image size that replaces 224; smaller and larger sizes become one pixel less and one pixel
+    more, so that the compiled programs differ. None: keep all sizes."""
     rate: float
-    """Factor of learning rates of rules with trust ratios, and of RMSprop."""
+    """Learning rate factor for rules with trust ratios and for RMSprop."""
     layer_step: float
-    """Most that LARS may move a layer in a step at the peak, as a share of its norm: peak times
-    trust coefficient."""
+    """Maximum change of a layer in a LARS step, relative to its norm: peak times trust
+    coefficient."""
     least_batch: int
-    """Fewer images leave BatchNorm nothing to average."""
+    """Minimum global batch, because BatchNorm needs enough images for its statistics."""
     changes: dict[str, object]
 
 
@@ -58,7 +57,7 @@ _TARGETS = {
         images_per_worker=4,
         devices=1,
         side=8,
-        rate=0.25,  # gradients of so few images are noisy
+        rate=0.25,  # gradients of small batches are noisy
         layer_step=0.0125,
         least_batch=16,
         changes={
@@ -69,8 +68,7 @@ _TARGETS = {
             "comm.wire": "float32",
             "comm.bucket_mib": 0.05,
             "data.flip": False,
-            # It makes up for random crops, of which the digits have none.
-            "data.evaluation_size": 0,
+            "data.evaluation_size": 0,  # only useful with random crops, which digits do not have
         },
     ),
     "node": _Target(
@@ -79,38 +77,38 @@ _TARGETS = {
         images_per_worker=None,
         devices=8,
         side=None,
-        rate=1.0,  # not tried yet
+        rate=1.0,  # not validated
         layer_step=math.inf,
         least_batch=64,
         changes={},
     ),
 }
 _TRUST_RATIOS = ("lars", "lamb")
-"""Optimizers whose steps do not grow with the gradients' norms."""
+"""Optimizers with a step size that does not depend on the norm of the gradient."""
 _SIZES = ("data.image_size", "data.evaluation_size")
 _USUAL_SIDE = 224
 _DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
 
 
 def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
-    """The configuration shrunk to ``to``.
+    """Scale a configuration to the target ``to``.
 
     Args:
-      config: of a recipe for a data set of `KNOWN_SETS`.
-      to: ``laptop``: the digits and a ResNet-10 of width 8; ``node``: Imagenette and the recipe's
-        own network; ``full``: the configuration as it is.
+      config: of a recipe for a dataset in `KNOWN_SETS`.
+      to: ``laptop``: digits and a ResNet-10 of width 8; ``node``: Imagenette and the network of
+        the recipe; ``full``: no change.
       length: factor of all durations.
 
     Raises:
-      ConfigError: the recipe is for another data set, or one of its numbers is out of range.
+      ConfigError: the recipe is for a different dataset, or one of its values is out of range.
     """
     shrunk: dict[str, object] = {}
     epochs = {}
     if to != "full":
         if config.data.source not in KNOWN_SETS:
             raise ConfigError(
-                f"run.scale_to={to} shrinks recipes for {', '.join(KNOWN_SETS)}, and data.source "
-                f"is {config.data.source}; use run.scale_to=full"
+                f"run.scale_to={to}: expected data.source {' or '.join(KNOWN_SETS)}, got "
+                f"{config.data.source}; use run.scale_to=full"
             )
         check_ranges(config)
         examples, batch = KNOWN_SETS[config.data.source].train, config.batch.images
@@ -121,7 +119,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
     def shorter(text: str) -> str:
         def one(match: re.Match) -> str:
             amount, unit = float(match[1].replace("_", "")) * length, match[2].rstrip("s")
-            if unit in epochs:  # steps and samples of another batch and data set
+            if unit in epochs:  # steps and samples depend on the batch and the dataset
                 amount, unit = amount * epochs[unit], "epoch"
             return (f"{amount:.9f}".rstrip("0").rstrip(".") or "0") + f" {unit}s"
 
@@ -139,11 +137,10 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
 
 
 def divided(config: Config, devices: int) -> Config:
-    """Return a shrunk configuration whose workers the devices share evenly.
+    """Round the number of workers of a scaled configuration to a multiple of ``devices``.
 
-    The number of workers is rounded to the nearest multiple of ``devices`` (and of the span), half
-    way upwards, and is at least one multiple; other options stay. A configuration with
-    ``run.scale_to=full`` is returned as it is.
+    The result is also a multiple of the span and at least one multiple; ties round up. A
+    configuration with ``run.scale_to=full`` does not change.
     """
     if config.run.scale_to == "full":
         return config
@@ -166,7 +163,7 @@ def divided(config: Config, devices: int) -> Config:
 
 
 def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
-    """What changes but durations."""
+    """Return the new values of all options that are not durations."""
     if KNOWN_SETS[config.data.source] == KNOWN_SETS[target.source]:
         return {}
     wanted = max(target.least_batch, config.batch.images * target.examples / examples)
@@ -188,7 +185,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         ),
         **target.changes,
     }
-    if config.model.name not in DEPTHS:  # it stays, and decides these by itself
+    if config.model.name not in DEPTHS:  # a user's own network stays
         for key in ("model.name", "model.width", "model.stem"):
             changes.pop(key, None)
     for key, value, _ in options(config):
@@ -196,13 +193,12 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
             changes[key] = _side(value, target)
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
-    # These import JAX, which a recipe that is not shrunk can do without.
+    # These modules import JAX, which only scaled recipes need.
     from largebatch.optim.flavours import lars_of
     from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule
-    # Of the batch that it was for.
-    peak = peak_rate(
+    peak = peak_rate(  # for the batch of the recipe
         peak=schedule.peak,
         per_256=schedule.per_256,
         batch=config.batch.images,
@@ -228,7 +224,7 @@ def _side(size: int, target: _Target) -> int:
 
 
 def _stage(text: str, config: Config, images: int, workers: int, target: _Target) -> str:
-    """The text of a stage with its own sizes shrunk as the first stage's were."""
+    """Scale the sizes in the text of a stage by the factors of the first stage."""
     begin, changes = split_stage(text)
     parts = []
     for change in changes:

@@ -1,8 +1,8 @@
-"""Every option of a run, with its type, default and meaning.
+"""The configuration of a run.
 
-An option is declared once, here. ``mathematics=False`` marks the options that change speed, memory
-or reporting but not the numbers that training computes (up to the order of floating-point sums);
-only those may differ between a checkpoint and the run that resumes it.
+Each option is declared once, in a section. ``mathematics=False`` marks options that change speed,
+memory or reporting, but not the numbers that training computes, up to the order of floating-point
+sums. Only these options may differ between a checkpoint and the run that resumes from it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from largebatch.config.sections import (
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """All sections."""
+    """All options of a run, by section."""
 
     model: Model = dataclasses.field(default_factory=Model)
     norm: Norm = dataclasses.field(default_factory=Norm)

@@ -1,8 +1,8 @@
-"""Stages of a training: from some sample on, another batch, image size or augmentation.
+"""Stages of a training, which change the batch size, image size or augmentation.
 
-A stage is written '30 epochs: batch.images_per_worker=32 rate=1.7': where it begins, and the
-options that have other values from there on; what earlier stages changed stays. ``rate`` multiplies
-the learning rate.
+A stage is a text such as '30 epochs: batch.images_per_worker=32 rate=1.7': the duration before the
+stage, and new values of options. Changes by earlier stages remain in force. ``rate`` multiplies the
+learning rate.
 """
 
 import dataclasses
@@ -31,27 +31,27 @@ MAY_CHANGE = (
     "data.evaluation_crop",
     "data.rectangular",
 )
-_BLANKS = re.compile(r"\s+(?![^()]*\))")  # but those inside of parentheses
+_BLANKS = re.compile(r"\s+(?![^()]*\))")  # outside parentheses
 _FORM = re.compile(r"(?P<begin>[^:]+):\s*(?P<changes>\S.*)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage as written."""
+    """One stage of a configuration."""
 
     begin: str
     """Duration from the start of the training; empty for the first stage."""
     config: Config
-    """With the stage's values in place."""
+    """Configuration with the changes of this and earlier stages."""
     rate: float = 1.0
-    """Factor of the learning rate."""
+    """Learning rate factor."""
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:
-    """The stages of a configuration, the first of which is the configuration itself.
+    """Return the stages of a configuration; the first stage is the configuration itself.
 
     Raises:
-      ConfigError: a text is no stage, or changes what no stage may change.
+      ConfigError: a text is not a stage, or changes an option that stages cannot change.
     """
     stages = [Stage("", config)]
     for text in config.batch.stages:
@@ -60,15 +60,15 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
 
 
 def split_stage(text: str) -> tuple[str, list[str]]:
-    """Where a stage begins, and its changes, each 'option=value'.
+    """Split the text of a stage into its begin and its changes, each 'option=value'.
 
     Raises:
-      ConfigError: the text is no stage.
+      ConfigError: the text is not a stage.
     """
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{KEY}: {shown(text)} is no stage; write "
+            f"{KEY}: expected DURATION: OPTION=VALUE, got {shown(text)}; use "
             "'30 epochs: batch.images_per_worker=32 rate=1.7'"
         )
     return match["begin"].strip(), _BLANKS.split(match["changes"].strip())
@@ -81,12 +81,12 @@ def _read(before: Stage, text: str) -> Stage:
         key, equals, value = change.partition("=")
         if key not in (RATE, *MAY_CHANGE):
             raise ConfigError(
-                f"{KEY}: {shown(key)} in {shown(text)} is nothing that a stage may change; "
+                f"{KEY}: {shown(key)} in {shown(text)} cannot change between stages; "
                 f"{did_you_mean(key, (RATE, *MAY_CHANGE))}"
             )
         if not equals:
             raise ConfigError(
-                f"{KEY}: {shown(change)} in {shown(text)} has no value; write {key}=VALUE"
+                f"{KEY}: {shown(change)} in {shown(text)} has no value; use {key}=VALUE"
             )
         if key == RATE:
             rate = _factor(value, text)
@@ -102,6 +102,6 @@ def _factor(value: str, text: str) -> float:
         rate = 0.0
     if not 0 < rate < float("inf"):
         raise ConfigError(
-            f"{KEY}: rate={shown(value)[1:-1]} in {shown(text)} must be a number above 0"
+            f"{KEY}: rate={shown(value)[1:-1]} in {shown(text)}: expected a number above 0"
         )
     return rate

@@ -1,7 +1,7 @@
-"""Options by the words that timm, torchvision, Lightning and Composer have for them.
+"""Option names of timm, torchvision, Lightning and Composer, for hints in error messages.
 
-Nothing is renamed silently: the words appear in errors only, which name the option here and print
-the argument to write. docs/from_pytorch.md holds the same table for people.
+These names are not accepted as aliases. An error message gives the corresponding option and the
+argument to use. docs/from_pytorch.md has the same table.
 """
 
 import re
@@ -72,22 +72,22 @@ NUMBER_FORMATS = {
     "amp_fp16": "float16",
     "16-mixed": "float16",
 }
-"""Number formats by their short names."""
+"""Short names of number formats."""
 _UNITS = {"ep": "epochs", "epoch": "epochs", "epochs": "epochs", "ba": "steps", "step": "steps"}
 _UNITS |= {"steps": "steps"}
 _AMOUNT = re.compile(r"([0-9.]+)\s*([a-z]*)")
-_FEWEST, _IMAGES = 4, 32  # of a worker, in a batch that is given as one number
+_FEWEST, _IMAGES = 4, 32  # images per worker in a suggested batch
 
 
 def advice(word: str, value: str = "") -> str:
-    """What to write in place of a word of another program.
+    """Suggest an argument for an option name of a different library.
 
     Args:
-      word: an option or flag as it was written; sections and dashes in front do not matter.
-      value: what it was set to; empty where it stood alone.
+      word: the option or flag; its sections and leading dashes are ignored.
+      value: its value; empty if there is none.
 
     Returns:
-      The option's full name and the argument to write; empty where the word is not known.
+      The suggestion with the full option name; empty if the word is unknown.
     """
     name = word.strip("-").replace("-", "_").rpartition(".")[2].lower()
     for option, words in _WORDS.items():
@@ -101,15 +101,15 @@ def advice(word: str, value: str = "") -> str:
         return _batch(value)
     if name in _WORKERS.split():
         return (
-            f"threads of the input: {_written('data.threads', value)}; workers of the global "
-            "batch: batch.workers"
+            f"for threads of the input pipeline, {_written('data.threads', value)}; for virtual "
+            "workers of the global batch, use batch.workers"
         )
     if name in _SPAN.split():
         return _written("norm.span", "all")
     if name in _ACCUMULATION.split():
         return (
-            f"{_written('batch.microbatch', 'auto')} computes as many workers at a time as fit "
-            "the memory and accumulates their gradients"
+            f"{_written('batch.microbatch', 'auto')}, which finds the largest microbatch that "
+            "fits the device memory and accumulates gradients"
         )
     if name in _DTYPE.split():
         return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
@@ -122,7 +122,7 @@ def _written(option: str, value: str) -> str:
     argument = option if option.startswith("--") else f"--config.{option}"
     if option != "--eval_only":
         argument += f"={shlex.quote(value) if value else 'VALUE'}"
-    return f"write {argument}"
+    return f"use {argument}"
 
 
 def _duration(value: str, unit: str) -> str:
@@ -133,7 +133,7 @@ def _duration(value: str, unit: str) -> str:
 
 
 def _batch(value: str) -> str:
-    """The global batch as its two factors."""
+    """Suggest the two factors of a global batch."""
     workers, images = "W", "N"
     if value.isascii() and value.isdigit() and 0 < int(value) < 2**31:
         batch = int(value)
@@ -141,6 +141,6 @@ def _batch(value: str) -> str:
         if most >= _FEWEST or most == batch:
             workers, images = str(batch // most), str(most)
     return (
-        "the global batch is batch.workers × batch.images_per_worker; write "
+        "the global batch is batch.workers × batch.images_per_worker; use "
         f"--config.batch.workers={workers} --config.batch.images_per_worker={images}"
     )

@@ -1,4 +1,4 @@
-"""The trackers that ``run.trackers`` selects; their packages are imported when one is opened."""
+"""Registry of the trackers for ``run.trackers``; opening a tracker imports its package."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,5 +12,5 @@ TRACKERS: Registry[Callable[..., Any]] = Registry(
         "mlflow": "largebatch.tracking.hosted:MlflowTracker",
     },
 )
-"""Called as factory(workdir, identity, config, warn), each returns a `tracking.Tracker`; users' own
-are ``package.module:factory`` (`tracking.hosted.hosted_tracker`)."""
+"""Factories ``factory(workdir, identity, config, warn)`` that return a `tracking.Tracker`; users'
+own are ``package.module:factory`` (see `tracking.hosted.hosted_tracker`)."""

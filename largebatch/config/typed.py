@@ -1,4 +1,4 @@
-"""From names and values, or texts, to typed options."""
+"""Conversion of mappings and command-line texts to typed options."""
 
 import difflib
 import typing
@@ -13,17 +13,17 @@ from largebatch.config.schema import Config
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError, did_you_mean, one_line
 
-_FEW = 3  # options that a hint names
-_MISSPELLED = 0.85  # the same for a name with its section
-_ALIKE = 0.6  # how much a name must resemble another to be taken for it
+_FEW = 3  # options in a hint
+_MISSPELLED = 0.85  # least similarity of names with their sections
+_ALIKE = 0.6  # least similarity of names without sections
 
 
 def freeze(config: Mapping[str, Any]) -> Config:
-    """The typed form of a nested mapping of options.
+    """Convert a nested mapping of options to a ``Config``.
 
     Raises:
-      ConfigError: an unknown section or key (with the nearest known one), or a value of a wrong
-      type.
+      ConfigError: a section or an option is unknown (with the nearest known name), or a value has
+        the wrong type.
     """
     sections = _fields(Config)
     built = {}
@@ -35,7 +35,8 @@ def freeze(config: Mapping[str, Any]) -> Config:
             )
         if not isinstance(chosen, Mapping | ConfigDict):
             raise ConfigError(
-                f"section {section!r} is {values.shown(chosen)}; give its options by name"
+                f"section {section!r}: expected a mapping of options, got {values.shown(chosen)}; "
+                f"set {section}.OPTION"
             )
         known = _fields(sections[section])
         for key in chosen:
@@ -49,19 +50,19 @@ def freeze(config: Mapping[str, Any]) -> Config:
 
 
 def override(config: Config, key: str, text: str) -> Config:
-    """``config`` with the option ``section.key`` read from ``text``.
+    """Return ``config`` with the option ``section.key`` set to the value of ``text``.
 
     Raises:
-      ConfigError: an unknown option, or a text that does not read as its type.
+      ConfigError: the option is unknown, or ``text`` is not a value of its type.
     """
     return replaced(config, {key: read(key, text)})
 
 
 def read(key: str, text: str) -> Any:
-    """Return the value that ``text`` stands for, of the option ``section.key``.
+    """Parse ``text`` as a value of the option ``section.key``.
 
     Raises:
-      ConfigError: as of `override`.
+      ConfigError: the option is unknown, or ``text`` is not a value of its type.
     """
     section, _, name = key.partition(".")
     known = _fields(_fields(Config).get(section, object))
@@ -71,12 +72,7 @@ def read(key: str, text: str) -> Any:
 
 
 def reference(chosen: Any, name: str) -> FieldReference | None:
-    """Return the reference that an option of a section holds, or None.
-
-    Args:
-      chosen: the section.
-      name: of the option.
-    """
+    """Return the ``FieldReference`` of option ``name`` in the section ``chosen``, or None."""
     if not isinstance(chosen, ConfigDict):
         return None
     value = dict(chosen.items(preserve_field_references=True)).get(name)
@@ -84,31 +80,31 @@ def reference(chosen: Any, name: str) -> FieldReference | None:
 
 
 def _value(chosen: Mapping[str, Any] | ConfigDict, name: str, key: str) -> Any:
-    """The value of an option, of what it refers to if it is a reference."""
+    """Return the value of an option, after resolving a ``FieldReference``."""
     found = reference(chosen, name)
     if found is None:
         return chosen[name]
     try:
         value = found.get()
-    except Exception as error:  # of arithmetic on what has no value, or has another type
+    except Exception as error:  # raised by arithmetic on placeholders or on other types
         raise ConfigError(
-            f"{key}: its reference has no value ({one_line(error)}); set what it depends on "
-            "in the recipe or on the command line"
+            f"{key}: its reference has no value ({one_line(error)}); set the options that it "
+            "depends on, in the recipe or on the command line"
         ) from error
     if value is None:
         raise ConfigError(
-            f"{key} has no value: it is a placeholder, or computed from one; use "
+            f"{key} has no value, because it is or depends on a placeholder; use "
             f"--config.{key}=VALUE, or set it in the recipe"
         )
     return value
 
 
 def unknown_option(key: str, text: str = "") -> str:
-    """The message for an option that does not exist, with the full names of the nearest ones.
+    """Return the message for an unknown option, with the full names of similar options.
 
     Args:
-      key: the option as it was written.
-      text: its value as it was written; empty where there is none.
+      key: the unknown option.
+      text: its value; empty if there is none.
     """
     return f"unknown option {values.shown(key)}; {_hint(key, ' '.join(text.split()))}"
 
@@ -118,7 +114,7 @@ def _fields(cls: type) -> dict[str, Any]:
 
 
 def _hint(key: str, text: str) -> str:
-    """What to write: an option here, or one for a word of other libraries."""
+    """Suggest similar options, or the option for a name of a different library."""
     names = [known for known, _, _ in options(Config())]
     section, _, name = key.rpartition(".")
     said = advice(key, text)
@@ -134,7 +130,7 @@ def _question(names: Sequence[str]) -> str:
 
 
 def _nearest(key: str) -> str:
-    """The options of this name or one spelled like it, those of the same section first."""
+    """Suggest options with an equal or similar name, preferably of the same section."""
     names = [known for known, _, _ in options(Config())]
     section, _, name = key.rpartition(".")
     last = {known: known.rpartition(".")[2] for known in names}

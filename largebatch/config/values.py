@@ -1,4 +1,4 @@
-"""One typed value: checking it, and reading it from a command line."""
+"""Checks of typed values, and parsing of values from the command line."""
 
 import contextlib
 import difflib
@@ -14,15 +14,15 @@ from typing import Any, Literal
 from largebatch.config.synonyms import NUMBER_FORMATS
 from largebatch.errors import ConfigError
 
-_MOST = 2**63  # whole numbers travel to places where they have 64 bits
+_MOST = 2**63  # files and devices hold integers in 64 bits
 _SHOWN = 200
 
 
 def check(kind: Any, value: Any, key: str) -> Any:
-    """Return ``value`` as the type ``kind`` of option ``key``; an int will do for a float.
+    """Return ``value`` as type ``kind`` of option ``key``; a float option accepts an int.
 
     Raises:
-      ConfigError: the value has another type, is not finite, or is none of the allowed words.
+      ConfigError: the value has the wrong type, is not finite, or is not an allowed word.
     """
     if typing.get_origin(kind) is Literal:
         words = typing.get_args(kind)
@@ -41,13 +41,13 @@ def check(kind: Any, value: Any, key: str) -> Any:
             return tuple(check(element, v, key) for v in value)
     elif kind is float:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            if not abs(value) <= sys.float_info.max:  # an integer may exceed it too
-                raise ConfigError(f"{key}={shown(value)} is not a finite number; give one")
+            if not abs(value) <= sys.float_info.max:  # also for large integers
+                raise ConfigError(f"{key}={shown(value)}: expected a finite number")
             return float(value)
     elif kind is int:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
             if not -_MOST <= value < _MOST:
-                raise ConfigError(f"{key} is too large a number; give one of 64 bits")
+                raise ConfigError(f"{key}: expected an integer of 64 bits, got a larger one")
             return int(value)
     elif type(value) is kind:
         return value
@@ -59,7 +59,7 @@ def _expected(kind: Any, value: Any, key: str) -> str:
 
 
 def _near(value: Any, words: Sequence[str]) -> str:
-    """A hint at the word that was meant, where one is near."""
+    """Return a hint at a similar allowed word, or an empty text."""
     if not isinstance(value, str):
         return ""
     said = NUMBER_FORMATS.get(value.lower(), value)
@@ -68,7 +68,7 @@ def _near(value: Any, words: Sequence[str]) -> str:
 
 
 def _whole(kind: Any, value: Any) -> str:
-    """A hint at the whole numbers around one that is none."""
+    """Return a hint at the nearest integers, or an empty text."""
     try:
         number = float(value)
         if kind is not int or not abs(number) < _MOST:
@@ -80,10 +80,10 @@ def _whole(kind: Any, value: Any) -> str:
 
 
 def read(kind: Any, text: str, key: str) -> Any:
-    """The value of type ``kind`` that the command-line text of option ``key`` stands for.
+    """Parse a command-line text as a value of type ``kind`` of option ``key``.
 
     Raises:
-      ConfigError: the text does not read as that type.
+      ConfigError: the text is not a value of this type.
     """
     text = text.strip()
     if typing.get_origin(kind) is Literal:
@@ -95,13 +95,13 @@ def read(kind: Any, text: str, key: str) -> Any:
         try:
             return read(plain, text, key)
         except ConfigError:
-            if typing.get_origin(plain) is tuple:  # its message says which element is wrong
+            if typing.get_origin(plain) is tuple:  # this message names the invalid element
                 raise
             raise ConfigError(_expected(kind, text, key)) from None
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         outer = text[1:-1] if text[:1] in "([" and text[-1:] in ")]" else text
-        # A comma inside of parentheses belongs to the element.
+        # A comma inside parentheses belongs to the element.
         parts = [part.strip(" '\"") for part in re.split(r",(?![^()]*\))", outer)]
         return tuple(read(element, part, key) for part in parts if part)
     if kind is str:
@@ -111,31 +111,31 @@ def read(kind: Any, text: str, key: str) -> Any:
             return text.lower() in ("true", "1")
         raise ConfigError(f"{key}={shown(text)}: expected true or false")
     value: Any = text
-    with contextlib.suppress(ValueError):  # also for more digits than Python reads
+    with contextlib.suppress(ValueError):  # also raised for too many digits
         value = kind(text)
     return check(kind, value, key)
 
 
 def shown(value: Any) -> str:
-    """A value of unknown kind and size, for a message: on one line, and cut where it is long."""
+    """Format any value for a message: one line, truncated if long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whatever the value's own code raises, also for more digits than are shown
+    except Exception:  # repr() of the value may raise anything, also for too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def any_of(words: Sequence[str]) -> str:
-    """Words as a choice: 'a, b or c'."""
+    """Join words as a choice: 'a, b or c'."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def describe(kind: Any) -> str:
-    """The type in words, for a message."""
+    """Describe a type for messages and documentation."""
     if typing.get_origin(kind) is Literal:
         return any_of([repr(word) for word in typing.get_args(kind)])
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return "a list"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[kind]

@@ -1,4 +1,4 @@
-"""ResNet v1.5 and its layers as Flax NNX modules, and any module behind pure functions."""
+"""ResNet v1.5 as Flax NNX modules, and a functional interface to any NNX module."""
 
 from largebatch.config.models import DEPTHS, MODELS
 from largebatch.models.batch_norm import BatchMode, BatchNorm, BatchStatistics

@@ -1,16 +1,15 @@
-"""BatchNorm whose statistics are shared by a span of workers, with what follows it in one pass.
+"""BatchNorm with statistics per span of workers, fused with shortcut and ReLU.
 
-After Ioffe & Szegedy 2015 (arXiv 1502.03167). The images of a call are the workers' images one
-after the other. They are split into ``spans`` equal parts, each normalised with its own
-statistics; where a span lies on several devices, a function given by the caller sums over them. So
-one module serves per-worker statistics (the record), groups of workers (Ying et al. 2018, arXiv
-1811.06992) and the whole batch.
+See Ioffe & Szegedy 2015 (arXiv 1502.03167). The images of a call are the images of consecutive
+workers. `BatchNorm` splits them into ``spans`` equal parts and normalizes each part with its own
+statistics. If several devices share a span, a function of the caller sums over these devices.
+Therefore the module supports statistics per worker (the record), per group of workers (Ying et al.
+2018, arXiv 1811.06992) and over the whole batch.
 
-Normalisation, the addition of a shortcut and the rectifier are one function with a gradient of its
-own, as in the record (BN+ReLU and BN+Add+ReLU; Rota Bulò et al. 2018, arXiv 1712.02616, discuss
-what to keep). Between forward and backward only the convolution's output stays, in its own dtype,
-and the result where a shortcut was added: both are kept anyway, as the output of one convolution
-and the input of another. Everything wider than them lives inside a pass over memory.
+Normalization, addition of the shortcut and ReLU are one function with a custom gradient, as in the
+record (BN+ReLU and BN+Add+ReLU; Rota Bulò et al. 2018, arXiv 1712.02616, discuss what to save).
+Forward saves only the output of the convolution for backward, in its own dtype, and the result if
+there is a shortcut. Both exist anyway as output of one convolution and input of another.
 """
 
 import dataclasses
@@ -23,40 +22,40 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 STATISTICS = "statistics"
-"""Name of means and inverse deviations, for policies of what to keep for backward."""
+"""Checkpoint name of means and inverse deviations, for rematerialization policies."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchMode:
-    """How training-mode calls of `BatchNorm` form batch statistics."""
+    """Computation of batch statistics in training-mode calls of `BatchNorm`."""
 
     spans: int
-    """Parts of the images on this device that have statistics of their own."""
+    """Number of parts of this device's images with separate statistics."""
     members: int = 1
-    """Devices that share each span."""
+    """Number of devices that share each span."""
     member_sum: Callable[[jax.Array], jax.Array] | None = None
-    """Sum over those devices; needed where ``members`` > 1."""
+    """Sum over these devices; required if ``members`` > 1."""
     unbiased: bool = True
-    """Whether the variances returned for the running statistics are N/(N-1) corrected."""
+    """Whether variances for the running statistics have the factor N/(N-1)."""
 
 
 class BatchStatistics(nnx.Intermediate):
-    """A batch mean or variance (spans, features) of one training-mode call."""
+    """Batch mean or variance of a training-mode call, with shape (spans, features)."""
 
 
 class BatchNorm(nnx.BatchNorm):
-    """``nnx.BatchNorm`` that also adds a shortcut and rectifies, in one pass over memory.
+    """``nnx.BatchNorm`` fused with the addition of a shortcut and ReLU.
 
-    Constructor, parameters, running statistics and results are those of ``nnx.BatchNorm``. Two
-    things are added: the arguments ``shortcut`` and ``relu`` of a call, and `batch_mode`.
-    Statistics are at least float32 and have one pass, E[x²] − E[x]². Neither ``axis`` nor
-    ``axis_name`` is supported: features are the last axis, and `batch_mode` names the devices.
+    Constructor, parameters, running statistics and results are those of ``nnx.BatchNorm``. Calls
+    have the additional arguments ``shortcut`` and ``relu``, and the module has `batch_mode`.
+    Statistics are at least float32 and need one pass, E[x²] − E[x]². The module does not support
+    ``axis`` and ``axis_name``: features are the last axis, and `batch_mode` defines the devices.
     """
 
     batch_mode: BatchMode | None = None
-    """How training-mode calls form statistics. None: as ``nnx.BatchNorm``, over the whole batch,
-    which updates ``mean`` and ``var``. Otherwise these stay as they are, and each call leaves its
-    statistics in ``batch_mean`` and ``batch_var``, for the caller to average over workers."""
+    """Computation of batch statistics in training mode. None: over the whole batch, with an update
+    of ``mean`` and ``var``, like ``nnx.BatchNorm``. Otherwise, ``mean`` and ``var`` do not change.
+    Each call sets ``batch_mean`` and ``batch_var``, which the caller averages over workers."""
 
     def __call__(
         self,
@@ -66,27 +65,27 @@ class BatchNorm(nnx.BatchNorm):
         shortcut: jax.Array | None = None,
         relu: bool = False,
     ) -> jax.Array:
-        """Normalise ``x`` over all axes but the last, scale, shift, add ``shortcut`` and rectify.
+        """Normalize ``x`` over all axes but the last, scale, shift, add ``shortcut``, apply ReLU.
 
         Args:
           x: activations (images, …, features).
-          use_running_average: whether to normalise with the running statistics; None: as
-            ``module.train()`` and ``module.eval()`` set it.
-          shortcut: like ``x``, added to the normalised values.
-          relu: whether to rectify the result.
+          use_running_average: whether to normalize with the running statistics; None: as set by
+            ``module.train()`` and ``module.eval()``.
+          shortcut: array like ``x`` to add to the normalized values.
+          relu: whether to apply ReLU to the result.
 
         Returns:
-          An array like ``x``, of ``dtype``, or where that is None of the type of ``x`` and the
-          parameters together.
+          An array like ``x`` with the dtype ``dtype``; None: the promoted dtype of ``x`` and the
+          parameters.
 
         Raises:
-          ValueError: the layer has an ``axis`` other than the last or an ``axis_name``, or was
-            called before in the same training step with a `batch_mode`.
+          ValueError: ``axis`` is not the last axis, ``axis_name`` is set, or the layer has a
+            `batch_mode` and was already called in the same training step.
         """
         if self.axis not in (-1, x.ndim - 1) or self.axis_name is not None:
             raise ValueError(
-                f"BatchNorm has axis={self.axis}, axis_name={self.axis_name!r}; only the last axis "
-                "is supported, and devices share statistics by batch_mode"
+                f"BatchNorm: expected axis=-1 and axis_name=None, got axis={self.axis} and "
+                f"axis_name={self.axis_name!r}; use batch_mode to share statistics between devices"
             )
         if use_running_average is None:
             use_running_average = self.use_running_average
@@ -100,7 +99,6 @@ class BatchNorm(nnx.BatchNorm):
             statistics = self.mean[...], _inverse(self.var[...], self.epsilon)
             return _transform(x, *statistics, scale, bias, shortcut, relu).astype(dtype)
         mode = self.batch_mode or BatchMode(spans=1, unbiased=False)
-        # Each span's rows of features.
         rows = (mode.spans, -1, x.shape[-1])
         y, mean, var = _normalise(
             mode,
@@ -117,7 +115,7 @@ class BatchNorm(nnx.BatchNorm):
             self.var[...] = kept * self.var[...] + (1 - kept) * var[0]
         else:
             if hasattr(self, "batch_mean"):
-                raise ValueError("a BatchNorm layer is called twice; give each call its own layer")
+                raise ValueError("a BatchNorm layer is called twice; use one layer for each call")
             count = mode.members * (x.size // x.shape[-1] // mode.spans)
             self.batch_mean = BatchStatistics(mean)
             self.batch_var = BatchStatistics(
@@ -136,9 +134,9 @@ def _normalise(
     bias: jax.Array,
     shortcut: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Result like ``x`` (spans, rows, features), and mean and biased variance (spans, features).
+    """Return the result like ``x`` (spans, rows, features), mean and biased variance.
 
-    The statistics are for reporting: no gradient flows back through them.
+    Mean and variance have the shape (spans, features). No gradient flows through them.
     """
     return _forward(mode, epsilon, relu, x, scale, bias, shortcut)[0]
 
@@ -157,7 +155,7 @@ def _forward(
     inverse = checkpoint_name(_inverse(var, epsilon), STATISTICS)
     y = _transform(x, kept_mean[:, None], inverse[:, None], scale, bias, shortcut, relu)
     y = y.astype(x.dtype)
-    # Without a shortcut the sign of the result follows from x, which has to be read anyway.
+    # Without a shortcut, backward computes the sign of the result from x, which it reads anyway.
     result = y if relu and shortcut is not None else None
     return (y, mean, var), (x, kept_mean, inverse, scale, bias, result, shortcut is not None)
 
@@ -165,7 +163,7 @@ def _forward(
 def _backward(
     mode: BatchMode, epsilon: float, relu: bool, kept: tuple, cotangents: tuple
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    """Equation of section 3 of Ioffe & Szegedy 2015, as two passes over the gradient and x."""
+    """Gradient of Ioffe & Szegedy 2015, section 3, in two passes over the gradient and x."""
     del epsilon
     x, mean, inverse, scale, bias, result, added = kept
     gradient, *_ = cotangents
@@ -175,7 +173,7 @@ def _backward(
         positive = normal * scale + bias > 0 if result is None else result > 0
         gradient = jnp.where(positive, gradient, 0)
     g = gradient.astype(wide)
-    # Of this device alone they are the parameters' gradients, of the whole span they correct x's.
+    # Sums of this device are the gradients of the parameters; sums of the span correct that of x.
     sums = jnp.stack([g.sum(1), (g * normal).sum(1)])
     bias_gradient, scale_gradient = sums.sum(1)
     if mode.members > 1:
@@ -194,9 +192,9 @@ _normalise.defvjp(_forward, _backward)
 
 
 def _moments(x: jax.Array, mode: BatchMode) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance (spans, features) of rows (spans, rows, features).
+    """Return mean and biased variance (spans, features) of ``x`` (spans, rows, features).
 
-    One pass, E[x²] − E[x]², so that a span over several devices costs one fused reduction.
+    One pass, E[x²] − E[x]², so that a span on several devices needs only one reduction.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     moments = jnp.stack([wide.mean(1), jnp.square(wide).mean(1)])
@@ -219,7 +217,7 @@ def _transform(
     shortcut: jax.Array | None,
     relu: bool,
 ) -> jax.Array:
-    """In at least float32."""
+    """Normalize, scale, shift, add the shortcut and apply ReLU, in at least float32."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     y = (x.astype(wide) - mean) * inverse * scale + bias
     if shortcut is not None:

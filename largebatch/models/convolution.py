@@ -1,8 +1,8 @@
-"""Convolutions (NHWC) in the form that suits the machine.
+"""Convolutions (NHWC) with implementations for different hardware.
 
-A 1×1 convolution is a matrix product of pixels and channels, two thirds of ResNet-50's layers; the
-first layer can be computed on 2×2 blocks of pixels. Parameters are the plain convolution's in
-every form.
+A 1×1 convolution, two thirds of ResNet-50's layers, can be a matrix product of pixels and channels.
+The first layer can be a convolution on 2×2 blocks of pixels. The parameters are those of the plain
+convolution in all implementations.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from flax.typing import Dtype
 from jax.ad_checkpoint import checkpoint_name
 
 OUTPUT = "convolution"
-"""Name of the outputs, for policies of what to keep between forward and backward."""
+"""Checkpoint name of the outputs, for rematerialization policies."""
 
-# Outer product of (1, 2, 1) with itself, of sum 1 (Zhang 2019, arXiv 1904.11486, "Triangle-3").
+# Outer product of (1, 2, 1) with itself, with sum 1 (Zhang 2019, arXiv 1904.11486, "Triangle-3").
 _BLUR = np.outer([1, 2, 1], [1, 2, 1]) / 16
-_BLURRED_FROM = 16  # channels; so the images themselves are not
+_BLURRED_FROM = 16  # least number of channels, which excludes the input images
 
 
 def precision(dtype: Dtype | None) -> jax.lax.Precision:
-    """Wide stays wide: left alone, GPUs and TPUs round float32 operands to fewer bits."""
+    """Return HIGHEST for float32, which GPUs and TPUs otherwise round to fewer bits."""
     return jax.lax.Precision.HIGHEST if dtype is None else jax.lax.Precision.DEFAULT
 
 
 class Conv(nnx.Conv):
-    """``nnx.Conv`` in the form that suits the machine; parameters and results are the same.
+    """``nnx.Conv`` with a choice of implementations; parameters and results are the same.
 
-    The output has a name, `OUTPUT`, for policies of what to keep between forward and backward.
+    The output has the checkpoint name `OUTPUT` for rematerialization policies.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Conv(nnx.Conv):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        """Make a convolution.
+        """Create a convolution.
 
         Args:
           in_features: channels of the input.
           out_features: channels of the output.
-          kernel_size: sides of the kernel.
-          strides: of the output's pixels in the input.
-          pointwise: ``matmul`` computes kernels of one pixel as matrix products.
-          blur: whether to blur the input, where strides are above 1 and it has 16 channels or more.
+          kernel_size: size of the kernel.
+          strides: strides of the kernel.
+          pointwise: ``matmul``: compute 1×1 kernels as matrix products.
+          blur: whether to blur the input if the stride exceeds 1 and it has at least 16 channels.
           on_blocks: whether to compute a 7×7 kernel of stride 2 on even sides as `conv7_on_blocks`.
-          rngs: of the initial values.
+          rngs: random generators for the initial values.
           **options: further arguments of ``nnx.Conv``.
         """
         super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
@@ -69,7 +69,7 @@ class Conv(nnx.Conv):
         self.on_blocks = on_blocks
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Return ``inputs`` (images, height, width, in features) convolved, in ``dtype``."""
+        """Convolve ``inputs`` of shape (images, height, width, in_features) in ``dtype``."""
         x, kernel = self.promote_dtype((inputs, self.kernel[...]), dtype=self.dtype)
         if self.blurs:
             x = blurred(x, self.precision)
@@ -85,18 +85,18 @@ class Conv(nnx.Conv):
 
 
 def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:
-    """``x`` (images, height, width, features), each channel smoothed over 3×3 pixels."""
+    """Blur each channel of ``x`` (images, height, width, features) over 3×3 pixels."""
     features = x.shape[-1]
     kernel = jnp.asarray(np.tile(_BLUR[:, :, None, None], features), x.dtype)
     return _convolution(x, kernel, 1, (1, 1), precision, groups=features)
 
 
 def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precision) -> jax.Array:
-    """A 7×7 convolution of stride 2 and padding 3, as 4×4 of stride 1 on 2×2 blocks of pixels.
+    """Compute a 7×7 convolution of stride 2 and padding 3 as a 4×4 one on 2×2 blocks of pixels.
 
-    Output row o reads input rows 2o−3 … 2o+3. One leading zero row makes the kernel 8 rows, 2o−4 …
-    2o+3, which are the whole blocks o−2 … o+1: four taps, padding (2, 1). Three-channel images
-    thus fill twelve channels, which matrix units prefer.
+    Output row o reads input rows 2o−3 … 2o+3. A leading row of zeros extends the kernel to the 8
+    rows 2o−4 … 2o+3, which are the blocks o−2 … o+1: four taps with padding (2, 1). Images of three
+    channels become blocks of twelve channels, which suits matrix units.
     """
     batch, height, width, channels = x.shape
     features = kernel.shape[-1]

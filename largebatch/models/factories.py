@@ -1,4 +1,4 @@
-"""The networks that ``model.name`` selects, and users' own modules made fit for training."""
+"""Creation and checks of users' own modules, and the kinds of a module's parameters."""
 
 import jax
 from flax import nnx
@@ -11,26 +11,26 @@ _NORMS = (nnx.BatchNorm, nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.Instance
 _CONVOLUTIONS = (nnx.Conv, nnx.ConvTranspose)
 
 
-def made(
+def build_module(
     name: str, *, classes: int, rngs: nnx.Rngs, dtype: jax.typing.DTypeLike | None
 ) -> nnx.Module:
-    """Return a user's module, with `BatchNorm` in the place of each ``nnx.BatchNorm``.
+    """Call a user's factory, and replace each ``nnx.BatchNorm`` of the module by `BatchNorm`.
 
     Args:
       name: ``package.module:factory``.
       classes: number of logits.
-      rngs: of the initial values.
-      dtype: of the arithmetic; None: that of the parameters.
+      rngs: random generators for the initial values.
+      dtype: dtype of the arithmetic; None: that of the parameters.
 
     Raises:
-      ConfigError: the factory cannot be imported or called, or makes something that the training
-        step cannot compute.
+      ConfigError: the factory cannot be imported or called, or the training step cannot use the
+        module.
     """
     try:
         module = MODELS[name](classes=classes, rngs=rngs, dtype=dtype)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"model.name={name!r}: factory(classes={classes}, rngs=…, dtype=…) raised "
             f"{type(error).__name__}: {one_line(error)}; fix the factory"
@@ -46,11 +46,11 @@ def made(
 
 
 def kinds(module: nnx.Module) -> dict[str, str]:
-    """Return the kind of each parameter, by its '/'-joined path, from the layer it is in.
+    """Return the kind of each parameter by '/'-joined path, derived from its layer.
 
-    ``bn``: scale and bias of norm layers (batch, layer, group, instance and RMS norm). ``conv``:
-    kernels of convolutions. ``bias``: every other parameter called bias, and vectors outside of
-    Flax's layers, also with axes of length 1. ``fc``: the other ones.
+    ``bn``: scale and bias of normalization layers (batch, layer, group, instance and RMS norm).
+    ``conv``: kernels of convolutions. ``bias``: other parameters named bias, and vectors outside
+    Flax layers, also with further axes of length 1. ``fc``: all other parameters.
     """
     layers = dict(nnx.iter_modules(module))
     found = {}
@@ -74,7 +74,7 @@ def kinds(module: nnx.Module) -> dict[str, str]:
 
 
 def batch_norms(module: nnx.Module) -> dict[tuple, BatchNorm]:
-    """Return the layers with batch statistics, by path."""
+    """Return the `BatchNorm` layers of a module by path."""
     return {path: m for path, m in nnx.iter_modules(module) if isinstance(m, BatchNorm)}
 
 
@@ -85,52 +85,52 @@ def _convert_batch_norms(module: nnx.Module, name: str) -> None:
         where = f"model.name={name!r}: {'.'.join(map(str, path)) or 'the module'}"
         if type(layer) not in (nnx.BatchNorm, BatchNorm):
             raise ConfigError(
-                f"{where} is a subclass {type(layer).__name__} of nnx.BatchNorm, whose statistics "
-                "cannot be kept per worker; use nnx.BatchNorm"
+                f"{where} is a {type(layer).__name__}, a subclass of nnx.BatchNorm, which cannot "
+                "have statistics per worker; use nnx.BatchNorm"
             )
         if layer.axis not in (-1, (-1,), [-1]):
             raise ConfigError(
-                f"{where} has axis={layer.axis}, only axis=-1 can be trained; put features last"
+                f"{where}: expected axis=-1, got axis={layer.axis}; put features last"
             )
         if layer.axis_name is not None:
             raise ConfigError(
-                f"{where} has axis_name={layer.axis_name!r}; leave it out and choose who shares "
-                "statistics with norm.span"
+                f"{where}: expected axis_name=None, got axis_name={layer.axis_name!r}; use "
+                "norm.span to share statistics"
             )
         if layer.mean.ndim != 1:
             raise ConfigError(
-                f"{where} holds statistics of shape {layer.mean.shape}, as of nnx.vmap or "
-                "nnx.scan; keep such layers in an nnx.List"
+                f"{where}: expected statistics of one axis, got the shape {layer.mean.shape}, "
+                "probably from nnx.vmap or nnx.scan; use an nnx.List of layers"
             )
-        # Constructor and attributes are the same; only the computation differs. So parameters,
-        # paths and whoever else holds the layer stay as they are.
+        # Constructor and attributes are equal and only the computation differs. Therefore
+        # parameters, paths and references to the layer remain valid.
         layer.__class__ = BatchNorm
 
 
 def _check_variables(module: nnx.Module, name: str) -> None:
-    """Refuse what a step function of parameters, statistics and images cannot be given."""
+    """Raise a ConfigError for variables that are neither parameters nor BatchNorm statistics."""
     norms = batch_norms(module)
     parameters = 0
     for path, variable in nnx.to_flat_state(nnx.state(module)):
         where = f"model.name={name!r}: {'.'.join(map(str, path))}"
         if any("/" in str(part) for part in path):
-            raise ConfigError(f"{where} has '/' in its name, which separates names; use another")
+            raise ConfigError(f"{where} has '/' in its name, which separates names; rename it")
         if isinstance(variable, nnx.Param):
             parameters += 1
         elif isinstance(variable, nnx.RngState):
             raise ConfigError(
-                f"{where} is a random state, as of nnx.Dropout: a step must give the same numbers "
-                "on any number of devices; make the module without it"
+                f"{where} is a random state (nnx.Dropout has one), but a step must not depend "
+                "on the number of devices; remove it from the module"
             )
         elif not isinstance(variable, nnx.BatchStat):
             raise ConfigError(
-                f"{where} is a {type(variable).__name__} outside of parameters and BatchNorm "
-                "statistics; make it an nnx.Param or compute it in __call__"
+                f"{where}: expected an nnx.Param or a BatchNorm statistic, got "
+                f"{type(variable).__name__}; use an nnx.Param or compute it in __call__"
             )
         elif path[:-1] not in norms:
             raise ConfigError(
-                f"{where} is a statistic outside of nnx.BatchNorm, which has no average over "
+                f"{where} is a statistic outside of nnx.BatchNorm, without an average over "
                 "workers; use nnx.BatchNorm or compute it in __call__"
             )
     if not parameters:
-        raise ConfigError(f"model.name={name!r}: the module has no nnx.Param; nothing to train")
+        raise ConfigError(f"model.name={name!r}: expected parameters (nnx.Param), got none")

@@ -1,7 +1,7 @@
-"""A network as pure functions of nested dicts of arrays, whose '/'-joined paths name them.
+"""Pure functions of a network, with parameters as nested dicts of arrays.
 
-``stages/0/blocks/1/conv3/kernel``, ``stem/bn/scale``, ``stem/bn/mean``: the paths of Flax's state.
-The module's graph is split off once for each mode of computation.
+'/'-joined paths are the paths of Flax's state, such as ``stages/0/blocks/1/conv3/kernel``,
+``stem/bn/scale`` and ``stem/bn/mean``. The graph of the module is traced once per mode.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ PyTree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A network without arrays. Hashable, so that it may be a static argument.
+    """A network without arrays; hashable, so that it can be a static argument.
 
-    The fields from ``width`` on are those of `ResNet`; a user's own module has none of them.
+    ``width`` and the following fields apply only to `ResNet`, not to users' own modules.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Model:
     epsilon: float = 1e-5
     gamma: float = 1.0
     last_gamma: float | None = None
-    """None: as ``gamma``."""
+    """None: ``gamma``."""
     init_fan: str = "fan_out"
     head_deviation: float | None = None
-    """None: the head is uniform in ±1/√fan-in."""
+    """None: initial values of the head are uniform in ±1/√fan-in."""
     blur_pool: bool = False
     dtype: str = "float32"
     pointwise: str = "matmul"
@@ -52,14 +52,14 @@ class Model:
     def of_options(
         cls, model: Any, norm: Any, *, classes: int, channels: int, platform: str | None = None
     ) -> "Model":
-        """Return the network that options describe, in the form for a platform.
+        """Return the network of a configuration for a platform.
 
         Args:
-          model: options of the section ``model``.
-          norm: options of the section ``norm``.
+          model: section ``model`` of the configuration.
+          norm: section ``norm`` of the configuration.
           classes: number of logits.
-          channels: of the images.
-          platform: of the devices, such as ``gpu``; None is that of this process.
+          channels: channels of the images.
+          platform: platform of the devices, such as ``gpu``; None: that of this process.
         """
         own = {"name": model.name, "classes": classes, "channels": channels, "dtype": model.dtype}
         if model.name not in DEPTHS:
@@ -73,31 +73,31 @@ class Model:
         return cls(**own, **chosen)
 
     def for_evaluation(self) -> "Model":
-        """Return the same function in float32, without what only training needs."""
+        """Return the same network in float32, without options that only training uses."""
         kept = ("name", "classes", "channels", "width", "stem", "epsilon", "blur_pool")
         return Model(**{name: getattr(self, name) for name in kept})
 
     @property
     def title(self) -> str:
-        """The network for people."""
+        """Display name of the network."""
         return f"{self.name}, width {self.width}" if self.is_resnet else self.name
 
     @property
     def is_resnet(self) -> bool:
-        """Whether it is one of this program's own networks."""
+        """Whether the network is a built-in ResNet."""
         return self.name in DEPTHS
 
     def build(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Return the module with fresh parameters, in training mode.
+        """Return the module with initial parameters, in training mode.
 
         Raises:
-          ConfigError: a user's module that cannot be made or trained.
+          ConfigError: a user's module cannot be created or trained.
         """
-        # float32 means the parameters' own type: with float64 parameters the arithmetic is float64,
-        # in which tests prove equalities that rounding would hide.
+        # None is the dtype of the parameters. With float64 parameters the arithmetic is float64,
+        # which tests use to prove equalities without rounding errors.
         dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
         if not self.is_resnet:
-            return factories.made(self.name, classes=self.classes, rngs=rngs, dtype=dtype)
+            return factories.build_module(self.name, classes=self.classes, rngs=rngs, dtype=dtype)
         return MODELS[self.name](
             classes=self.classes,
             rngs=rngs,
@@ -115,32 +115,38 @@ class Model:
         )
 
     def init(self, seed: int | jax.Array) -> tuple[PyTree, PyTree]:
-        """Return fresh parameters and running statistics, float32.
+        """Return initial parameters and running statistics in float32.
 
-        A function of the seed alone, so that every process computes the same without a broadcast
-        (Yamazaki et al. 2019, arXiv 1903.12650, III-B).
+        They depend only on the seed, so that each process computes the same values without a
+        broadcast (Yamazaki et al. 2019, arXiv 1903.12650, III-B).
         """
         module = self.build(nnx.Rngs(jax.random.key(seed)))
         return _tree(module, nnx.Param), _tree(module, nnx.BatchStat)
 
     def shapes(self) -> tuple[PyTree, PyTree]:
-        """Return shapes and types of parameters and running statistics; traced once."""
+        """Return shapes and dtypes of parameters and running statistics; cached."""
         return jax.tree.map(lambda x: x, _shapes(self))
 
     def apply(self, params: PyTree, stats: PyTree, images: jax.Array) -> jax.Array:
-        """Logits (images, classes) in evaluation mode, at least float32.
+        """Return logits (images, classes) of evaluation mode, in at least float32.
 
         Args:
           params: parameters.
           stats: running statistics {…: {mean, var}}; {} without BatchNorm.
-          images: normalised floats (images, height, width, channels).
+          images: normalized floats (images, height, width, channels).
         """
         return _wide(self.module(params, stats)(images))
 
     def apply_train(
         self, params: PyTree, stats: PyTree, images: jax.Array, mode: BatchMode
     ) -> tuple[jax.Array, PyTree]:
-        """Training mode: logits, and batch statistics {…: {mean, var}}, each (spans, features)."""
+        """Return logits and batch statistics of training mode.
+
+        The statistics are {…: {mean, var}} with arrays of shape (spans, features).
+
+        Raises:
+          ConfigError: a BatchNorm layer was not called, or not with batch statistics.
+        """
         module = self.module(params, stats, mode)
         logits = module(images)
         batch = {}
@@ -149,40 +155,40 @@ class Model:
             if not hasattr(layer, "batch_mean"):
                 raise ConfigError(
                     f"model.name={self.name!r}: {where} is not called with batch statistics; "
-                    "call it, without use_running_average, or leave it out"
+                    "call it without use_running_average, or remove it"
                 )
             batch[f"{where}/mean"] = layer.batch_mean[...]
             batch[f"{where}/var"] = layer.batch_var[...]
         return _wide(logits), unflatten_paths(batch)
 
     def module(self, params: PyTree, stats: PyTree, mode: BatchMode | None = None) -> nnx.Module:
-        """Return the module that holds these arrays.
+        """Return a module with these arrays.
 
         Args:
           params: parameters.
           stats: running statistics.
-          mode: how training-mode calls form batch statistics; None: evaluation mode.
+          mode: computation of batch statistics in training mode; None: evaluation mode.
         """
         graph, paths, _, _ = _traced(self, mode)
         flat = {**flatten_paths(params), **flatten_paths(stats)}
         return nnx.merge(graph, nnx.from_flat_state({paths[p]: x for p, x in flat.items()}))
 
     def parameter_paths(self) -> tuple[str, ...]:
-        """The paths of all parameters, in the order in which the constructor made their layers.
+        """Return the paths of all parameters, in the order in which the constructor set them.
 
-        For a ResNet that is the order of the forward pass.
+        For a ResNet, this is the order of the forward pass.
         """
         return _traced(self, None)[2]
 
     def kinds(self) -> Mapping[str, str]:
-        """Return the kind of each parameter by its path; see `factories.kinds`."""
+        """Return the kind of each parameter by path, see `factories.kinds`."""
         return _traced(self, None)[3]
 
     def check(self, image_shape: tuple[int, ...]) -> None:
-        """Trace a user's module on images of a shape (height, width, channels).
+        """Trace a user's module on images of shape (height, width, channels).
 
         Raises:
-          ConfigError: it raises an error, or its logits are not (images, classes).
+          ConfigError: the module raises, or its logits do not have the shape (images, classes).
         """
         if not self.is_resnet:
             _check(self, tuple(image_shape))
@@ -192,16 +198,16 @@ class Model:
 def _traced(
     model: Model, mode: BatchMode | None
 ) -> tuple[nnx.GraphDef, Mapping[str, tuple], tuple[str, ...], Mapping[str, str]]:
-    """Graph of the module, its path for each of ours, ours in the constructor's order, and kinds.
+    """Return the graph, Flax's path of each path, the ordered parameter paths, and their kinds.
 
-    A mode is written into the layers before the graph is split off, so that it is part of it.
+    The function sets the mode of the layers first, so that the graph contains it.
     """
     found: list[Any] = []
 
     def traced() -> nnx.Module:
         module = model.build(nnx.Rngs(0))
         paths = {"/".join(map(str, path)): path for path, _ in nnx.to_flat_state(nnx.state(module))}
-        # Recorded here: what nnx.eval_shape returns is rebuilt with sorted attributes.
+        # Recorded here, because nnx.eval_shape rebuilds the module with sorted attributes.
         kinds = factories.kinds(module)
         order = [path for path in _paths(module) if path in kinds]
         found[:] = paths, tuple(dict.fromkeys([*order, *kinds])), kinds
@@ -233,7 +239,7 @@ def _check(model: Model, image_shape: tuple[int, ...]) -> None:
         evaluated = jax.eval_shape(model.apply, params, stats, images)
     except UserError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"model.name={model.name!r}: calling the module with float images {images.shape} "
             f"raised {type(error).__name__}: {one_line(error)}; fix the module, data.image_size or "
@@ -243,18 +249,18 @@ def _check(model: Model, image_shape: tuple[int, ...]) -> None:
         if found.shape != (2, model.classes):
             raise ConfigError(
                 f"model.name={model.name!r}: expected logits of shape (images, {model.classes}), "
-                f"got {found.shape} for 2 images; return a row of classes for each image"
+                f"got {found.shape} for 2 images; return one row of logits for each image"
             )
 
 
 def _tree(module: nnx.Module, kind: type[nnx.Variable]) -> PyTree:
-    """Nested dicts of the arrays of a kind of variable."""
+    """Return the arrays of a variable type as nested dicts."""
     flat = nnx.to_flat_state(nnx.state(module, kind))
     return unflatten_paths({"/".join(map(str, path)): v[...] for path, v in flat})
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:
-    """Parameter paths in the order in which attributes were set."""
+    """Yield parameter paths in the order in which attributes were set."""
     items = enumerate(node) if isinstance(node, nnx.List) else vars(node).items()
     for name, value in items:
         if isinstance(value, nnx.Param):

@@ -1,8 +1,8 @@
-"""The stem's max-pool, 3×3 with stride 2 and padding 1, with a backward pass that only gathers.
+"""Max-pool of the stem, 3×3 with stride 2 and padding 1, with a backward pass without scatter.
 
-XLA's own gradient of a max-pool finds the winners again from the input, in wide index arrays, and
-scatters with atomics on GPUs. Here forward keeps which of the nine taps won, one byte for each
-output, and backward reads it: every input collects from the at most four windows that cover it.
+XLA's gradient of a max-pool recomputes the positions of the maxima in wide index arrays, and
+scatters with atomics on GPUs. Here, forward saves the position of each maximum in its window as one
+byte. Backward adds, for each input, the gradients of the at most four windows that contain it.
 """
 
 import jax
@@ -14,9 +14,10 @@ _TAPS = tuple((i, j) for i in range(3) for j in range(3))
 
 @jax.custom_vjp
 def max_pool(x: jax.Array) -> jax.Array:
-    """Maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of ``x`` (images, height, width, features).
+    """Return maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of ``x``.
 
-    The gradient goes to the first of equal maxima in row-major order, as in PyTorch and XLA.
+    ``x`` is (images, height, width, features). Of equal maxima, the first in row-major
+    order receives the gradient, as in PyTorch and XLA.
     """
     return _forward(x)[0]
 
@@ -36,7 +37,7 @@ def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         else:
             winner = jnp.where(seen > best, jnp.uint8(tap), winner)
             best = jnp.maximum(best, seen)
-    # Of the input only the shape is needed.
+    # Backward needs only the shape of the input.
     return best, (winner, jnp.empty((0, *x.shape[1:3], 0)))
 
 
@@ -45,7 +46,7 @@ def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[j
     total, zero = None, jnp.zeros((), gradient.dtype)
     for tap, offsets in enumerate(_TAPS):
         share = jnp.where(winner == tap, gradient, zero)
-        # Output o of this tap lies at input 2o + offset − 1.
+        # For this tap, output o reads input 2o + offset − 1.
         spread = [
             (at - 1, side - (at - 1) - (2 * o - 1), 1)
             for at, side, o in zip(offsets, like.shape[1:3], gradient.shape[1:3], strict=True)

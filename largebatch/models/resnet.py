@@ -1,9 +1,9 @@
 """ResNet v1.5 (He et al. 2015, arXiv 1512.03385; stride in the 3×3 convolution as in torchvision).
 
-NHWC throughout. Padding and initial values are torchvision's: explicit symmetric padding,
-convolutions He-normal by fan-out, the head uniform in ±1/√fan-in, unless other ones are asked
-for. Parameters are float32; ``dtype`` is that of the convolutions' arithmetic, None for the
-parameters' own. The global average and the head are computed in at least float32.
+All arrays are NHWC. Padding and default initial values are those of torchvision: explicit symmetric
+padding, He-normal convolutions by fan-out, and a head uniform in ±1/√fan-in. Parameters are
+float32. ``dtype`` is that of the convolutions; None: that of the parameters. The global average
+and the head are computed in at least float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from largebatch.models.convolution import OUTPUT, Conv, precision
 from largebatch.models.max_pool import max_pool
 
 Layer = Callable[..., nnx.Module]
-"""What makes a layer: ``Conv``, ``BatchNorm``, Flax's own, or a partial of them."""
+"""Constructor of a layer: ``Conv``, ``BatchNorm``, a layer of Flax, or a partial of them."""
 
 HE_NORMAL = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -29,7 +29,7 @@ _KEPT = {
     "norms": jax.checkpoint_policies.save_only_these_names(OUTPUT, STATISTICS),
     "blocks": jax.checkpoint_policies.nothing_saveable,
 }
-"""What of a block stays between forward and backward, beside its input."""
+"""Activations of a block that forward saves for backward, in addition to its input."""
 
 
 def _uniform_by_fan_in(fan_in: int) -> Callable:
@@ -43,10 +43,10 @@ def _uniform_by_fan_in(fan_in: int) -> Callable:
     return init
 
 
-def _normalised(
+def _normalize(
     norm: nnx.Module, x: jax.Array, shortcut: jax.Array | None = None, *, relu: bool
 ) -> jax.Array:
-    """Call a norm layer, add the shortcut and rectify: in one pass with `BatchNorm`."""
+    """Call a norm layer, add the shortcut and apply ReLU; fused for `BatchNorm`."""
     if isinstance(norm, BatchNorm):
         return norm(x, shortcut=shortcut, relu=relu)
     x = norm(x)
@@ -55,7 +55,7 @@ def _normalised(
 
 
 class Stem(nnx.Module):
-    """The first convolution, and the max-pool where the stem has one."""
+    """First convolution, and max-pool except in the stem ``small``."""
 
     def __init__(
         self, channels: int, features: int, kind: str, *, conv: Layer, norm: Layer
@@ -69,14 +69,14 @@ class Stem(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return features of images (batch, height, width, channels).
 
-        At a quarter of the height and width; at all of them with the stem ``small``.
+        Height and width are a quarter of those of the images, or equal with the stem ``small``.
         """
-        x = _normalised(self.bn, self.conv(x), relu=True)
+        x = _normalize(self.bn, self.conv(x), relu=True)
         return x if self.kind == "small" else max_pool(x)
 
 
 class Block(nnx.Module):
-    """A residual block: basic (two 3×3) or bottleneck (1×1, 3×3, 1×1 to four times the width)."""
+    """Residual block: basic (two 3×3) or bottleneck (1×1, 3×3, 1×1 to four times the width)."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class Block(nnx.Module):
             self.downsample_bn = norm(features)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The residual sum, rectified."""
+        """Return ReLU of the sum of branch and shortcut."""
         shortcut = x
         if self.projects:
-            shortcut = _normalised(self.downsample_bn, self.downsample_conv(x), relu=False)
+            shortcut = _normalize(self.downsample_bn, self.downsample_conv(x), relu=False)
         for i in range(1, self.depth + 1):
-            x = _normalised(
+            x = _normalize(
                 getattr(self, f"bn{i}"),
                 getattr(self, f"conv{i}")(x),
                 shortcut if i == self.depth else None,
@@ -122,7 +122,7 @@ class Block(nnx.Module):
 
 
 class Stage(nnx.Module):
-    """Blocks of one width; the first one may halve the resolution."""
+    """Blocks of one width; the first block may halve the resolution."""
 
     def __init__(
         self,
@@ -143,17 +143,17 @@ class Stage(nnx.Module):
         self.features = features
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Through all blocks."""
-        through = Block.__call__
+        """Apply all blocks."""
+        call = Block.__call__
         if self.remat != "none":
-            through = nnx.remat(through, policy=_KEPT[self.remat])
+            call = nnx.remat(call, policy=_KEPT[self.remat])
         for block in self.blocks:
-            x = through(block, x)
+            x = call(block, x)
         return x
 
 
 class ResNet(nnx.Module):
-    """Images (batch, height, width, channels), normalised floats, to logits (batch, classes)."""
+    """ResNet from normalized images (batch, height, width, channels) to logits (batch, classes)."""
 
     def __init__(
         self,
@@ -174,27 +174,27 @@ class ResNet(nnx.Module):
         norm: Layer = BatchNorm,
         rngs: nnx.Rngs,
     ) -> None:
-        """Make a ResNet in training mode.
+        """Create a ResNet in training mode.
 
         Args:
           kind: block type, ``basic`` or ``bottleneck``.
           depths: number of blocks in each stage.
           classes: number of logits.
-          channels: of the images.
-          width: channels of the first stage; the later ones double it.
+          channels: channels of the images.
+          width: channels of the first stage; each later stage doubles them.
           stem: ``conv7`` (7×7, stride 2, and max-pool), ``space_to_depth`` (the same function,
             computed on 2×2 blocks of pixels) or ``small`` (3×3, stride 1, no pool).
           gamma: initial scale of the norms.
-          last_gamma: initial scale of the last norm of each residual branch; None: as ``gamma``.
-          kernel_init: initial values of the convolutions.
-          head_deviation: normal initial values of the head's kernel, its bias 0; None: both are
-            uniform in ±1/√fan-in.
-          dtype: of the convolutions' arithmetic; None: that of the parameters.
-          remat: what backward computes again: ``none``, ``norms`` (the normalised activations
+          last_gamma: initial scale of the last norm of each residual branch; None: ``gamma``.
+          kernel_init: initializer of the convolutions.
+          head_deviation: standard deviation of normal initial values of the head's kernel, with a
+            bias of 0; None: kernel and bias are uniform in ±1/√fan-in.
+          dtype: dtype of the convolutions; None: that of the parameters.
+          remat: activations that backward recomputes: ``none``, ``norms`` (normalized activations
             inside a block; needs `Conv` and `BatchNorm`) or ``blocks``.
-          conv: makes a convolution, ``nnx.Conv`` or like it.
-          norm: makes a norm, ``nnx.BatchNorm`` or like it.
-          rngs: of the initial values.
+          conv: constructor of convolutions with the interface of ``nnx.Conv``.
+          norm: constructor of norms with the interface of ``nnx.BatchNorm``.
+          rngs: random generators for the initial values.
         """
         wide = precision(dtype)
         make: dict[str, Any] = {
@@ -207,8 +207,8 @@ class ResNet(nnx.Module):
                 rngs=rngs,
             )
         }
-        # Flax's norms draw keys for their constants: from a stream of their own, so that the
-        # convolutions' initial values do not depend on the kind of norm.
+        # Norms of Flax use random keys for constants. A separate stream keeps the initial values
+        # of the convolutions independent of the norm.
         constants = nnx.Rngs(0)
         for name, scale in (("norm", gamma), ("last_norm", last_gamma)):
             scale_init = nnx.initializers.constant(gamma if scale is None else scale)
@@ -234,7 +234,7 @@ class ResNet(nnx.Module):
         )
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Return logits, at least float32."""
+        """Return logits in at least float32."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -242,7 +242,7 @@ class ResNet(nnx.Module):
 
 
 def resnet(name: str, classes: int = 1000, *, rngs: nnx.Rngs, **options: Any) -> ResNet:
-    """Return a ResNet by its name in `DEPTHS`; ``options`` are those of `ResNet`."""
+    """Return the ResNet with this name in `DEPTHS`; ``options`` are arguments of `ResNet`."""
     return ResNet(*DEPTHS[name], classes, rngs=rngs, **options)
 
 

@@ -1,4 +1,4 @@
-"""What a traced forward pass computes: FLOPs, and where each parameter is first used."""
+"""FLOPs of a traced forward pass, and the order in which it uses parameters."""
 
 import dataclasses
 import math
@@ -17,16 +17,16 @@ _BRANCHING = ("scan", "while", "cond")
 
 @dataclasses.dataclass
 class Work:
-    """What lies between the first use of one parameter and that of the next, for one image."""
+    """Work between the first use of a parameter and that of the next parameter, for one image."""
 
     flops: float = 0.0
-    """Of matrix products and convolutions."""
+    """FLOPs of matrix products and convolutions."""
     elements: float = 0.0
-    """Activation elements that these, and the operations on parameters, read and write."""
+    """Number of activation elements that these and operations on parameters read and write."""
 
 
 def product_flops(equation: Any) -> float:
-    """FLOPs of an equation of a jaxpr; 0 unless it is a convolution or a matrix product."""
+    """Return the FLOPs of a convolution or matrix product in a jaxpr; 0 for other equations."""
     if equation.primitive.name == "conv_general_dilated":
         kernel, out = equation.invars[1].aval, equation.outvars[0].aval
         features = equation.params["dimension_numbers"].rhs_spec[0]
@@ -41,7 +41,7 @@ def product_flops(equation: Any) -> float:
 
 
 def equations(jaxpr: Any) -> list[Any]:
-    """All equations of a jaxpr and of those inside it."""
+    """Return all equations of a jaxpr and of nested jaxprs."""
     found = []
     for equation in jaxpr.eqns:
         found.append(equation)
@@ -51,24 +51,24 @@ def equations(jaxpr: Any) -> list[Any]:
 
 
 def work_of(model: Model, image_shape: Sequence[int]) -> dict[str, Work]:
-    """The work of a forward pass by parameter, in the order of first use.
+    """Return the work of a forward pass by parameter path, in the order of first use.
 
-    An operation counts for the parameter that was used last before it, so that in backward it lies
-    between the gradients of that parameter and of the next one. Parameters that are never used come
-    last. Arithmetic on parameters alone is not counted.
+    An operation belongs to the parameter used most recently before it. In backward, its gradient is
+    computed between the gradients of this parameter and of the next one. Unused parameters come
+    last. Operations on parameters alone are not counted.
 
     Args:
       model: the network.
       image_shape: height, width and channels.
 
     Raises:
-      ConfigError: the network does not take such images.
+      ConfigError: the network does not accept such images.
     """
     model.check(tuple(image_shape))
     params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda p, x, s: model.apply(p, s, x))(params, images, stats).jaxpr
-    # Leaves are in the order of sorted keys at each level, as jax.tree has them.
+    # jax.tree sorts the keys at each level.
     paths = jax.tree.leaves(
         jax.tree.map_with_path(
             lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
@@ -81,13 +81,13 @@ def work_of(model: Model, image_shape: Sequence[int]) -> dict[str, Work]:
 
 
 class _Walk:
-    """A pass over the equations in their order."""
+    """Traversal of the equations in order."""
 
     def __init__(self) -> None:
         self.found: dict[str, Work] = {}
 
     def through(self, jaxpr: Any, given: Sequence[set[str] | None]) -> list[set[str] | None]:
-        """Return for each output the parameters it is made of; None where data are in it too."""
+        """Return the parameters that each output depends on; None if it also depends on data."""
         made = dict(zip(jaxpr.invars, given, strict=True))
 
         def of(variable: Any) -> set[str] | None:

@@ -1,8 +1,8 @@
-"""Update rules, their schedules, and which kinds of parameter they act on.
+"""Optimizers, schedules, and the kinds of parameter that they apply to.
 
-The rules are optax transformations that compose in `optax.chain`. They count no steps: the one
-clock of a run is its sample position, which the host owns, so every `update` is given its `rates`,
-those of a `RateSchedule` at that position.
+The optimizers are optax transformations and compose in `optax.chain`. They do not count steps. The
+host holds the sample position of a run and passes `rates` to each `update`, the values of a
+`RateSchedule` at this position.
 """
 
 from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_settings

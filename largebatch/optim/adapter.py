@@ -1,9 +1,9 @@
-"""Any optax transformation as an update rule: ``optax:adamw`` or ``package.module:factory``.
+"""Adapter for optax transformations: ``optax:adamw`` or ``package.module:factory``.
 
-The factory is called as optax's own are, ``factory(learning_rate=…, **options)``. Our schedules
-decide the learning rate and the weight decay of each step: inside an update the factory is called
-with these numbers as traced scalars, as `optax.inject_hyperparams` does, so that the state is that
-of the transformation and no more.
+The factory is called like those of optax, ``factory(learning_rate=…, **options)``. Our schedules
+decide the learning rate and the weight decay of each step. Each update calls the factory with these
+numbers as traced scalars, like `optax.inject_hyperparams`. Therefore the state is only that of the
+transformation.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from largebatch.errors import ConfigError, did_you_mean, one_line
-from largebatch.optim.momentum import Mask, kept
+from largebatch.optim.momentum import Mask, cast_like
 from largebatch.optim.norms import Layout, Total, norms_in
 from largebatch.optim.rates import Rates
 from largebatch.optim.report import LayerReport, empty_report, measure
@@ -29,43 +29,43 @@ _OURS = {
     "weight_decay": "optimizer.weight_decay",
     **dict.fromkeys(_MASKS, "optimizer.decay_skip"),
 }
-_CALLED = "it is called as factory(learning_rate=…, **options), as optax's own are"
+_CALLED = "use a factory that accepts factory(learning_rate=…, **options), like those of optax"
 
 
 class AdaptedState(NamedTuple):
-    """What an update leaves to the next."""
+    """State of an adapted optax transformation."""
 
     inner: PyTree
     """State of the optax transformation."""
     report: LayerReport
-    """Of the last update; the trust ratios are 1."""
+    """Norms of the last update; the trust ratios are 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Factory:
-    """A function that makes optax transformations, with the options that a user chose."""
+    """A function that returns optax transformations, with the user's options."""
 
     name: str
     """``optimizer.name``."""
     call: Callable[..., Any]
     options: Mapping[str, Any]
     takes_decay: bool
-    """Whether it has a parameter ``weight_decay``."""
+    """Whether the function has a parameter ``weight_decay``."""
     mask_parameter: str
-    """Its parameter for the tree of parameters that are decayed; empty if it has none."""
+    """Name of the parameter for the weight decay mask; empty if there is none."""
 
-    def made(
+    def transformation(
         self, learning_rate: Any, weight_decay: Any = 0.0, mask: Mask = None
     ) -> optax.GradientTransformationExtraArgs:
-        """Return the transformation.
+        """Call the function and return the transformation.
 
         Args:
             learning_rate: A scalar.
-            weight_decay: A scalar; not given to a factory without that parameter.
-            mask: Parameters that are decayed, likewise.
+            weight_decay: A scalar; not passed to a function without this parameter.
+            mask: Parameters with weight decay; not passed to a function without such a parameter.
 
         Raises:
-            ConfigError: The factory raises, or returns something else.
+            ConfigError: The function raises, or does not return a transformation.
         """
         arguments: dict[str, Any] = {"learning_rate": learning_rate}
         if self.takes_decay:
@@ -88,15 +88,15 @@ class Factory:
 
 
 def factory_of(name: str, options: Mapping[str, Any]) -> Factory:
-    """Return the factory of that name.
+    """Import the factory of an optax transformation and check its parameters.
 
     Args:
         name: ``optax:adamw`` or ``package.module:factory``.
-        options: Its arguments other than learning rate, weight decay and mask, by name.
+        options: Arguments except learning rate, weight decay and mask, by name.
 
     Raises:
-        ConfigError: It cannot be imported, has no parameter ``learning_rate``, lacks one of
-            ``options`` or requires others.
+        ConfigError: The import fails, or the function has no parameter ``learning_rate``, does not
+            have one of ``options``, or requires further arguments.
     """
     call = imported(name, "optimizer.name")
     try:
@@ -115,7 +115,7 @@ def factory_of(name: str, options: Mapping[str, Any]) -> Factory:
     for option in options:
         if option in _OURS:
             raise ConfigError(
-                f"optimizer.options: {option} of {name} is set by {_OURS[option]}; use that"
+                f"optimizer.options: {_OURS[option]} sets {option} of {name}; use that option"
             )
         if option not in own and not anything:
             raise ConfigError(
@@ -146,27 +146,27 @@ def adapted(
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return an optax transformation as a rule whose update takes the `Rates` of the step.
+    """Adapt an optax transformation so that its update takes the `Rates` of the step.
 
     Args:
-        factory: Makes the transformation.
-        weight_decay: The coefficient; where it is 0, the factory is given 0 instead of the decay of
-            the step.
-        decay_mask: Parameters that are decayed.
-        layout: How the norms of the report are computed.
-        total: Where a device holds parts of arrays only, see `norms_in`.
+        factory: Factory of the transformation.
+        weight_decay: The coefficient; if it is 0, the factory gets the constant 0 instead of the
+            scheduled weight decay.
+        decay_mask: Parameters with weight decay.
+        layout: Computation of the norms in the report, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
         A transformation with an `AdaptedState`.
 
     Raises:
-        ConfigError: An unknown layout.
+        ConfigError: The layout is unknown.
     """
     norms = norms_in(layout, total)
 
     def init(params: PyTree) -> AdaptedState:
-        made = factory.made(1.0, weight_decay, decay_mask)
-        return AdaptedState(made.init(params), empty_report(params))
+        inner = factory.transformation(1.0, weight_decay, decay_mask)
+        return AdaptedState(inner.init(params), empty_report(params))
 
     def update(
         grads: PyTree,
@@ -180,24 +180,24 @@ def adapted(
         dtype = report.weight_norm.dtype
         rate = jnp.asarray(rates.learning_rate, dtype)
         decay = jnp.asarray(rates.weight_decay, dtype) if weight_decay else 0.0
-        made = factory.made(rate, decay, decay_mask)
-        updates, inner = made.update(grads, state.inner, params)
-        return kept(updates, params), AdaptedState(inner, report)
+        transformation = factory.transformation(rate, decay, decay_mask)
+        updates, inner = transformation.update(grads, state.inner, params)
+        return cast_like(updates, params), AdaptedState(inner, report)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def check_adapted(rule: optax.GradientTransformationExtraArgs, name: str, params: PyTree) -> None:
-    """Trace an update, and refuse a rule that a training step cannot call.
+    """Trace an update to check that a training step can call the rule.
 
     Args:
-        rule: Of `adapted`.
+        rule: A result of `adapted`.
         name: ``optimizer.name``, for messages.
-        params: Shapes and dtypes.
+        params: Shapes and dtypes of the parameters.
 
     Raises:
         ConfigError: The rule raises, changes the structure, shapes or dtypes of its state or of the
-            parameters, or its state holds anything but numbers.
+            parameters, or has values in its state that are not numbers.
     """
     number = jax.ShapeDtypeStruct((), jnp.float32)
     rates = Rates(*[number] * len(Rates._fields))
@@ -211,14 +211,14 @@ def check_adapted(rule: optax.GradientTransformationExtraArgs, name: str, params
     except Exception as error:
         raise ConfigError(
             f"optimizer.name={name}: tracing an update raised {type(error).__name__}: "
-            f"{one_line(error)}; a rule has init(params) and update(gradients, state, params), and "
-            "its learning_rate and weight_decay are traced scalars"
+            f"{one_line(error)}; use a rule with init(params) and update(gradients, state, params) "
+            "that accepts traced scalars as learning_rate and weight_decay"
         ) from error
     for leaf in jax.tree.leaves(state):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise ConfigError(
-                f"optimizer.name={name}: its state holds {leaf.dtype}, which checkpoints cannot; "
-                "use a rule whose state holds numbers"
+                f"optimizer.name={name}: its state has the dtype {leaf.dtype}, which checkpoints "
+                "cannot store; use a rule with numbers in its state"
             )
     for what, before, then in (("state", state, after), ("parameters", params, updates)):
         if _shapes(before) != _shapes(then):

@@ -1,19 +1,19 @@
-"""Whose LARS: the published variants as settings of one rule.
+"""Published variants of LARS, as settings of one implementation.
 
-flavour   source                                         what is its own
+flavour   source                                         differences
 mlperf    TensorFlow 1 contrib.opt LARSOptimizer, the    You et al. 2017; ratio 1 at a zero norm
           MLPerf reference
-you2017   You et al. 2017 (arXiv 1708.03888), alg. 1     no rule for zero norms: a zero weight
-                                                         has ratio 0 and stays
+you2017   You et al. 2017 (arXiv 1708.03888), alg. 1     no special case for zero norms: a zero
+                                                         weight has ratio 0 and stays zero
 nvidia    SGDwFASTLARS of NVIDIA's MXNet submissions     momentum corrected for the change of
           to MLPerf v0.6 and later                       the learning rate; decays the bias
 fujitsu   multi_mp_sgd_two_stage_lars_mom_update of      n0·L in the denominator, epsilon 1e-9,
-          Fujitsu's submission to MLPerf v0.6            only a zero weight gives ratio 1
-optax     optax.lars                                     the norm of the sum; skips nothing
-apex      NVIDIA apex LARC                               rate outside and clipped, e = 0.02; at a
-                                                         zero norm no decay; skips nothing
+          Fujitsu's submission to MLPerf v0.6            ratio 1 only for a zero weight
+optax     optax.lars                                     norm of the sum; all parameters
+apex      NVIDIA apex LARC                               rate outside and clipped, e = 0.02; no
+                                                         decay at a zero norm; all parameters
 ascend    LARSV2 of Huawei's TensorFlow, in SIAT's       rate outside, epsilon 1e-5; a zero
-          submission to MLPerf v0.7                      weight stays
+          submission to MLPerf v0.7                      weight stays zero
 """
 
 import dataclasses
@@ -31,42 +31,42 @@ ZeroNorm = Literal["either", "weight", "undecayed", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class LarsSettings:
-    """What the variants of LARS differ in; the formulas are in `lars`."""
+    """Settings that differ between the variants of LARS; `lars` has the formulas."""
 
     denominator: Denominator = "sum_of_norms"
     """‖g‖ + wd·‖w‖, or ‖g + wd·w‖."""
     denominator_decay: DenominatorDecay = "decay"
-    """The wd of the sum of norms: that of the step, or the coefficient times the peak rate."""
+    """wd in the sum of norms: the decay of the step, or the coefficient times the peak rate."""
     epsilon: float = 0.0
     """Added to the denominator."""
     trust_coefficient: float = 0.001
-    """e."""
+    """e in the formula of the trust ratio."""
     rate: Placement = "inside"
-    """Whether velocities hold learning rates, and whether momentum is then corrected for that."""
+    """Whether velocities contain the learning rate; `inside_corrected`: with corrected momentum."""
     zero_norm: ZeroNorm = "either"
-    """Where the ratio is 1: if the weight's or the gradient's norm is 0; if the weight's is; as
-    `either`, and without decay; or nowhere, so that the ratio of a zero weight is 0."""
+    """When the ratio is 1. `either`: the norm of weight or gradient is 0; `weight`: the norm of the
+    weight is 0; `undecayed`: as `either`, and without weight decay; `none`: never."""
     rate_clip: bool = False
-    """The ratio becomes the smaller of ratio / n and 1: a layer's rate is at most n."""
+    """Replace ratio by min(ratio / n, 1), which limits the learning rate of a layer to n."""
     trust_clip: tuple[float, ...] = ()
-    """(least, most) ratio; empty: any."""
+    """(least, greatest) ratio; empty: no limits."""
     trust_skip: tuple[str, ...] = ("bn", "bias")
-    """Kinds of parameter without a ratio."""
+    """Kinds of parameter without a trust ratio."""
     decay_skip: tuple[str, ...] = ("bn", "bias")
-    """Kinds of parameter that are not decayed."""
+    """Kinds of parameter without weight decay."""
 
     def __post_init__(self) -> None:
         if self.denominator == "norm_of_sum" and self.denominator_decay != "decay":
             raise ConfigError(
-                "optimizer.denominator_decay=decay_times_peak does not fit "
-                "optimizer.denominator=norm_of_sum, which holds the decay of the step; use "
+                "optimizer.denominator_decay=decay_times_peak is impossible with "
+                "optimizer.denominator=norm_of_sum, which contains the decay of the step; use "
                 "sum_of_norms or denominator_decay=decay"
             )
         clip = self.trust_clip
         if clip and not (len(clip) == 2 and 0 <= clip[0] <= clip[1]):
             raise ConfigError(
-                f"optimizer.trust_clip={clip} must be the least and the most ratio, such as "
-                "(1e-5, 1), or empty"
+                f"optimizer.trust_clip={clip}: expected the least and the greatest ratio, such as "
+                "(1e-5, 1), or an empty list"
             )
 
 
@@ -95,14 +95,14 @@ FLAVOURS: Mapping[Flavour, LarsSettings] = {
 
 
 def lars_settings(flavour: str, **chosen: Any) -> LarsSettings:
-    """The settings of a flavour, with others in place of some.
+    """Return the settings of a flavour with overrides.
 
     Args:
         flavour: One of `FLAVOURS`.
-        chosen: Settings by name; None or 'auto' as the flavour has it.
+        chosen: Overrides by name; None and 'auto' keep the value of the flavour.
 
     Raises:
-        ConfigError: An unknown flavour, or settings that contradict each other.
+        ConfigError: The flavour is unknown, or settings contradict each other.
     """
     if flavour not in FLAVOURS:
         raise ConfigError(
@@ -113,14 +113,14 @@ def lars_settings(flavour: str, **chosen: Any) -> LarsSettings:
 
 
 def lars_of(options: Any) -> LarsSettings:
-    """Return the settings that the section ``optimizer`` chooses.
+    """Return the LARS settings of the section ``optimizer``.
 
     Args:
-        options: Has ``flavour`` and, under the same name, every setting; 'auto' as the flavour
-            has it.
+        options: The section, with ``flavour`` and an attribute for each setting; 'auto' keeps the
+            value of the flavour.
 
     Raises:
-        ConfigError: Settings that contradict each other.
+        ConfigError: Settings contradict each other.
     """
     names = [field.name for field in dataclasses.fields(LarsSettings)]
     return lars_settings(options.flavour, **{name: getattr(options, name) for name in names})

@@ -1,4 +1,4 @@
-"""An L2 term of the loss, λ/2·‖w‖², through its gradient λ·w."""
+"""L2 term λ/2·‖w‖² of the loss, implemented by its gradient λ·w."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ PyTree = Any
 def with_l2(
     rule: optax.GradientTransformationExtraArgs, coefficient: float, mask: Mask = None
 ) -> optax.GradientTransformationExtraArgs:
-    """`rule`, given gradients of a loss with λ/2·‖w‖² in it.
+    """Return `rule` with λ·w added to its gradients.
 
-    Unlike weight decay the term is in the norms of gradients that LARS sees, and in the report.
+    Unlike weight decay, the term is part of the gradient norms in LARS and in the report.
 
     Args:
-        rule: Takes gradients of the loss without the term.
+        rule: An optimizer.
         coefficient: λ.
-        mask: Parameters in the term.
+        mask: Parameters with the L2 term.
     """
 
     def update(grads: PyTree, state: PyTree, params: PyTree, **more: Any) -> tuple[PyTree, PyTree]:

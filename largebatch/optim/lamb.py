@@ -4,8 +4,8 @@
     u = (v / (1 − m^t)) / (√(s / (1 − b^t)) + epsilon) + wd·w
     w ← w − n·(‖w‖ / ‖u‖)·u
 
-t is the number of the update, from 1; the ratio is 1 if either norm is 0. A learning rate that
-changes scales the newest step only, as v holds none.
+t is the number of the update, from 1. The ratio is 1 if either norm is 0. v does not contain the
+learning rate, so that a change of the learning rate affects only the new step.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
+    cast_like,
     descend,
-    kept,
     resolve_mask,
     spread,
     times,
@@ -35,14 +35,14 @@ PyTree = Any
 
 
 class LambState(NamedTuple):
-    """What an update leaves to the next."""
+    """Optimizer state of LAMB."""
 
     momentum: PyTree
-    """Means of gradients v, not corrected; a tree like the parameters."""
+    """Means of gradients v, without bias correction; a tree like the parameters."""
     second_moment: PyTree
-    """Means of their squares s, likewise."""
+    """Means of squared gradients s, without bias correction; a tree like the parameters."""
     report: LayerReport
-    """Of the last update."""
+    """Norms and trust ratios of the last update."""
 
 
 def lamb(
@@ -54,23 +54,23 @@ def lamb(
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """LAMB; the formulas are at the top of this module.
+    """Return LAMB; the docstring of this module has the formulas.
 
-    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd, m and t.
+    `update(grads, state, params, *, rates)` uses n, wd, m and t of the step's `Rates`.
 
     Args:
         second_momentum: b.
         epsilon: Added to the root of the mean square.
-        trust_mask: Parameters that have a trust ratio; the others use 1.
-        decay_mask: Parameters that are decayed.
-        layout: How norms are computed.
-        total: Where a device holds parts of arrays only, see `norms_in`.
+        trust_mask: Parameters with a trust ratio; the ratio of the others is 1.
+        decay_mask: Parameters with weight decay.
+        layout: Computation of norms, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
         A transformation with a `LambState`.
 
     Raises:
-        ConfigError: An unknown layout.
+        ConfigError: The layout is unknown.
     """
     norms = norms_in(layout, total)
 
@@ -106,14 +106,16 @@ def lamb(
         report = report._replace(trust_ratio=ratio)
         scaled = spread((rates.learning_rate * ratio).astype(dtype), params, after=report)
         steps = jax.tree.map(lambda rate, u: rate * u, scaled, directions)
-        state = LambState(kept(first, state.momentum), kept(second, state.second_moment), report)
+        state = LambState(
+            cast_like(first, state.momentum), cast_like(second, state.second_moment), report
+        )
         return descend(steps, params), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    """Return LAMB with the options of the section ``optimizer``; `norms_in` explains ``total``."""
     return lamb(
         second_momentum=chosen(options.second_momentum, 0.999),
         epsilon=chosen(options.epsilon, 1e-6),

@@ -7,14 +7,14 @@ For a weight w with gradient g, at learning rate n:
     v ← m·v + n·trust·u,  w ← w − v             rate inside
     v ← m·v + trust·u,    w ← w − n·v           rate outside
 
-With Nesterov momentum the newest term and m·v take the place of v in the step. The denominator is
-‖g‖ + wd·‖w‖ or ‖g + wd·w‖; what else differs between the published variants, such as what a zero
-norm does, is in `flavours`.
+With Nesterov momentum, the new term plus m·v replaces v in the step. The denominator is
+‖g‖ + wd·‖w‖ or ‖g + wd·w‖. `flavours` has the other differences between the published variants,
+such as the treatment of zero norms.
 
-Where no norm is 0, the ratio of the norm of the sum is never the smaller one (triangle inequality);
-the two agree where w and g point the same way or wd is 0. They also differ at g = 0: there `mlperf`
-decays with ratio 1, `optax` with e / wd. With the rate inside, what a change of it scales is the
-newest term, not the past.
+If no norm is 0, the ratio with the norm of the sum is at least as large as the other one (triangle
+inequality). Both are equal if w and g have the same direction or wd is 0. They also differ at
+g = 0: `mlperf` decays with ratio 1, `optax` with e / wd. With the rate inside, a change of the
+learning rate affects only new terms of v.
 """
 
 from collections.abc import Sequence
@@ -43,25 +43,25 @@ PyTree = Any
 
 
 class LarsState(NamedTuple):
-    """What an update leaves to the next."""
+    """Optimizer state of LARS."""
 
     momentum: PyTree
-    """Velocities v, with learning rates if those are inside; a tree like the parameters."""
+    """Velocities v, with learning rates if these are inside; a tree like the parameters."""
     report: LayerReport
-    """Of the last update."""
+    """Norms and trust ratios of the last update."""
 
 
 class _Layers(NamedTuple):
-    """What trust ratios are made of; vectors are (parameters,)."""
+    """Inputs of the trust ratios; vectors have the shape (parameters,)."""
 
     weight_norm: jax.Array
     gradient_norm: jax.Array
     directions: Sequence[jax.Array]
-    """u of each parameter, of its shape."""
+    """u of each parameter, with the parameter's shape."""
     decayed: np.ndarray
-    """Whether the parameter is decayed."""
+    """Whether the parameter has weight decay."""
     trusted: np.ndarray
-    """Whether the parameter has a trust ratio; for the others nothing needs to be computed."""
+    """Whether the parameter has a trust ratio."""
 
 
 def lars(
@@ -74,27 +74,26 @@ def lars(
     total: Total | None = None,
     **chosen: Any,
 ) -> optax.GradientTransformationExtraArgs:
-    """LARS; the formulas are at the top of this module.
+    """Return LARS; the docstring of this module has the formulas.
 
-    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd, m and, for a
-    denominator with the peak rate in it, `peak_decay`. Momentum is used as it is given: correcting
-    it is up to the host.
+    `update(grads, state, params, *, rates)` uses n, wd, m of the step's `Rates` and, for a
+    denominator with the peak rate, `peak_decay`. The host corrects the momentum, if required.
 
     Args:
-        flavour: Which LARS, as of `lars_settings`.
-        nesterov: Nesterov momentum, as TensorFlow and optax define it.
-        trust_mask: Parameters that have a trust ratio; the others use 1, whether decayed or not.
-        decay_mask: Parameters that are decayed. For the others wd is 0 everywhere, in the
-            denominator too.
-        layout: How norms are computed.
-        total: Where a device holds parts of arrays only, see `norms_in`.
-        chosen: Settings of it, as of `lars_settings`; kinds to skip are not looked at here.
+        flavour: Variant of LARS, see `lars_settings`.
+        nesterov: Nesterov momentum, as defined by TensorFlow and optax.
+        trust_mask: Parameters with a trust ratio; the ratio of the others is 1.
+        decay_mask: Parameters with weight decay. For the others, wd is also 0 in the denominator.
+        layout: Computation of norms, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
+        chosen: Overrides of the flavour, see `lars_settings`. The masks replace `trust_skip` and
+            `decay_skip`.
 
     Returns:
         A transformation with a `LarsState`.
 
     Raises:
-        ConfigError: An unknown flavour or layout, or settings that contradict each other.
+        ConfigError: The flavour or layout is unknown, or settings contradict each other.
     """
     made = lars_settings(flavour, **chosen)
     norms = norms_in(layout, total)
@@ -136,7 +135,7 @@ def lars(
 
 
 def _trust_ratios(settings: LarsSettings, layers: _Layers, rates: Rates, norms: Norms) -> jax.Array:
-    """(parameters,): the factor of each direction."""
+    """Return the trust ratio of each parameter, with shape (parameters,)."""
     w, g = layers.weight_norm, layers.gradient_norm
     if settings.denominator == "norm_of_sum":
         norm = _norm_of_sum(layers, norms)
@@ -147,7 +146,7 @@ def _trust_ratios(settings: LarsSettings, layers: _Layers, rates: Rates, norms: 
         norm, denominator = g, g + decay * layers.decayed * w + settings.epsilon
     if settings.zero_norm == "undecayed":
         norm = g
-    # Where nothing is below the fraction there is no direction either.
+    # If the denominator is 0, the direction is 0 too.
     applies = layers.trusted & (denominator > 0)
     otherwise = jnp.ones_like(w)
     if settings.zero_norm == "none":
@@ -157,9 +156,9 @@ def _trust_ratios(settings: LarsSettings, layers: _Layers, rates: Rates, norms: 
     if settings.zero_norm in ("either", "undecayed"):
         applies &= norm > 0
     if settings.zero_norm == "undecayed":
-        # Without decay the direction is the gradient, here 0: the factor takes out the decay.
+        # The gradient is 0, so that a ratio of 0 removes the weight decay from the direction.
         otherwise = jnp.where(layers.trusted & (norm == 0), 0.0, otherwise)
-    # A safe denominator too, lest `jax_debug_nans` stops at the branch not taken.
+    # The safe denominator avoids NaN in the unused branch, where `jax_debug_nans` would stop.
     ratio = settings.trust_coefficient * w / jnp.where(applies, denominator, 1)
     if settings.trust_clip:
         ratio = jnp.clip(ratio, *settings.trust_clip)
@@ -171,7 +170,7 @@ def _trust_ratios(settings: LarsSettings, layers: _Layers, rates: Rates, norms: 
 
 
 def _norm_of_sum(layers: _Layers, norms: Norms) -> jax.Array:
-    # Where nothing is decayed, u is g.
+    # Without weight decay, u is g.
     differ = np.flatnonzero(layers.trusted & layers.decayed)
     norm = layers.gradient_norm
     if differ.size:
@@ -183,7 +182,7 @@ def _norm_of_sum(layers: _Layers, norms: Norms) -> jax.Array:
 
 
 def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    """Return LARS with the options of the section ``optimizer``; `norms_in` explains ``total``."""
     settings = lars_of(options)
     return lars(
         flavour=options.flavour,

@@ -1,4 +1,4 @@
-"""Running means of squared gradients, which LAMB and RMSprop divide by."""
+"""Running means of squared gradients for LAMB and RMSprop."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ PyTree = Any
 
 
 def mean_squares(grads: PyTree, held: PyTree, share: float) -> PyTree:
-    """share·s + (1 − share)·g², in at least float32.
+    """Return share·s + (1 − share)·g², in at least float32.
 
     Args:
         grads: g.
-        held: s.
-        share: What is kept of it.
+        held: s, the mean before the update.
+        share: Weight of s.
     """
     return jax.tree.map(
         lambda g, s: times(share, s) + times(1 - share, jnp.square(at_least_float32(g))),

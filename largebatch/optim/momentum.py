@@ -1,6 +1,6 @@
-"""What the rules share: masks, weight decay, momentum, a learning rate for each parameter.
+"""Masks, weight decay, momentum and learning rates per parameter, which all optimizers share.
 
-Arithmetic is in at least float32; velocities and updates have the dtype of their parameter.
+Arithmetic is in at least float32. Velocities and updates have the dtype of their parameter.
 """
 
 from collections.abc import Callable
@@ -14,36 +14,36 @@ from largebatch.optim.rates import Rates
 
 PyTree = Any
 Mask = PyTree | Callable[[PyTree], PyTree] | None
-"""Static bools in a tree like the parameters, or of one value for a whole subtree; or a function
-of the parameters that returns one; None applies everywhere."""
+"""Static bools in a tree like the parameters or a prefix of it, or a function that maps the
+parameters to such a tree; None: True for all parameters."""
 
 
-# XLA's GPU compiler updates parameters of one shape in one kernel if they read different elements
-# of one vector, which must have less than 1,024 bytes (ParameterSlicesAreNonOverlapping). Without
-# that, ResNet-50 takes 161 kernels, most of them for a few hundred elements.
+# XLA's GPU compiler updates parameters of equal shape in one kernel if they read different elements
+# of one vector of less than 1,024 bytes (ParameterSlicesAreNonOverlapping). Otherwise ResNet-50
+# takes 161 kernels, most of them for a few hundred elements.
 _SHARED = 250
 
 
 def resolve_mask(mask: Mask, params: PyTree) -> PyTree:
-    """A tree like `params` of bools."""
+    """Return a mask as a tree of bools like `params`."""
     if mask is None:
         mask = True
     return jax.tree.broadcast(mask(params) if callable(mask) else mask, params)
 
 
 def zero_velocity(params: PyTree) -> PyTree:
-    """Velocities, or other moments of gradients, before the first update."""
+    """Return initial velocities, or other moments of gradients."""
     return jax.tree.map(jnp.zeros_like, params)
 
 
 def times(rate: Any, x: jax.Array) -> jax.Array:
-    """`x` in at least float32, multiplied by a scalar that does not widen it."""
+    """Return rate·x in at least float32; the dtype of `rate` does not widen the result."""
     x = at_least_float32(x)
     return jnp.asarray(rate, x.dtype) * x
 
 
 def add_decay(grads: PyTree, params: PyTree, weight_decay: Any, applies: PyTree) -> PyTree:
-    """The gradient g, plus wd·w where `applies`, in at least float32."""
+    """Return g + wd·w, or g where `applies` is False, in at least float32."""
 
     def direction(g: jax.Array, w: jax.Array, decayed: bool) -> jax.Array:
         g = at_least_float32(g)
@@ -55,24 +55,24 @@ def add_decay(grads: PyTree, params: PyTree, weight_decay: Any, applies: PyTree)
 def accumulate(
     inputs: PyTree, velocity: PyTree, momentum: Any, *, nesterov: bool
 ) -> tuple[PyTree, PyTree]:
-    """One step of momentum: v ← m·v + x.
+    """Compute one step of momentum: v ← m·v + x.
 
     Args:
         inputs: x, in at least float32.
         velocity: v.
         momentum: m.
-        nesterov: Step by x + m·v instead of v (the new v in both).
+        nesterov: Use x + m·v instead of v as the step, with the new v in both cases.
 
     Returns:
-        The step to subtract, and the velocity to keep in the dtype it came in.
+        The step to subtract, and the new velocity in the dtype of the old one.
     """
     new = jax.tree.map(lambda x, v: times(momentum, v) + x, inputs, velocity)
     steps = jax.tree.map(lambda x, v: x + times(momentum, v), inputs, new) if nesterov else new
-    return steps, kept(new, velocity)
+    return steps, cast_like(new, velocity)
 
 
-def kept(new: PyTree, old: PyTree) -> PyTree:
-    """`new` in the dtypes of `old`, in which it is held until the next update."""
+def cast_like(new: PyTree, old: PyTree) -> PyTree:
+    """Cast the leaves of `new` to the dtypes of `old`."""
     return jax.tree.map(lambda x, like: x.astype(like.dtype), new, old)
 
 
@@ -86,19 +86,21 @@ def advance(
     nesterov: bool,
     after: PyTree,
 ) -> tuple[PyTree, PyTree]:
-    """One step of momentum with learning rates, n times a ratio for each parameter.
+    """Compute one step of momentum with learning rate n times a ratio for each parameter.
 
     Args:
         directions: u, in at least float32.
-        ratios: (parameters,), or None for 1.
+        ratios: Ratios of shape (parameters,), or None for 1.
         velocity: v.
-        rates: Of the step.
-        outside: v accumulates ratio·u and the step is n·v; otherwise n·ratio·u, and v itself.
-        nesterov: As of `accumulate`.
-        after: A tree of what is computed first, see `spread`; its first leaf has the ratios' dtype.
+        rates: Hyperparameters of the step.
+        outside: True: v accumulates ratio·u and the step is n·v. False: v accumulates n·ratio·u
+            and the step is v.
+        nesterov: See `accumulate`.
+        after: A tree of values to compute first, see `spread`. Its first leaf has the dtype and
+            shape of the ratios.
 
     Returns:
-        The step to subtract, and the velocity to keep.
+        The step to subtract, and the new velocity.
     """
     like = jax.tree.leaves(after)[0]
     rate = jnp.full(like.shape, rates.learning_rate, like.dtype)
@@ -110,13 +112,13 @@ def advance(
 
 
 def spread(rates: jax.Array, params: PyTree, after: PyTree) -> PyTree:
-    """A tree like `params` of scalars, the elements of `rates` (parameters,).
+    """Return the elements of `rates` as a tree of scalars like `params`.
 
     Args:
-        rates: In the order of `jax.tree.leaves`.
-        params: Whose structure to take.
-        after: What is to be computed before anything that these scalars go into. Parameters are
-            updated in place, so a norm of theirs that were still to come would need a copy.
+        rates: Vector of shape (parameters,), in the order of `jax.tree.leaves`.
+        params: A tree with the structure of the result.
+        after: Values that must be computed before any use of the scalars. Parameters are updated in
+            place, so that a norm computed later would need a copy of them.
     """
     pieces = [rates[start : start + _SHARED] for start in range(0, len(rates), _SHARED)]
     pieces, _ = jax.lax.optimization_barrier((pieces, after))
@@ -128,5 +130,5 @@ def _scaled(factors: jax.Array, tree: PyTree, after: PyTree) -> PyTree:
 
 
 def descend(steps: PyTree, params: PyTree) -> PyTree:
-    """The updates that `optax.apply_updates` adds: −step, in the dtype of the parameter."""
+    """Return updates for `optax.apply_updates`: −step, in the dtype of the parameter."""
     return jax.tree.map(lambda step, w: (-step).astype(w.dtype), steps, params)

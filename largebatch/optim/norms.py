@@ -1,17 +1,15 @@
-"""The L2 norms of many arrays at once, in one of several layouts.
+"""L2 norms of many arrays, in one of several layouts.
 
-An accelerator reads a MiB in well under a microsecond and takes longer to start a kernel, and
-ResNet-50 has 161 parameters, most of them tiny. So what matters there is how few kernels read each
-array once, without copying it:
+An accelerator reads 1 MiB in less than a microsecond, which is less than the start of a kernel.
+ResNet-50 has 161 parameters, most of them small. Therefore the number of kernels matters:
 
-    leaf   a reduction for each array
-    rows   sums of rows first, then for each array the sum of its rows. Large arrays of one size
-           are operands, side by side, of one reduction; small ones follow one another as rows of
-           one long array
+    leaf   one reduction for each array
+    rows   first sums of rows, then the sum of the rows of each array. Large arrays of equal size
+           are the operands of one reduction; small arrays are concatenated as rows of one array
 
-XLA's GPU compiler reads the parts of a concatenation from where they lie, but one element at a
-time, each after a search for its part: that is for small arrays. Operands side by side it reads in
-wide words. No layout adds atomically: results are the same in every run.
+XLA's GPU compiler reads the parts of a concatenation in place, but one element at a time and after
+a search for the part. This suits only small arrays. It reads several operands of a reduction in
+wide words. No layout uses atomic additions, so that results are deterministic.
 """
 
 import functools
@@ -27,28 +25,28 @@ from largebatch.errors import ConfigError, did_you_mean
 Layout = Literal["auto", "leaf", "rows"]
 Arrays: TypeAlias = Sequence[jax.Array]
 Norms: TypeAlias = Callable[..., jax.Array]
-"""(*lists of arrays, inputs=1) → norms (lists, arrays), in at least float32.
+"""Function (*lists of arrays, inputs=1) → norms of shape (lists, arrays), in at least float32.
 
-The lists hold arrays of the same shapes. `inputs` says from how many stored arrays each of them is
-computed on the way."""
+All lists have arrays of the same shapes. `inputs` is the number of stored arrays that each array is
+computed from in the same kernel."""
 Total: TypeAlias = Callable[[jax.Array], jax.Array]
 
 _LARGE = 2**18  # elements
-_WIDTHS = (4096, 1024, 64)  # of rows; the first one is for large arrays only
+_WIDTHS = (4096, 1024, 64)  # of rows; the first one only for large arrays
 _OPERANDS = 80  # a fusion takes at most 96 operands and results: MaxOperandsAndOutputsPerFusion
 
 
 def norms_in(layout: Layout, total: Total | None = None) -> Norms:
-    """The norms in a layout.
+    """Return the function that computes norms in a layout.
 
     Args:
-        layout: `auto` is `rows` on GPUs and `leaf` elsewhere; what counts is the platform that is
-            compiled for, whatever the process runs on.
-        total: From the sums of squares of the parts that a device holds to those of whole arrays;
-            None where it holds them whole.
+        layout: `auto` is `rows` on GPUs and `leaf` elsewhere. The platform of the compiled program
+            decides, not that of the process.
+        total: Maps the sums of squares of a device's parts of arrays to those of whole arrays; None
+            if each device holds whole arrays.
 
     Raises:
-        ConfigError: An unknown layout.
+        ConfigError: The layout is unknown.
     """
     if layout not in _LAYOUTS:
         raise ConfigError(
@@ -64,7 +62,7 @@ def norms_in(layout: Layout, total: Total | None = None) -> Norms:
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:
-    """`x`, or its float32 copy if it has fewer bits: a square overflows float16 from 256 on."""
+    """Return `x` in at least float32; squares of 256 and more overflow float16."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -90,7 +88,7 @@ def _auto(*lists: Arrays, inputs: int = 1) -> jax.Array:
     return jax.lax.platform_dependent(*map(list, lists), cuda=rows, rocm=rows, default=_leaf)
 
 
-# Each gives sums of squares.
+# Functions that return sums of squares.
 _LAYOUTS: dict[str, Callable[..., jax.Array]] = {"auto": _auto, "leaf": _leaf, "rows": _rows}
 
 
@@ -101,7 +99,7 @@ def _squares(x: jax.Array) -> jax.Array:
 def _pieces(
     arrays: Arrays, key: Callable[[jax.Array], Hashable], most: int
 ) -> Iterator[tuple[Hashable, list[int]]]:
-    """The places of arrays that have a key in common, no more than `most` at a time."""
+    """Yield (key, indices of the arrays with this key), at most `most` indices at a time."""
     keys = [key(x) for x in arrays]
     for one in dict.fromkeys(keys):
         places = [i for i, other in enumerate(keys) if other == one]
@@ -110,7 +108,7 @@ def _pieces(
 
 
 def _size_and_width(x: jax.Array) -> tuple[int, int]:
-    """The number of elements, 0 for small arrays whatever they have; the width of the rows."""
+    """Return the number of elements, or 0 for small arrays, and the width of the rows."""
     large = x.size >= _LARGE
     widths = _WIDTHS if large else _WIDTHS[1:]
     whole = (width for width in widths if x.size % width == 0)
@@ -118,14 +116,14 @@ def _size_and_width(x: jax.Array) -> tuple[int, int]:
 
 
 def _in_rows(x: jax.Array, width: int) -> jax.Array:
-    """(rows, width), with zeros where the last row is not full."""
+    """Reshape to (rows, width), with zeros at the end of the last row."""
     flat, missing = x.ravel(), -x.size % width
-    # Not padded by 0, which would still be a copy.
+    # Padding by 0 would still copy.
     return (jnp.pad(flat, (0, missing)) if missing else flat).reshape(-1, width)
 
 
 def _side_by_side(lists: Sequence[Arrays]) -> jax.Array:
-    """(lists, rows of all arrays of a list): sums of squares, in one reduction of all operands."""
+    """Return sums of squares (lists, rows of all arrays), in one reduction of all operands."""
     squares = tuple(_squares(x) for xs in lists for x in xs)
     zeros = tuple(jnp.zeros((), x.dtype) for x in squares)
 
@@ -136,13 +134,13 @@ def _side_by_side(lists: Sequence[Arrays]) -> jax.Array:
 
 
 def _end_to_end(lists: Sequence[Arrays]) -> jax.Array:
-    """The same, in one reduction of one array."""
+    """Return sums of squares (lists, rows of all arrays), in one reduction of one array."""
     everything = jnp.concatenate([x for xs in lists for x in xs])
     return jnp.sum(_squares(everything), axis=1).reshape(len(lists), -1)
 
 
 def _sums_of_parts(values: jax.Array, lengths: Sequence[int]) -> jax.Array:
-    """Sums of consecutive parts of the last dimension, as one masked reduction."""
+    """Return sums of consecutive parts of the last dimension, in one masked reduction."""
     ends = np.cumsum(lengths, dtype=np.int32)[:, None]
     starts = ends - np.asarray(lengths, np.int32)[:, None]
     position = jax.lax.broadcasted_iota(jnp.int32, (len(lengths), values.shape[-1]), 1)

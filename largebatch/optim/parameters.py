@@ -1,4 +1,4 @@
-"""Kinds of parameters: by layer where a network declares them, else by the path of a ResNet's."""
+"""Kinds of parameters, declared by the layers of a network or derived from ResNet paths."""
 
 import contextlib
 import contextvars
@@ -19,7 +19,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("fc", r"head/kernel"),
     ("bias", r"head/bias"),
 )
-"""(kind, pattern of the whole path) of a ResNet; every parameter matches exactly one."""
+"""(kind, pattern of the whole path) for ResNets; each parameter matches exactly one."""
 
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in RULES))
 
@@ -31,11 +31,11 @@ _declared: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.Contex
 def with_kinds(
     rule: optax.GradientTransformationExtraArgs, declared: Mapping[str, str]
 ) -> optax.GradientTransformationExtraArgs:
-    """Return a rule whose masks take the kinds of parameters from a network's layers.
+    """Return a rule with masks that use the declared kinds of a network's layers.
 
     Args:
-        rule: Whose masks call `mask` or `kinds` when it is initialised or updates.
-        declared: Kind by '/'-joined path, of every parameter.
+        rule: An optimizer; its masks call `mask` or `kinds` in `init` or `update`.
+        declared: Kind of each parameter, by '/'-joined path.
     """
 
     @contextlib.contextmanager
@@ -58,20 +58,20 @@ def with_kinds(
 
 
 def path_names(params: PyTree) -> PyTree:
-    """A tree like `params` (nested dicts) whose leaves are their own paths."""
+    """Return a tree like `params` (nested dicts) with the path of each leaf."""
     return jax.tree.map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
     )
 
 
 def kinds(params: PyTree, rules: Sequence[tuple[str, str]] = RULES) -> PyTree:
-    """A tree like `params` whose leaves are kinds.
+    """Return a tree like `params` with the kind of each parameter.
 
-    Inside a rule made by `with_kinds` they are those of the network's layers.
+    Inside a rule made by `with_kinds`, the result has the declared kinds.
 
     Args:
-        params: Nested dicts; the leaves are not looked at.
-        rules: (kind, regular expression that must match the whole path), where none are declared.
+        params: Nested dicts; the values of the leaves are ignored.
+        rules: (kind, regular expression for the whole path), used if no kinds are declared.
 
     Raises:
         ConfigError: A path matches no rule or more than one.
@@ -84,7 +84,7 @@ def kinds(params: PyTree, rules: Sequence[tuple[str, str]] = RULES) -> PyTree:
         table = ", ".join(f"{kind}={pattern!r}" for kind, pattern in rules)
         how = f"{len(found)} rules ({', '.join(found)})" if found else "no rule"
         raise ConfigError(
-            f"parameter {path!r} matches {how} and must match exactly one of {table}; "
+            f"parameter {path!r} matches {how}; expected a match with exactly one of {table}; "
             "rename it or change the rules"
         )
 
@@ -93,18 +93,16 @@ def kinds(params: PyTree, rules: Sequence[tuple[str, str]] = RULES) -> PyTree:
 
 
 def mask(params: PyTree, skip: Collection[str]) -> PyTree:
-    """A tree like `params` of bools: True where something applies, False for the kinds skipped.
+    """Return a tree of bools like `params`, False for the kinds in `skip`.
 
     Args:
-        params: Nested dicts; the leaves are not looked at.
-        skip: Kinds of parameter, of `KINDS`.
+        params: Nested dicts; the values of the leaves are ignored.
+        skip: Kinds of parameter from `KINDS`.
 
     Raises:
-        ConfigError: An unknown kind in `skip`, or a path that has not exactly one kind.
+        ConfigError: A kind in `skip` is unknown, or a path does not match exactly one kind.
     """
     for kind in skip:
         if kind not in KINDS:
-            raise ConfigError(
-                f"{kind!r} is no kind of parameter to skip; {did_you_mean(kind, KINDS)}"
-            )
+            raise ConfigError(f"unknown kind of parameter {kind!r}; {did_you_mean(kind, KINDS)}")
     return jax.tree.map(lambda kind: kind not in skip, kinds(params))

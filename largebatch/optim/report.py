@@ -1,4 +1,4 @@
-"""What an update rule saw of each parameter."""
+"""Norms and trust ratios of each parameter in an update."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,15 +13,15 @@ PyTree = Any
 
 
 class LayerReport(NamedTuple):
-    """Of the last update; vectors (parameters,), in the order of `jax.tree.leaves`.
+    """Norms and trust ratios of an update; vectors (parameters,) in `jax.tree.leaves` order.
 
-    They are float32, or float64 where a parameter is. Before the first update the ratios are 1 and
-    the norms 0.
+    The dtype is float32, or float64 if a parameter is float64. Before the first update, ratios are
+    1 and norms are 0.
     """
 
     trust_ratio: jax.Array
-    """The factor applied: 1 for parameters without a trust ratio; where a norm was 0 what the rule
-    has there, 1 or 0."""
+    """The applied ratio: 1 for parameters without a trust ratio; 0 or 1 at a norm of 0, depending
+    on the rule."""
     weight_norm: jax.Array
     """‖w‖ before the update."""
     gradient_norm: jax.Array
@@ -29,21 +29,21 @@ class LayerReport(NamedTuple):
 
 
 def empty_report(params: PyTree) -> LayerReport:
-    """The report before the first update."""
+    """Return the report before the first update."""
     leaves = jax.tree.leaves(params)
-    # Of the parameters' type, so that a state keeps its types from step to step.
+    # The dtype follows the parameters, so that updates do not change the dtypes of a state.
     dtype = jnp.result_type(jnp.float32, *leaves)
     ratios, *norms = (jnp.full(len(leaves), value, dtype) for value in (1, 0, 0))
     return LayerReport(ratios, *norms)
 
 
 def measure(grads: PyTree, params: PyTree, norms: Norms) -> LayerReport:
-    """The report of an update without trust ratios.
+    """Return the report of an update, with trust ratios of 1.
 
     Args:
         grads: Gradients, before weight decay.
-        params: The weights they were taken at.
-        norms: Computes norms.
+        params: Weights before the update.
+        norms: A function from `norms_in`.
     """
     empty = empty_report(params)
     found = norms(jax.tree.leaves(params), jax.tree.leaves(grads))
@@ -51,16 +51,16 @@ def measure(grads: PyTree, params: PyTree, norms: Norms) -> LayerReport:
 
 
 def global_norm(report: LayerReport) -> jax.Array:
-    """L2 norm of the gradient over all parameters together, a scalar."""
+    """Return the L2 norm of the whole gradient, a scalar."""
     return jnp.sqrt(jnp.sum(jnp.square(report.gradient_norm)))
 
 
 def by_path(report: LayerReport, params: PyTree) -> dict[str, Mapping[str, float]]:
-    """{path of a parameter: {name of a quantity: its value}}, on the host.
+    """Return {path of a parameter: {field of the report: value}}, on the host.
 
     Args:
-        report: Of an update of these parameters.
-        params: Nested dicts; the leaves are not looked at.
+        report: Report of an update of these parameters.
+        params: Nested dicts; the values of the leaves are ignored.
     """
     columns = {name: values.tolist() for name, values in jax.device_get(report)._asdict().items()}
     return {

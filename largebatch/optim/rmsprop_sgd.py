@@ -1,12 +1,12 @@
-"""From RMSprop to SGD by degrees (Akiba, Suzuki & Fukuda 2017, arXiv 1711.04325).
+"""Transition from RMSprop to SGD (Akiba, Suzuki & Fukuda 2017, arXiv 1711.04325).
 
     u = g + wd·w
     s ← b·s + (1 − b)·u²
     v ← m·v + (a + (1 − a)·(r / n) / (√s + epsilon))·u
     w ← w − n·v
 
-a is the share of SGD, which goes from near 0 to 1 in the first epochs, and r the learning rate of
-RMSprop: while a is 0 the steps are of r, whatever the learning rate n of SGD.
+a is the share of SGD, which increases from near 0 to 1 in the first epochs. r is the learning rate
+of RMSprop: at a = 0, the step size is r and does not depend on the learning rate n of SGD.
 """
 
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ from largebatch.optim.momentum import (
     Mask,
     add_decay,
     advance,
+    cast_like,
     descend,
-    kept,
     resolve_mask,
     zero_velocity,
 )
@@ -34,14 +34,14 @@ PyTree = Any
 
 
 class RmspropSgdState(NamedTuple):
-    """What an update leaves to the next."""
+    """Optimizer state of the transition from RMSprop to SGD."""
 
     momentum: PyTree
     """Velocities v, without learning rates; a tree like the parameters."""
     second_moment: PyTree
-    """Means of squared gradients s, likewise."""
+    """Means of squared gradients s; a tree like the parameters."""
     report: LayerReport
-    """Of the last update; the trust ratios are 1."""
+    """Norms of the last update; the trust ratios are 1."""
 
 
 def rmsprop_sgd(
@@ -54,24 +54,24 @@ def rmsprop_sgd(
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """The blend; the formulas are at the top of this module.
+    """Return the transition from RMSprop to SGD; the docstring of this module has the formulas.
 
-    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd, m and a.
+    `update(grads, state, params, *, rates)` uses n, wd, m and a of the step's `Rates`.
 
     Args:
         second_momentum: b.
         rmsprop_rate: r.
         epsilon: Added to the root of the mean square.
         nesterov: Nesterov momentum.
-        decay_mask: Parameters that are decayed.
-        layout: How the norms of the report are computed.
-        total: Where a device holds parts of arrays only, see `norms_in`.
+        decay_mask: Parameters with weight decay.
+        layout: Computation of the norms in the report, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
         A transformation with an `RmspropSgdState`.
 
     Raises:
-        ConfigError: An unknown layout.
+        ConfigError: The layout is unknown.
     """
     norms = norms_in(layout, total)
 
@@ -92,7 +92,7 @@ def rmsprop_sgd(
         report = measure(grads, params, norms)
         dtype = report.weight_norm.dtype
         n, share = (jnp.asarray(x, dtype) for x in (rates.learning_rate, rates.sgd_share))
-        # At n = 0 no weight moves, and the velocity is that of SGD's share alone.
+        # At n = 0, no weight changes, and only the share of SGD enters the velocity.
         moves = n > 0
         relative = jnp.where(moves, (1 - share) * rmsprop_rate / jnp.where(moves, n, 1), 0)
         directions = jax.tree.map(
@@ -111,14 +111,14 @@ def rmsprop_sgd(
             nesterov=nesterov,
             after=report,
         )
-        second = kept(second, state.second_moment)
+        second = cast_like(second, state.second_moment)
         return descend(steps, params), RmspropSgdState(velocity, second, report)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    """Return the rule with the options of the section ``optimizer``; `norms_in` has ``total``."""
     return rmsprop_sgd(
         second_momentum=chosen(options.second_momentum, 0.99),
         rmsprop_rate=options.rmsprop_rate,

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the sample position; plain Python floats, no arrays."""
+"""Learning rate schedules by sample position, in Python floats."""
 
 import dataclasses
 import math
@@ -24,69 +24,70 @@ Points = tuple[tuple[int, float], ...]
 """(position in samples, multiple of the peak), ascending."""
 
 _WITH_END = (*SMOOTH, "arctangent")
-# What belongs to one decay and is empty, or 0, for the others.
+# Fields that only some decays use; they must be empty or 0 for the others.
 _OWN = {"steps": ("step",), "points": ("pieces", "lines"), "turn": ("arctangent",)}
 _OWN |= {"width": ("arctangent",)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A warm-up, then a decay. Positions are in samples.
+    """A warm-up followed by a decay. Positions are in samples.
 
-    The warm-up goes from `start` to the peak, in a `warmup_shape` of `shapes.rising`. With
-    r = (decay_end − position) / (decay_end − warmup), the part of the decay still to come, the
-    learning rate after the warm-up is
+    The warm-up increases from `start` to the peak with the shape `shapes.rising`. After the
+    warm-up, with r = (decay_end − position) / (decay_end − warmup), the remaining share of the
+    decay, the learning rate is
 
-        polynomial, linear, cosine    end + f·(peak − end), f of `shapes.falling`
+        polynomial, linear, cosine    end + f·(peak − end), with f(r) from `shapes.falling`
         step                          the peak, multiplied by `factor` at each of `steps`
-        pieces                        a multiple of the peak, from each of `points` to the next;
-                                      the peak ahead of the first
-        lines                         straight from the peak at `warmup` through all `points`
-        arctangent                    f·peak, f of `shapes.arctangent`; as the warm-up ends at f
-                                      there, the highest rate is a little below the peak. `rescaled`
-                                      stretches f after the turn so that it comes to `end` at
-                                      `decay_end`; otherwise `end` is a floor
+        pieces                        a multiple of the peak, constant from each of `points` to the
+                                      next; the peak before the first point
+        lines                         linear interpolation from the peak at `warmup` through all
+                                      `points`
+        arctangent                    f·peak, with f from `shapes.arctangent`. The warm-up ends at
+                                      f·peak, so that the highest rate is slightly below the peak.
+                                      `rescaled` scales f after the turn so that it reaches `end` at
+                                      `decay_end`; otherwise `end` is a lower limit
         constant                      the peak
 
-    The value at `decay_end` holds beyond it. `step`, `pieces`, `lines` and `constant` require `end`
-    to be 0, its default: a floor that is silently not used would mislead. Their `decay_end` only
-    says where the schedule is printed to end. The sample at a drop or point has its new rate.
+    The rate stays constant after `decay_end`. `step`, `pieces`, `lines` and `constant` ignore `end`
+    and therefore require its default 0. For them, `decay_end` is only the end of the printed
+    schedule. The sample at a drop or point already has the new rate.
 
     Raises:
-        ConfigError: A field out of range, or fields that contradict each other. Messages call the
-            fields by the names of the configuration, where `start` is `schedule.warmup_start`.
+        ConfigError: A field is out of range, or fields contradict each other. Messages use the
+            option names, such as `schedule.warmup_start` for `start`.
     """
 
     peak: float
-    """Above 0."""
+    """Peak learning rate, above 0."""
     warmup: int
-    """Where the warm-up ends; 0: there is none."""
+    """End of the warm-up; 0: no warm-up."""
     decay_end: int
-    """Where the decay ends; after the warm-up."""
+    """End of the decay, after the warm-up."""
     decay: Decay
     start: float = 0.0
-    """Learning rate at sample 0 of the warm-up; at most the peak, and 0 if there is no warm-up."""
+    """Learning rate at sample 0 of the warm-up; at most the peak, and 0 without warm-up."""
     power: float = 2.0
-    """Of the polynomial; above 0."""
+    """Exponent of `polynomial`, above 0."""
     end: float = 0.0
-    """Learning rate at `decay_end` and beyond; at most the peak."""
+    """Learning rate at and after `decay_end`; at most the peak."""
     steps: tuple[int, ...] = ()
-    """Of `step`: where the drops are, ascending, between `warmup` and `decay_end`; else empty."""
+    """Drops of `step`, ascending, between `warmup` and `decay_end`; otherwise empty."""
     factor: float = 0.1
-    """Of `step`: between 0 and 1."""
+    """Factor of each drop of `step`, between 0 and 1."""
     warmup_shape: Warmup = "linear"
     warmup_power: float = 2.0
-    """Of the warm-up `power`; above 0."""
+    """Exponent of the warm-up `power`, above 0."""
     points: Points = ()
-    """Of `pieces` and `lines`: not before `warmup`, multiples of 0 to 1; else empty."""
+    """Points of `pieces` and `lines`, not before `warmup`, multiples of 0 to 1; otherwise empty."""
     turn: int = 0
-    """Of `arctangent`: where f turns, between `warmup` and `decay_end`; else 0."""
+    """Position at which `arctangent` is ½, between `warmup` and `decay_end`; otherwise 0."""
     width: int = 0
-    """Of `arctangent`: samples from f = ¾ to the turn, without the cubic term; else 0."""
+    """Samples from f = ¾ to the turn of `arctangent` without the cubic term; otherwise 0."""
     cubic: int = 0
-    """Of `arctangent`: samples at which the cubic term is 1; above 0."""
+    """Samples at which the cubic term of `arctangent` is 1; above 0."""
     rescaled: bool = False
-    """Of `arctangent`: f reaches `end`."""
+    """Whether `arctangent` reaches `end`."""
 
     def __post_init__(self) -> None:
         for name, value in {
@@ -121,35 +122,35 @@ class Schedule:
                 )
         if self.power == 0:
             raise ConfigError(
-                "schedule.power=0 never decays; give a power above 0 or decay=constant"
+                "schedule.power=0 gives no decay; use a power above 0 or schedule.decay=constant"
             )
         if self.warmup_power == 0:
-            raise ConfigError("schedule.warmup_power=0 is no warm-up; give a power above 0")
+            raise ConfigError("schedule.warmup_power=0 gives no warm-up; use a power above 0")
         if not 0 < self.factor < 1:
             raise ConfigError(f"schedule.factor={self.factor:g} must be above 0 and below 1")
         if self.end and self.decay not in _WITH_END:
             raise ConfigError(
-                f"schedule.end={self.end:g} has no meaning for schedule.decay={self.decay}; "
-                f"set it to 0 or decay to one of {', '.join(_WITH_END)}"
+                f"schedule.end={self.end:g} has no effect with schedule.decay={self.decay}; use "
+                f"schedule.end=0, or schedule.decay={' or '.join(_WITH_END)}"
             )
         if self.start and not self.warmup:
             raise ConfigError(
-                f"schedule.warmup_start={self.start:g} has no meaning for schedule.warmup=0; "
-                "set it to 0 or give a warm-up"
+                f"schedule.warmup_start={self.start:g} has no effect without a warm-up; use "
+                "schedule.warmup_start=0 or a schedule.warmup above 0"
             )
 
     def _check_positions(self) -> None:
         if self.warmup >= self.decay_end:
             raise ConfigError(
                 f"schedule.warmup={self.warmup} samples must end before "
-                f"schedule.decay_end={self.decay_end}; shorten it or train longer"
+                f"schedule.decay_end={self.decay_end}; use a shorter warm-up or a longer training"
             )
         for name, decays in _OWN.items():
             value = getattr(self, name)
             if bool(value) != (self.decay in decays):
                 raise ConfigError(
-                    f"schedule.{name}={value} does not fit schedule.decay={self.decay}; give "
-                    f"{name} for decay={' or '.join(decays)}, and only for it"
+                    f"schedule.{name}={value} does not fit schedule.decay={self.decay}; set "
+                    f"{name} if and only if decay={' or '.join(decays)}"
                 )
         places = tuple(position for position, _ in self.points)
         for name, ascending in {"steps": self.steps, "points": places}.items():
@@ -167,23 +168,23 @@ class Schedule:
                     "move it"
                 )
         for position, multiple in self.points:
-            # A line that starts anew where the warm-up ends would be a jump.
+            # A point at the end of the warm-up would make the lines jump there.
             least = self.warmup + (self.decay == "lines" and self.warmup > 0)
             if position < least:
                 raise ConfigError(
                     f"schedule.points: the point at {position} samples must not lie before "
-                    f"{least}, after schedule.warmup={self.warmup}; move it"
+                    f"{least} samples (schedule.warmup={self.warmup}); move it"
                 )
             if not 0 <= multiple <= 1:
                 raise ConfigError(
-                    f"schedule.points: {multiple:g} at {position} samples is a multiple of the "
-                    "peak, from 0 to 1; raise schedule.peak if it is higher"
+                    f"schedule.points: expected a multiple of the peak from 0 to 1, got "
+                    f"{multiple:g} at {position} samples; use a higher schedule.peak"
                 )
         if self.decay == "arctangent" and self.cubic <= 0:
-            raise ConfigError(f"schedule: the cubic term at {self.cubic} samples must be above 0")
+            raise ConfigError(f"schedule: cubic term at {self.cubic} samples must be above 0")
 
     def __call__(self, position: int) -> float:
-        """The learning rate of a step whose first sample is number `position`, from 0."""
+        """Return the learning rate of a step that begins at sample `position`, from 0."""
         if position < self.warmup:
             return between(self.start, self._top, self._risen(position))
         if self.decay == "constant":
@@ -195,21 +196,21 @@ class Schedule:
         return self.peak * self._multiple(position)
 
     def share(self, position: int) -> float:
-        """How near the rate is to the peak, from 0 to 1, in its warm-up or decay.
+        """Return the relative height of the learning rate, from 0 to 1 at the peak.
 
-        In the warm-up and the smooth decays 0 stands for the lowest rate of that part, `start` or
-        `end`; else for a rate of 0.
+        In the warm-up and the smooth decays, 0 is the lowest rate of this part, `start` or `end`.
+        Otherwise, 0 is a learning rate of 0.
         """
         if position < self.warmup:
             return self._risen(position)
         return self._fallen(position) if self.decay in SMOOTH else self(position) / self.peak
 
     def warmed(self, position: int) -> float:
-        """The rate's warm-up alone, as a share of the rate it ends at; 1 from its end on."""
+        """Return the learning rate relative to the end of the warm-up; 1 after the warm-up."""
         return self(position) / self._top if position < self.warmup else 1.0
 
     def milestones(self) -> tuple[tuple[str, int, float], ...]:
-        """(name, position in samples, learning rate) of the points worth printing, in order."""
+        """Return (name, position in samples, learning rate) of the points to print, in order."""
         points = [("start", 0)]
         if self.warmup:
             points.append(("end of warm-up", self.warmup))
@@ -225,7 +226,7 @@ class Schedule:
 
     @property
     def _top(self) -> float:
-        """Where the warm-up ends."""
+        """Learning rate at the end of the warm-up."""
         return self(self.warmup) if self.decay == "arctangent" else self.peak
 
     def _risen(self, position: int) -> float:
@@ -238,7 +239,7 @@ class Schedule:
         return falling(self.decay, left, self.power)
 
     def _turned(self, position: int) -> float:
-        """F of the arctangent."""
+        """Return f of the arctangent."""
 
         def raw(at: int) -> float:
             return arctangent(at - self.turn, self.width, self.cubic)
@@ -251,7 +252,7 @@ class Schedule:
         return found
 
     def _multiple(self, position: int) -> float:
-        """Of the peak, for the decays that jump or follow points."""
+        """Return the multiple of the peak for `step`, `pieces` and `lines`."""
         if self.decay == "step":
             return self.factor ** sum(position >= drop for drop in self.steps)
         if self.decay == "pieces":
@@ -263,12 +264,12 @@ class Schedule:
 def peak_rate(
     *, peak: float, per_256: float, batch: int, scaling: Literal["linear", "sqrt"]
 ) -> float:
-    """The peak learning rate, given as such or scaled to the global batch.
+    """Return the peak learning rate, either given or scaled to the global batch.
 
     Args:
-        peak: The rate itself, or 0.
-        per_256: The rate for a batch of 256 images, or 0.
-        batch: Images of the global batch.
+        peak: Peak learning rate, or 0.
+        per_256: Peak learning rate for a batch of 256 images, or 0.
+        batch: Global batch size.
         scaling: `linear`: per_256 · batch / 256 (Goyal et al. 2017, arXiv 1706.02677, section 2.1);
             `sqrt`: per_256 · √(batch / 256) (Krizhevsky 2014, arXiv 1404.5997).
 
@@ -278,7 +279,7 @@ def peak_rate(
     if (peak == 0) == (per_256 == 0):
         which = "both are 0" if peak == 0 else "both are given"
         raise ConfigError(
-            f"schedule.peak={peak:g} and schedule.per_256={per_256:g}: {which}; give exactly one"
+            f"schedule.peak={peak:g} and schedule.per_256={per_256:g}: {which}; set exactly one"
         )
     for name, value in {"peak": peak, "per_256": per_256}.items():
         if value < 0:

@@ -1,13 +1,13 @@
-"""SGD with momentum, the learning rate n outside or inside the velocity.
+"""SGD with momentum, and with the learning rate n outside or inside the velocity.
 
     u = g + wd·w
     v ← m·v + u,    w ← w − n·v        outside: PyTorch, Goyal et al. 2017 (arXiv 1706.02677)
     v ← m·v + n·u,  w ← w − v          inside: MXNet
 
-With Nesterov momentum the newest term and m·v take the place of v in the step. Outside, a change of
-n rescales the past steps too, so no momentum correction is needed (Goyal et al., section 3, remark
-2). Decoupled (Loshchilov & Hutter 2019, arXiv 1711.05101: SGDW) u is g and wd·w is subtracted from
-w beside the step; the learning rate's schedule is then in wd.
+With Nesterov momentum, the new term plus m·v replaces v in the step. Outside, a change of n also
+rescales past steps, so that no momentum correction is necessary (Goyal et al., section 3, remark
+2). With decoupled decay (Loshchilov & Hutter 2019, arXiv 1711.05101: SGDW), u is g, and the update
+also subtracts wd·w from w; wd then contains the schedule of the learning rate.
 """
 
 from typing import Any, NamedTuple
@@ -32,12 +32,12 @@ PyTree = Any
 
 
 class SgdState(NamedTuple):
-    """What an update leaves to the next."""
+    """Optimizer state of SGD."""
 
     momentum: PyTree
-    """Velocities v, with learning rates if those are inside; a tree like the parameters."""
+    """Velocities v, with learning rates if these are inside; a tree like the parameters."""
     report: LayerReport
-    """Of the last update; the trust ratios are 1."""
+    """Norms of the last update; the trust ratios are 1."""
 
 
 def sgd(
@@ -49,23 +49,23 @@ def sgd(
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """SGD; the formulas are at the top of this module.
+    """Return SGD; the docstring of this module has the formulas.
 
-    `update(grads, state, params, *, rates)` takes the `Rates` of the step: n, wd and m.
+    `update(grads, state, params, *, rates)` uses n, wd and m of the step's `Rates`.
 
     Args:
         nesterov: Nesterov momentum.
-        inside: The learning rate is inside the velocity.
-        decoupled: Weight decay acts on the weights, not through the gradient.
-        decay_mask: Parameters that are decayed.
-        layout: How the norms of the report are computed.
-        total: Where a device holds parts of arrays only, see `norms_in`.
+        inside: Whether the learning rate is inside the velocity.
+        decoupled: Whether weight decay acts on the weights instead of the gradient.
+        decay_mask: Parameters with weight decay.
+        layout: Computation of the norms in the report, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
         A transformation with an `SgdState`.
 
     Raises:
-        ConfigError: An unknown layout.
+        ConfigError: The layout is unknown.
     """
     norms = norms_in(layout, total)
 
@@ -102,7 +102,7 @@ def sgd(
 
 
 def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return the rule of the options of the section ``optimizer``; ``total`` as of `norms_in`."""
+    """Return SGD with the options of the section ``optimizer``; `norms_in` explains ``total``."""
     return sgd(
         nesterov=options.nesterov,
         inside=options.rate in ("inside", "inside_corrected"),

@@ -1,4 +1,4 @@
-"""Shapes of warm-up and decay as functions of plain numbers, without rates or positions."""
+"""Shapes of warm-up and decay as functions of dimensionless numbers."""
 
 import bisect
 import math
@@ -11,12 +11,12 @@ SMOOTH: tuple[str, ...] = get_args(Smooth)
 
 
 def rising(shape: Warmup, share: float, power: float) -> float:
-    """How far a warm-up has come, 0 to 1, when a `share` of it is over.
+    """Return the relative height of a warm-up, 0 to 1, after a `share` of its duration.
 
     Args:
         shape: `linear`: share; `power`: share^power; `cosine`: (1 − cos(π·share)) / 2.
         share: 0 to 1.
-        power: Of `power`.
+        power: Exponent of `power`.
     """
     if shape == "power":
         return share**power
@@ -26,12 +26,12 @@ def rising(shape: Warmup, share: float, power: float) -> float:
 
 
 def falling(shape: Smooth, left: float, power: float) -> float:
-    """What is left of the height of a decay, 1 to 0, when a share `left` of it is still to come.
+    """Return the relative height of a decay, 1 to 0, when a share `left` of its duration remains.
 
     Args:
         shape: `polynomial`: left^power; `linear`: left; `cosine`: (1 + cos(π·(1 − left))) / 2.
         left: 1 to 0.
-        power: Of `polynomial`.
+        power: Exponent of `polynomial`.
     """
     if shape == "polynomial":
         return left**power
@@ -41,38 +41,39 @@ def falling(shape: Smooth, left: float, power: float) -> float:
 
 
 def arctangent(distance: float, width: float, cubic: float) -> float:
-    """½ − atan(x / width + (x / cubic)³) / π, with x twice the distance after the turn.
+    """Return ½ − atan(x / width + (x / cubic)³) / π, with x = 2·distance after the turn.
 
-    From 1 long before the turn over ½ at it to 0 long after. Fujitsu's submission to MLPerf v0.6
-    (open division, optimiser's explorer) calls it natan; its cube is (x in epochs)³ / 1,000.
+    The value is near 1 long before the turn, ½ at the turn and near 0 long after it. Fujitsu's
+    submission to MLPerf v0.6 (open division, optimiser's explorer) calls this function natan; its
+    cubic term is (x in epochs)³ / 1,000.
 
     Args:
-        distance: From the turn, negative before it.
-        width: Where the linear term is 1, in the unit of the distance.
-        cubic: Where the cubic term is 1; 10 epochs in the source.
+        distance: Distance from the turn, negative before it.
+        width: Distance at which the linear term is 1.
+        cubic: Distance at which the cubic term is 1; 10 epochs in the source.
     """
     x = 2 * distance if distance > 0 else distance
     return 0.5 - math.atan(x / width + (x / cubic) ** 3) / math.pi
 
 
 def held(points: Sequence[tuple[int, float]], position: int, before: float) -> float:
-    """The value of the last point at or before `position`; `before` where there is none.
+    """Return the value of the last point at or before `position`.
 
     Args:
         points: (position, value), ascending.
-        position: Where.
-        before: Value ahead of the first point.
+        position: Position to evaluate.
+        before: Value before the first point.
     """
     place = bisect.bisect_right(points, position, key=lambda point: point[0])
     return points[place - 1][1] if place else before
 
 
 def joined(points: Sequence[tuple[int, float]], position: int) -> float:
-    """The piecewise linear curve through `points`, level ahead of the first and after the last.
+    """Interpolate `points` linearly, with constant values before the first and after the last.
 
     Args:
         points: (position, value), ascending; at least one.
-        position: Where.
+        position: Position to evaluate.
     """
     place = bisect.bisect_right(points, position, key=lambda point: point[0])
     if place in (0, len(points)):
@@ -82,5 +83,5 @@ def joined(points: Sequence[tuple[int, float]], position: int) -> float:
 
 
 def between(low: float, high: float, share: float) -> float:
-    """Linear; exactly `high` at share 1, which low + share·(high − low) can miss by rounding."""
+    """Interpolate linearly; exactly `high` at share 1, unlike low + share·(high − low)."""
     return (1 - share) * low + share * high

@@ -102,11 +102,11 @@ def dry_run(
       UserError: what would stop the run too.
     """
     place = workdir.absolute() / ".dry_run"
-    with directory.leaving_nothing_empty(place):
+    with directory.remove_if_empty(place):
         try:
             if jax.process_index() == 0:
                 watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
-            processes.first_process_does(lambda: directory.prepare(place, anew=False))
+            processes.first_process_does(lambda: directory.prepare(place, archive=False))
             _rehearse(run, place, watchdog, weights)
         finally:
             if jax.process_index() == 0:

@@ -104,7 +104,7 @@ def run(
             if checkpoints is None:
                 checkpoints = _open_checkpoints(config, request, console)
                 closing.enter_context(contextlib.closing(checkpoints))
-            watchdog.finally_do("checkpoint", lambda *_: checkpoints.linger())
+            watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
             session = _Session(this_run, request, checkpoints, stored, began, watchdog, weights)
             return session.evaluate() if request.eval_only else session.train()
 
@@ -135,7 +135,7 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
     """Open the checkpoints; create the run directory, or archive an earlier run."""
     if not request.eval_only:
         moved = processes.first_process_does(
-            lambda: run_directory.prepare(request.workdir, anew=request.resume == "never")
+            lambda: run_directory.prepare(request.workdir, archive=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.workdir} is now in {moved}")

@@ -111,7 +111,7 @@ def test_a_lock_names_its_holder_beats_and_goes(tmp_path):
         assert later == first
         # `prepare` puts an earlier run aside, not the lock of this one.
         (directory / "metrics.jsonl").touch()
-        assert workdir.prepare(directory, anew=True) == directory / "previous" / "1"
+        assert workdir.prepare(directory, archive=True) == directory / "previous" / "1"
         assert stored(directory)["token"] == first["token"]
     assert not (directory / lock.NAME).exists()
     with pytest.raises(KeyError), hold(directory, note=pytest.fail, lost=pytest.fail):
@@ -133,7 +133,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holders
     for words in (
         f"{tmp_path} is in use by process {other.process.pid} on ",
         f"since {stored(tmp_path)['taken']}, heartbeat 0 s ago",
-        "give another --workdir, or stop that process",
+        "use another --workdir, or stop that process",
     ):
         assert words in message
     # Stopped, it does not beat, and lives.
@@ -148,7 +148,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path, holders
     (said,) = taken(tmp_path, patience_s=60.0)
     assert time.monotonic() - began < 10
     assert f"process {other.process.pid} on" in said
-    assert said.endswith("that process is gone")
+    assert said.endswith("that process has ended")
 
 
 def test_a_process_of_the_same_number_is_another(tmp_path):
@@ -159,7 +159,7 @@ def test_a_process_of_the_same_number_is_another(tmp_path):
         taken(tmp_path)
     leave_started = mine | {"started": mine["started"] - 1}
     (tmp_path / lock.NAME).write_text(json.dumps(leave_started))
-    assert "gone" in taken(tmp_path)[0]
+    assert "ended" in taken(tmp_path)[0]
 
 
 @pytest.mark.parametrize("changed", ["host", "system"])
@@ -228,7 +228,7 @@ def test_who_loses_its_lock_is_told_and_leaves_it(tmp_path):
         assert told.wait(10)
         time.sleep(5 * FAST["every_s"])
     assert len(said) == 1
-    assert "was taken by process 4242 on elsewhere" in said[0]
+    assert "process 4242 on elsewhere" in said[0]
     assert stored(tmp_path) == other
 
 

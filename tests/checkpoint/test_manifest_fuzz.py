@@ -194,9 +194,9 @@ def test_a_vouched_for_field_less_or_more(place):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("format",), 2, "its format is 2, this one reads 4"),
-        (("format",), True, "its format is True, this one reads 4"),
-        (("step",), 8, "step is 8, its progress says 7"),
+        (("format",), 2, "its format is 2, expected 4"),
+        (("format",), True, "its format is True, expected 4"),
+        (("step",), 8, "step is 8, but progress.step is 7"),
         (("plan",), "0" * 64, "plan is not the hash of config and facts"),
         (("progress", "samples"), -1, "progress.samples is -1"),
         (("progress", "skips"), 1.0, "progress.skips is 1.0"),
@@ -207,10 +207,10 @@ def test_a_vouched_for_field_less_or_more(place):
         (("arrays", "params/stem/kernel", "shape"), [3, -3], "kernel'.shape is -3"),
         (("arrays", "params/stem/kernel", "dtype"), "O,O", "kernel'.dtype is 'O,O'"),
         (("arrays", "params/stem/kernel", "digest"), "0f", "kernel'.digest is '0f'"),
-        (("arrays", "a\nb"), 1, "arrays.'a\\nb' is no name for one"),
-        (("files", "../../etc/passwd"), 1, "files.'../../etc/passwd' is no name for one"),
-        (("files", "/etc/passwd"), 1, "is no name for one"),
-        (("files", "arrays/.."), 1, "is no name for one"),
+        (("arrays", "a\nb"), 1, "arrays.'a\\nb' is not a valid name"),
+        (("files", "../../etc/passwd"), 1, "files.'../../etc/passwd' is not a valid name"),
+        (("files", "/etc/passwd"), 1, "is not a valid name"),
+        (("files", "arrays/.."), 1, "is not a valid name"),
     ],
 )
 def test_the_reason_names_the_field(place, value, said):

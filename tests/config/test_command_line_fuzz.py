@@ -318,12 +318,15 @@ def test_a_recipe_may_be_a_config_dict_of_the_same():
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"run": {"seed": 10**5000}}, r"run\.seed is too large a number"),
-        ({"data": {"shift": np.arange(3)}}, r"data\.shift=array\(\[0, 1, 2\]\): expected a whole"),
-        ({"model": {"name": np.arange(3)}}, r"model\.name=array.*: expected a text"),
-        ({"model": {"name": Odd()}}, r"model\.name=<Odd>: expected a text"),
+        ({"run": {"seed": 10**5000}}, r"run\.seed: .* 64 bits"),
+        (
+            {"data": {"shift": np.arange(3)}},
+            r"data\.shift=array\(\[0, 1, 2\]\): expected an integer",
+        ),
+        ({"model": {"name": np.arange(3)}}, r"model\.name=array.*: expected a string"),
+        ({"model": {"name": Odd()}}, r"model\.name=<Odd>: expected a string"),
         ({"batch": {"wor\nkers": 1}}, r"unknown option 'batch\.wor\\nkers'; did you mean"),
-        ({"batch": {"stages": 5 * [[[]]]}}, r"batch\.stages=\[\[\]\]: expected a text"),
+        ({"batch": {"stages": 5 * [[[]]]}}, r"batch\.stages=\[\[\]\]: expected a string"),
     ],
 )
 def test_what_was_found(recipe, said):
@@ -339,7 +342,7 @@ def test_what_was_found(recipe, said):
             {"batch": {"workers": 2**61 + 1}, "data": {"repeat": True}},
             r"batch\.workers=2305843009213693953 .* 2,147,483,648",
         ),
-        ({"schedule": {"length": "9" * 4300 + " epochs"}}, r"schedule\.length=.*can be counted"),
+        ({"schedule": {"length": "9" * 4300 + " epochs"}}, r"schedule\.length=.*digits"),
         ({"batch": {"stages": ["9\nepochs: rate=2"]}}, r"batch\.stages: the stage at '9\\nepochs'"),
         ({"batch": {"stages": ["1 epochs: rate=(\r)"]}}, r"batch\.stages: rate=\(\\r\) in"),
     ],
@@ -358,10 +361,10 @@ def test_what_was_found_in_plans(sections, said):
     ("chosen", "said"),
     [
         ({"schedule": {"length": "1.2.3 epochs"}}, ""),  # refused when the plan is made
-        ({"batch": {"workers": 0}}, r"batch\.workers=0 must be above 0"),
+        ({"batch": {"workers": 0}}, r"batch\.workers=0: .*above 0"),
         (
             {"batch": {"stages": ["1 epochs: batch.workers=x"]}},
-            r"batch\.workers='x': expected a whole",
+            r"batch\.workers='x': expected an integer",
         ),
     ],
 )
@@ -371,7 +374,7 @@ def test_what_was_found_in_scaling(recipe_file, chosen, said):
         RECIPE[section] = {**RECIPE.get(section, {}), **values}
     scale = [("run.scale_to", "laptop")]
     if not said:
-        said = r"schedule\.length='.*' is not a duration"
+        said = r"schedule\.length='.*': expected a duration"
         with pytest.raises(ConfigError, match=said):
             resolve(load(recipe_file, scale), SMALL)
         return

@@ -128,7 +128,7 @@ def test_blend():
                 "optimizer": {"name": "sgd", "decay": "decoupled"},
                 "schedule": {"weight_decay": "follow"},
             },
-            r"decoupled follows the learning rate already; set schedule\.weight_decay=constant",
+            r"decoupled .*; use schedule\.weight_decay=constant",
         ),
         ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"weight_decay_warmup='1 epochs' has"),
         ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),

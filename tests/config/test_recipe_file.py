@@ -62,12 +62,12 @@ def test_nothing_is_fetched(recipe, tmp_path, monkeypatch, where):
     local.parent.mkdir(parents=True)
     local.write_text(recipe.read_text())
     said = refusal(where.format(folder="x"))
-    assert "is no file of this machine, and a recipe is run: get it, read it, and give a" in said
+    assert "not a local file" in said
     assert not (tmp_path / "trace").exists()
 
 
 def test_what_is_no_python_file_is_told_apart(recipe, tmp_path):
-    form = "give a local Python file with get_config()"
+    form = "use a local Python file with get_config()"
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "away.py").symlink_to(tmp_path / "gone.py")
@@ -78,8 +78,8 @@ def test_what_is_no_python_file_is_told_apart(recipe, tmp_path):
         ("folder.py", "is a folder"),
         ("pipe.py", "is a pipe or a device"),
         ("null.py", "is a pipe or a device"),
-        ("away.py", f"is a link to {tmp_path}/gone.py, which is not there"),
-        ("round.py", f"is a link to {tmp_path}/round.py, which is not there"),
+        ("away.py", f"is a link to {tmp_path}/gone.py, which does not exist"),
+        ("round.py", f"is a link to {tmp_path}/round.py, which does not exist"),
         ("recipe.txt", "is a file without the suffix .py"),
         (".", "is a folder without the suffix .py"),
     ):

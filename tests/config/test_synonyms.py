@@ -103,7 +103,7 @@ def test_whole_numbers_are_offered(text, near):
     with pytest.raises(ConfigError) as caught:
         override(Config(), "batch.workers", text)
     assert near in str(caught.value)
-    assert str(caught.value).count("whole number") == 1
+    assert str(caught.value).count("integer") == 1
 
 
 def digits(*given):

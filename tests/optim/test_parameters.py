@@ -109,11 +109,9 @@ def test_mask():
 
 
 def test_unknown_kind_to_skip():
-    with pytest.raises(ConfigError, match=r"'bais' .*did you mean 'bias'\?$"):
+    with pytest.raises(ConfigError, match=r"'bais'.* did you mean 'bias'\?$"):
         mask(resnet(18), ("bn", "bais"))
-    with pytest.raises(
-        ConfigError, match=r"'embedding' is no kind of parameter to skip; known: conv, bn"
-    ):
+    with pytest.raises(ConfigError, match=r"'embedding'; known: conv, bn"):
         mask(resnet(18), ("embedding",))
 
 

@@ -151,22 +151,22 @@ def test_milestones():
         (OTHER, {"warmup": -1}, r"schedule\.warmup=-1 must be finite and not negative"),
         (OTHER, {"start": -0.1}, r"schedule\.warmup_start=-0\.1 must be finite and not negative"),
         (OTHER, {"start": 9.0}, r"schedule\.warmup_start=9 is above schedule\.peak=8; lower"),
-        (OTHER, {"start": 1.0, "warmup": 0}, r"schedule\.warmup_start=1 has .*warmup=0; set"),
+        (OTHER, {"start": 1.0, "warmup": 0}, r"schedule\.warmup_start=1 has no effect"),
         (OTHER, {"end": -1.0}, r"schedule\.end=-1\.0 must"),
         (OTHER, {"end": 8.5}, r"schedule\.end=8\.5 is above schedule\.peak=8; lower it"),
-        (OTHER, {"power": 0.0}, r"schedule\.power=0 never decays; give"),
-        (OTHER, {"warmup": 500}, r"warmup=500 samples must end before schedule\.decay_end=500; s"),
-        (OTHER, {"decay_end": 0}, r"schedule\.warmup=100 .*schedule\.decay_end=0; shorten it"),
+        (OTHER, {"power": 0.0}, r"schedule\.power=0 .*; use"),
+        (OTHER, {"warmup": 500}, r"warmup=500 samples must end before schedule\.decay_end=500; u"),
+        (OTHER, {"decay_end": 0}, r"schedule\.warmup=100 .*schedule\.decay_end=0; use"),
         (OTHER, {"decay": "cosin"}, r"schedule\.decay='cosin' is unknown; did you mean 'cosine'\?"),
         (OTHER, {"steps": (200,)}, r"schedule\.steps=\(200,\) does not fit schedule\.decay=linear"),
-        (STEP, {"steps": ()}, r"schedule\.steps=\(\) does not fit schedule\.decay=step; give"),
+        (STEP, {"steps": ()}, r"schedule\.steps=\(\) does not fit schedule\.decay=step; set"),
         (STEP, {"steps": (60, 30)}, r"schedule\.steps=\(60, 30\) samples must ascend; sort"),
         (STEP, {"steps": (30, 30)}, r"schedule\.steps=\(30, 30\) samples must ascend"),
         (STEP, {"steps": (10, 30)}, r"drop at 10 samples must lie between schedule\.warmup=10 and"),
         (STEP, {"steps": (30, 100)}, r"drop at 100 .* schedule\.decay_end=100; move it"),
         (STEP, {"factor": 0.0}, r"schedule\.factor=0 must be above 0 and below 1"),
         (STEP, {"factor": 1.0}, r"schedule\.factor=1 must be above 0 and below 1"),
-        (STEP, {"end": 0.1}, r"schedule\.end=0\.1 has no meaning for schedule\.decay=step; set"),
+        (STEP, {"end": 0.1}, r"schedule\.end=0\.1 has no effect .*decay=step; use"),
     ],
 )
 def test_impossible_schedules(schedule, change, message):
@@ -175,7 +175,7 @@ def test_impossible_schedules(schedule, change, message):
 
 
 def test_constant_has_no_floor():
-    with pytest.raises(ConfigError, match=r"schedule\.end=0\.1 .*schedule\.decay=constant; set it"):
+    with pytest.raises(ConfigError, match=r"schedule\.end=0\.1 .*schedule\.decay=constant; use"):
         Schedule(peak=1.0, warmup=0, decay_end=9, decay="constant", end=0.1)
 
 
@@ -191,8 +191,8 @@ def test_peak_rate():
 @pytest.mark.parametrize(
     ("peak", "per_256", "message"),
     [
-        (0.0, 0.0, r"schedule\.peak=0 and schedule\.per_256=0: both are 0; give exactly one"),
-        (13.0, 0.1, r"schedule\.peak=13 and schedule\.per_256=0\.1: both are given; give exactly"),
+        (0.0, 0.0, r"schedule\.peak=0 and schedule\.per_256=0: both are 0; set exactly one"),
+        (13.0, 0.1, r"schedule\.peak=13 and schedule\.per_256=0\.1: both are given; set exactly"),
         (-1.0, 0.0, r"schedule\.peak=-1 must be above 0"),
         (0.0, -0.1, r"schedule\.per_256=-0\.1 must be above 0"),
     ],

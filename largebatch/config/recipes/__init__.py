@@ -1,4 +1,4 @@
-"""Recipes: what a published run was, where each of its values is from, and what many share."""
+"""Recipes of published runs, with a source for each value, and shared base configurations."""
 
 from largebatch.config.recipes import families
 from largebatch.config.recipes.bases import imagenet, polynomial

@@ -1,4 +1,4 @@
-"""What recipes for ResNet-50 on ImageNet have in common. A recipe states all else itself."""
+"""Base configuration and schedule of recipes for ResNet-50 on ImageNet."""
 
 from ml_collections import ConfigDict
 
@@ -6,12 +6,12 @@ from largebatch.config import default_config
 
 
 def imagenet(*, workers: int, images_per_worker: int, dtype: str) -> ConfigDict:
-    """ResNet-50 at 224×224 with random flips, a global batch of so many workers.
+    """Return a configuration of ResNet-50 at 224×224 pixels with random flips.
 
     Args:
-      workers: W.
-      images_per_worker: n.
-      dtype: of convolutions, and of gradients on the wire.
+      workers: number of workers (W).
+      images_per_worker: images of each worker (n).
+      dtype: number format of convolutions, and of gradients on the wire.
     """
     config = default_config()
     config.model.name = "resnet50"
@@ -28,9 +28,9 @@ def imagenet(*, workers: int, images_per_worker: int, dtype: str) -> ConfigDict:
 def polynomial(
     config: ConfigDict, *, length: str, peak: float, warmup: str, end: float = 1e-4
 ) -> None:
-    """Linear warm-up from 0, then polynomial decay of power 2 to the last step.
+    """Set the schedule of MLPerf's reference: linear warm-up, then polynomial decay of power 2.
 
-    As MLPerf's reference has it; ``end`` is the rate that its rules fix for LARS.
+    The default of ``end`` is the value that the MLPerf rules require for LARS.
     """
     config.schedule.length = length
     config.schedule.peak = peak

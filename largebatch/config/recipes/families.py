@@ -1,4 +1,4 @@
-"""Recipes that share all but a few numbers. Each comes with the options that its sources give."""
+"""Families of recipes with few differences, and the options that their sources document."""
 
 from ml_collections import ConfigDict
 
@@ -13,9 +13,9 @@ MLPERF = """
     optimizer.weight_decay optimizer.trust_skip optimizer.decay_skip schedule.length schedule.peak
     schedule.warmup schedule.decay schedule.power schedule.end loss.label_smoothing
 """
-"""What logs and configuration files of an MLPerf submission with LARS give."""
+"""Options in the logs and configuration files of an MLPerf submission with LARS."""
 STATISTICS = "norm.momentum norm.epsilon"
-"""What only some of them do; the others are the same submitters' later or earlier programs."""
+"""Options that only some of them have; the others are from other programs of the submitter."""
 
 
 def mlperf(
@@ -31,19 +31,19 @@ def mlperf(
     weight_decay: float,
     span: int = 1,
 ) -> ConfigDict:
-    """A submission with LARS to a closed division: polynomial decay to 1e-4, label smoothing 0.1.
+    """Return a LARS submission to the closed division: decay to 1e-4, label smoothing 0.1.
 
     Args:
-      workers: W.
-      images_per_worker: n.
-      dtype: of convolutions, and of gradients on the wire.
-      flavour: of LARS.
-      length: of the schedule, which most runs did not need to its end.
-      peak: learning rate.
-      warmup: its length.
-      momentum: of LARS.
-      weight_decay: of LARS.
-      span: workers that share batch statistics.
+      workers: number of workers (W).
+      images_per_worker: images of each worker (n).
+      dtype: number format of convolutions, and of gradients on the wire.
+      flavour: flavour of LARS.
+      length: duration of the schedule; most runs reached the target earlier.
+      peak: peak learning rate.
+      warmup: duration of the warm-up.
+      momentum: momentum of LARS.
+      weight_decay: weight decay of LARS.
+      span: number of workers that share batch statistics.
     """
     config = imagenet(workers=workers, images_per_worker=images_per_worker, dtype=dtype)
     config.norm.span = span
@@ -60,24 +60,25 @@ def mlperf(
 
 
 MXNET_V06 = f"{MLPERF} data.crop_area data.epoch_end schedule.warmup_start schedule.decay_end"
-"""What NVIDIA's configuration files and program of MLPerf v0.6 give."""
+"""Options in NVIDIA's configuration files and program of MLPerf v0.6."""
 
 
 def nvidia_v06(
     *, workers: int, images_per_worker: int, epochs: int, peak: float, warmup_epochs: int
 ) -> ConfigDict:
-    """NVIDIA's MXNet submissions to MLPerf v0.6, with the step numbers of their program.
+    """Return an NVIDIA MXNet submission to MLPerf v0.6, with the step numbers of its program.
 
-    Each worker passes over its share of the set in whole steps, so an epoch repeats a few images.
-    The rate of update i, from 1, is peak · i/w up to the w-th, then the polynomial of i − w over
-    the rest: one step ahead of a schedule that counts from 0 (``PolySchedule`` of common/fit.py).
+    Each worker reads its share of the dataset in whole steps, so that an epoch repeats a few
+    images. The learning rate of update i, from 1, is peak · i/w for the first w updates, then a
+    polynomial of i − w. This is one step ahead of a schedule that counts from 0 (``PolySchedule``
+    in common/fit.py).
 
     Args:
-      workers: W.
-      images_per_worker: n.
-      epochs: of the schedule.
-      peak: learning rate.
-      warmup_epochs: until it is reached.
+      workers: number of workers (W).
+      images_per_worker: images of each worker (n).
+      epochs: duration of the schedule.
+      peak: peak learning rate.
+      warmup_epochs: duration of the warm-up.
     """
     config = mlperf(
         workers=workers,
@@ -106,16 +107,19 @@ FUJITSU = """
     optimizer.decay_skip schedule.peak schedule.decay schedule.power schedule.end
     schedule.weight_decay loss.label_smoothing
 """
-"""What the parameter file and the code of Fujitsu's MLPerf v0.6 submission give, beside the batch
-and lengths."""
+"""Options in the parameter file and the code of Fujitsu's MLPerf v0.6 submission, without the batch
+and the durations."""
 
 
 def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
-    """Fujitsu on 2,048 V100: 36 epochs up, 52 down, 2 at the floor; the last five on centre crops.
+    """Return Fujitsu's run on 2,048 V100.
+
+    The schedule has 36 epochs of warm-up, 52 of decay and 2 at the final rate. The last five epochs
+    use centre crops.
 
     Args:
-      images_per_worker: n.
-      steps_per_epoch: in which each worker passes its 625 images, some of them twice.
+      images_per_worker: images of each worker (n).
+      steps_per_epoch: steps in which each worker reads its 625 images, some of them twice.
     """
     config = imagenet(workers=2048, images_per_worker=images_per_worker, dtype="float16")
     config.model.init = "fan_in"
@@ -152,17 +156,17 @@ SIAT = """
     optimizer.decay_skip schedule.length schedule.peak schedule.warmup schedule.warmup_shape
     schedule.warmup_start schedule.decay loss.label_smoothing model.dtype
 """
-"""What the logs and scripts of SIAT's MLPerf v0.7 open submissions give."""
+"""Options in the logs and scripts of SIAT's open submissions to MLPerf v0.7."""
 
 
 def siat_open(*, workers: int, length: str, peak: float, warmup: str) -> ConfigDict:
-    """SIAT's open submissions: trained at 160 pixels, evaluated at 224, cosine both ways.
+    """Return an open submission of SIAT: 160 pixels, evaluation at 224, cosine warm-up and decay.
 
     Args:
-      workers: of 32 images each.
-      length: of the training.
-      peak: learning rate.
-      warmup: its length.
+      workers: number of workers of 32 images each.
+      length: duration of the training.
+      peak: peak learning rate.
+      warmup: duration of the warm-up.
     """
     config = imagenet(workers=workers, images_per_worker=32, dtype="float16")
     config.norm.gamma = 1.4

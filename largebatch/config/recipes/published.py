@@ -1,4 +1,4 @@
-"""What was published of a run, and how well each of its values is known."""
+"""Published facts about a run, and tags for the sources of its values."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,62 +7,62 @@ from largebatch.errors import ConfigError, did_you_mean
 
 TAGS: Mapping[str, str] = {
     "S": "read in a primary source: the submitter's own files or logs",
-    "A": "read in an abstract, in the press or in somebody's notes on the paper",
-    "D": "computed from values of S",
-    "M": "from memory, found nowhere: unverified",
-    "C": "carried over from a sister run: unverified for this one",
-    "U": "published nowhere, chosen here: unverified",
+    "A": "read in an abstract, in the press or in notes on the paper",
+    "D": "computed from values with tag S",
+    "M": "from memory, without a source: unverified",
+    "C": "copied from a related run: unverified for this run",
+    "U": "not published, chosen here: unverified",
 }
-"""Tag of a value's source, and its meaning."""
+"""Tags for the source of a value, with their meanings."""
 
 UNVERIFIED = frozenset("MCU")
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """The row of a run in the literature. None: not known."""
+    """Published facts about a run; None: unknown."""
 
     source: str
-    """Paper, or repository and folder."""
+    """Paper, or repository and directory."""
     provenance: str
-    """Tags of the row as a whole, of `TAGS`."""
+    """Tags from `TAGS` for the facts of this class."""
     devices: str
-    """As published, for people."""
+    """Description of the devices, as published."""
     device_count: int | None = None
-    """Devices that each computed a worker or more."""
+    """Number of devices that computed workers."""
     cluster: str = ""
-    """Name of such machines in `largebatch.planning`; empty: not modelled."""
+    """Name of the hardware in `largebatch.planning`; empty: not modelled."""
     epochs: float | None = None
-    """Epochs to the accuracy below."""
+    """Number of epochs to `top1_percent`."""
     top1_percent: float | None = None
-    """Of the run; where several were logged their mean, or the middle of their range."""
+    """Top-1 accuracy; the mean of several runs, or the middle of a range."""
     seconds: float | None = None
-    """Time of the run, by the rules of its day."""
+    """Training time by the rules at the time of publication."""
     target_percent: float | None = None
-    """Top-1 at which its clock stopped."""
+    """Top-1 accuracy that stopped the clock."""
     mlperf: str = ""
     """Round and division of an MLPerf submission; empty: none."""
     software: str = ""
-    """MLPerf round nearest in time, for predictions; empty: that of ``mlperf``."""
+    """MLPerf round closest in time, for predictions; empty: the round of ``mlperf``."""
 
     @property
     def round(self) -> str:
-        """MLPerf round whose software predictions are for; empty: not known."""
+        """MLPerf round of the software, for predictions; empty: unknown."""
         return self.software or (self.mlperf.split()[0] if self.mlperf.startswith("v") else "")
 
 
 def sources(**options: str) -> dict[str, str]:
-    """{option: tag}, from the options of each tag, such as ``S="schedule.peak norm.span"``.
+    """Return {option: tag} from the options of each tag, such as ``S="schedule.peak norm.span"``.
 
     Raises:
-      ConfigError: an unknown tag, or an option that is given twice.
+      ConfigError: a tag is unknown, or an option has two tags.
     """
     found: dict[str, str] = {}
     for tag, names in options.items():
         if tag not in TAGS:
-            raise ConfigError(f"SOURCES: {tag!r} is no tag; {did_you_mean(tag, TAGS)}")
+            raise ConfigError(f"SOURCES: unknown tag {tag!r}; {did_you_mean(tag, TAGS)}")
         for name in names.split():
             if name in found:
-                raise ConfigError(f"SOURCES: {name} is tagged {found[name]} and {tag}; keep one")
+                raise ConfigError(f"SOURCES: {name} has the tags {found[name]} and {tag}; keep one")
             found[name] = tag
     return found

@@ -1,4 +1,4 @@
-"""A recipe file with what it says of its sources."""
+"""Loading of a recipe with the sources of its values."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,45 +11,44 @@ from largebatch.config.recipe_file import execute, find, label
 from largebatch.config.recipes.published import UNVERIFIED, Published
 from largebatch.errors import ConfigError, did_you_mean
 
-# What a recipe says of the place where it runs, and not of the run that it repeats.
-_OWN = ("data.source", "run.seed")
+_OWN = ("data.source", "run.seed")  # not properties of the published run
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe of ``configs/``."""
+    """A recipe in ``configs/``."""
 
     name: str
     path: Path
     title: str
-    """First line of its docstring."""
+    """First line of the recipe's docstring."""
     about: str
-    """All of it."""
+    """The recipe's docstring."""
     config: Config
     published: Published | None
-    """None for recipes of our own."""
+    """None: not a published run."""
     sources: Mapping[str, str]
     """{option: tag}, of `largebatch.config.recipes.TAGS`."""
 
     @property
     def samples_per_step(self) -> int:
-        """The global batch, at first."""
+        """Global batch size of the first stage."""
         return self.config.batch.images
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """Options whose values no primary or secondary source gives."""
+        """Options with values that no primary or secondary source documents."""
         return tuple(key for key, tag in self.sources.items() if tag in UNVERIFIED)
 
     def values(self) -> Iterator[tuple[str, Any, str]]:
-        """(option, value, tag) of every option that the recipe sets or has a source for."""
+        """Yield (option, value, tag) of each option that the recipe sets or has a source for."""
         for key, value, field in options(self.config):
             tag = self.sources.get(key, "")
             if tag or value != field.default:
                 yield key, value, tag
 
     def untagged(self) -> tuple[str, ...]:
-        """Options that decide the mathematics, are not at their defaults and have no source."""
+        """Return options that change the mathematics, differ from defaults and have no source."""
         return tuple(
             key
             for key, value, field in options(self.config)
@@ -61,10 +60,10 @@ class Recipe:
 
 
 def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
-    """The recipe at ``path``, its configuration with overrides as of `largebatch.config.load`.
+    """Load the recipe at ``path`` and apply overrides like `largebatch.config.load`.
 
     Raises:
-      ConfigError: no such file, it raises, or it tags what is no option.
+      ConfigError: the file does not exist or raises, or its ``SOURCES`` has an unknown option.
     """
     path = find(path)
     found, module = execute(path)
@@ -75,7 +74,7 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     known = [key for key, _, _ in options(config)]
     for key in tagged:
         if key not in known:
-            raise ConfigError(f"{path} SOURCES: {key!r} is no option; {did_you_mean(key, known)}")
+            raise ConfigError(f"{path} SOURCES: unknown option {key!r}; {did_you_mean(key, known)}")
     about = (module.__doc__ or "").strip()
     return Recipe(
         name=label(path),
@@ -89,14 +88,14 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
 
 
 def all_recipes(folder: Path) -> tuple[Recipe, ...]:
-    """The recipes of a folder, by name.
+    """Return the recipes of a directory, sorted by name.
 
     Raises:
-      ConfigError: there are none.
+      ConfigError: the directory has no recipes.
     """
     paths = sorted(folder.glob("*.py"))
     if not paths:
         raise ConfigError(
-            f"no recipes in {folder}; give a folder of Python files with get_config()"
+            f"no recipes in {folder}; use a directory of Python files with get_config()"
         )
     return tuple(load_recipe(path) for path in paths)

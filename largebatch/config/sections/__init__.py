@@ -1,4 +1,4 @@
-"""The sections of a configuration, one class each."""
+"""The sections of a configuration, one dataclass each."""
 
 from largebatch.config.sections.batch import Batch, Comm
 from largebatch.config.sections.data import Data

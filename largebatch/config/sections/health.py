@@ -1,4 +1,4 @@
-"""Options of what a run does when something goes wrong."""
+"""Options of fault detection and fault handling."""
 
 import dataclasses
 from typing import Literal
@@ -8,96 +8,102 @@ from largebatch.config.declaration import option
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """What is looked for, how often, and what then happens."""
+    """Fault detection and fault handling."""
 
     policy: Literal["stop", "skip", "rollback"] = option(
         "stop",
-        "at a loss or gradient that is not finite: stop, skip that step's update, or roll back to "
-        "the newest checkpoint and go on behind the batches that led there; a run that diverges "
-        "rolls back or stops",
+        "action at a non-finite loss or gradient: stop; skip the update of this step; or roll back "
+        "to the newest checkpoint and continue after the batches in between; a diverging run rolls "
+        "back or stops",
         mathematics=False,
     )
     max_skips: int = option(
         10,
-        "policy skip: steps of a run that may be skipped",
+        "with policy=skip: greatest number of skipped steps in a run",
         within="at least 0",
         mathematics=False,
     )
     max_rollbacks: int = option(
-        2, "policy rollback: how often a run may", within="at least 0", mathematics=False
+        2,
+        "with policy=rollback: greatest number of rollbacks in a run",
+        within="at least 0",
+        mathematics=False,
     )
     divergence: float = option(
         0.5,
-        "after the warm-up a loss this far above ln(classes), in every one of `window` steps, is "
-        "divergence; 0: not looked for",
+        "a run diverges if the loss exceeds ln(classes) by this value in `window` consecutive "
+        "steps after the warm-up; 0: no check",
         within="at least 0",
         mathematics=False,
     )
     window: int = option(
-        20, "steps over which divergence is looked for", within="above 0", mathematics=False
+        20,
+        "number of steps for the checks of divergence and stuck training",
+        within="above 0",
+        mathematics=False,
     )
     stuck_after: str = option(
         "30 %",
-        "from here on the training is stuck if the median loss of `window` steps is no better than "
-        "that of a guess, ln(classes), and has not been better before, or not for a tenth of the "
-        "run; empty: not looked for",
+        "after this duration, a run is stuck if the median loss of `window` steps is not below "
+        "that of a guess, ln(classes), and never was, or was not for a tenth of the run; empty: no "
+        "check",
         mathematics=False,
     )
     hosts_every: str = option(
         "100 steps",
-        "several processes: interval at which their times are gathered and the slowest is named; "
+        "several processes: interval at which their step times are compared to find stragglers; "
         "empty: never",
         mathematics=False,
     )
     slow_factor: float = option(
         1.2,
-        "a host whose time to the barrier is this many times the median is called slow",
+        "a host is a straggler if its time to the barrier is this multiple of the median",
         within="above 0",
         mathematics=False,
     )
     replay_every: str = option(
         "",
-        "interval at which a step is computed twice and compared to the bit, against silent data "
-        "corruption; GPUs need run.deterministic=true for it; empty: never",
+        "interval at which a step is repeated and compared bitwise to detect silent data "
+        "corruption; GPUs need run.deterministic=true; empty: never",
         mathematics=False,
     )
     peer_timeout_s: float = option(
         30.0,
-        "several processes: seconds without a sign of life after which one counts as dead and the "
-        "others end",
+        "several processes: seconds without a heartbeat after which a process counts as dead and "
+        "the others exit",
         within="above 0",
         mathematics=False,
     )
     grace_s: float = option(
         25.0,
-        "seconds from the first SIGTERM within which the run saves and stops; after them it ends "
-        "with the last checkpoint",
+        "seconds after the first SIGTERM in which the run saves a checkpoint; then it exits with "
+        "the last complete checkpoint",
         within="above 0",
         mathematics=False,
     )
     before_limit_s: float = option(
         120.0,
-        "seconds before the end of a SLURM job (SLURM_JOB_END_TIME) at which the run stops as if "
-        "it had a signal; SIGUSR1 gives it as long, but at least `grace_s`",
+        "seconds before the end of a SLURM job (SLURM_JOB_END_TIME) at which the run stops as "
+        "after a signal; after SIGUSR1 the run has as much time, but at least `grace_s`",
         within="at least 0",
         mathematics=False,
     )
     init_limit_s: float = option(
         1800.0,
-        "seconds without progress in opening data and joining processes after which the run "
-        "ends with the stacks of all threads; 0: none, also for the limits below",
+        "seconds without progress while data are opened and processes join; then the run exits and "
+        "prints the stacks of all threads; 0: no limit, also for the following phases",
         within="at least 0",
         mathematics=False,
     )
     compile_limit_s: float = option(
-        7200.0, "the same for compiling", within="at least 0", mathematics=False
+        7200.0, "time limit for compilation", within="at least 0", mathematics=False
     )
     step_limit_s: float = option(
-        1800.0, "the same for a microbatch or a step", within="at least 0", mathematics=False
+        1800.0, "time limit for a microbatch or a step", within="at least 0", mathematics=False
     )
     evaluation_limit_s: float = option(
-        1800.0, "the same for a batch of evaluation", within="at least 0", mathematics=False
+        1800.0, "time limit for an evaluation batch", within="at least 0", mathematics=False
     )
     checkpoint_limit_s: float = option(
-        1800.0, "the same for a checkpoint", within="at least 0", mathematics=False
+        1800.0, "time limit for a checkpoint", within="at least 0", mathematics=False
     )

@@ -1,4 +1,4 @@
-"""Options of a run that are none of its parts."""
+"""Options of seed, intervals, checkpoints and logs of a run."""
 
 import dataclasses
 from typing import Literal
@@ -8,15 +8,15 @@ from largebatch.config.declaration import option
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Seed, intervals and what is kept."""
+    """Seed, intervals, checkpoints and logs."""
 
     seed: int = option(0, "seed of parameters, data order and augmentation", within="at least 0")
     scale_to: Literal["full", "node", "laptop"] = option(
         "full",
-        "shrink a recipe for ImageNet, with the same ratio of batch to data set (but at least 64 "
-        "or 16 images) and the same shape of schedule: node, to Imagenette, for 8 devices; laptop, "
-        "to the digits and a tiny network, at a quarter of the learning rate; SGD's rate is scaled "
-        "linearly to the smaller batch; batch.workers is rounded to what the devices share evenly",
+        "scale an ImageNet recipe to a smaller dataset with the same schedule and the same ratio "
+        "of batch to dataset (at least 64 or 16 images). node: Imagenette on 8 devices; laptop: "
+        "digits, a tiny network and a quarter of the learning rate. The learning rate of SGD "
+        "scales linearly with the batch, and batch.workers is rounded to a multiple of the devices",
         mathematics=False,
     )
     scale_length: float = option(
@@ -24,57 +24,62 @@ class Run:
     )
     log_every: str = option("10 steps", "interval of rows in metrics.jsonl", mathematics=False)
     layers_every: str = option(
-        "100 steps", "interval of rows in layers.jsonl: trust ratio and norms", mathematics=False
+        "100 steps",
+        "interval of rows in layers.jsonl (trust ratios and norms)",
+        mathematics=False,
     )
     evaluate_every: str = option("4 epochs", "interval of evaluations", mathematics=False)
     evaluate_first: str = option(
-        "", "when the first evaluation is; empty: after the interval", mathematics=False
+        "", "time of the first evaluation; empty: evaluate_every", mathematics=False
     )
     checkpoint_every: str = option("4 epochs", "interval of checkpoints", mathematics=False)
     keep_checkpoints: int = option(
-        3, "newest checkpoints kept", within="above 0", mathematics=False
+        3, "number of newest checkpoints to keep", within="above 0", mathematics=False
     )
     stop_after: str = option(
         "",
-        "stop here, with a checkpoint, as if interrupted; empty: at the end of training",
+        "stop with a checkpoint after this duration, as after an interrupt; empty: train to the "
+        "end",
         mathematics=False,
     )
     deterministic: bool = option(
         False,
-        "only algorithms that give the same bits every time: of importance on GPUs, CPUs and TPUs "
-        "have no others",
+        "use only deterministic algorithms; relevant on GPUs, since CPUs and TPUs have no others",
         mathematics=False,
     )
     target: float = option(
         0.0,
-        "top-1 of the validation set, a fraction: the summary says when an evaluation first "
-        "reached it, and there the clock of MLPerf's log stops, while training goes on; 0: none, "
-        "in that log 0.759 in the closed division, the end of training in the open one",
+        "target top-1 accuracy on the validation set, as a fraction; the summary reports when an "
+        "evaluation first reached it, the clock of the MLPerf log stops there, and training "
+        "continues; 0: no target (MLPerf log: 0.759 in the closed division, the end of training in "
+        "the open division)",
         within="at least 0 and below 1",
         mathematics=False,
     )
     trackers: tuple[str, ...] = option(
         (),
-        "where the history goes beside JSON lines and TensorBoard: wandb, mlflow, or your own "
-        "package.module:factory (docs/contributing.md)",
+        "further outputs of the metrics beside JSON lines and TensorBoard: wandb, mlflow, or your "
+        "own package.module:factory (docs/contributing.md)",
         mathematics=False,
     )
     profile: str = option(
         "",
-        "START:STOP, steps from and up to which process 0 writes a trace to WORKDIR/profile, for "
-        "scripts/report.py --trace and XProf; empty: none",
+        "START:STOP, first and last step that process 0 traces to WORKDIR/profile, for "
+        "scripts/report.py --trace and XProf; empty: no trace",
         mathematics=False,
     )
     compile_cache: str = option(
         "auto",
-        "folder in which compiled programs are kept for the next start, of all runs and "
-        "processes; auto: $JAX_COMPILATION_CACHE_DIR or ~/.cache/largebatch/compile; off: none",
+        "directory of the compilation cache for all runs and processes; auto: "
+        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/largebatch/compile; off: no cache",
         mathematics=False,
     )
     mlperf_log: Literal["", "open", "closed"] = option(
         "",
-        "write WORKDIR/result_SEED.txt, MLPerf's log in this division, after a warm-up on made-up "
-        "images; such a run cannot be resumed; empty: none",
+        "write WORKDIR/result_SEED.txt, the MLPerf log of this division, after a warm-up on "
+        "synthetic images; such a run cannot be resumed; empty: no log",
         mathematics=False,
     )
-    mlperf_organisation: str = option("unsubmitted", "who would submit that log", mathematics=False)
+    mlperf_organisation: str = option(
+        "unsubmitted", "organisation in the MLPerf log", mathematics=False
+    )

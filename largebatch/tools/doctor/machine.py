@@ -14,7 +14,7 @@ from largebatch import data
 from largebatch.config import Config, Plan
 from largebatch.config.geometry import check_workers
 from largebatch.config.scaling import divided
-from largebatch.environment import said
+from largebatch.environment import command_output
 from largebatch.errors import ConfigError
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 from largebatch.training.memory import GIB, host_bytes
@@ -128,7 +128,7 @@ def judge_topology(slices: Mapping[int, set[tuple[int, ...]]]) -> Line:
 def query_gpus() -> list[Gpu]:
     """Return the GPUs of this host; [] without nvidia-smi."""
     fields = ",".join(_FIELDS.values())
-    text = said("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+    text = command_output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     return parse_gpus(text or "")
 
 
@@ -237,7 +237,7 @@ def gpu_links(text: str | None) -> Line:
 
 def topology_text() -> str | None:
     """Return `nvidia-smi topo -m`; None without nvidia-smi."""
-    return said("nvidia-smi", "topo", "-m")
+    return command_output("nvidia-smi", "topo", "-m")
 
 
 def check_memory(plan: Plan, local_devices: int) -> Line:

@@ -47,7 +47,7 @@ def check_lock(workdir: Path) -> Line:
         here = this_process()
         is_here = holder and (holder.host, holder.system) == (here.host, here.system)
         if lives(holder) if is_here else age_s < lock.PATIENCE_S:
-            who = holder.words if holder else "another run"
+            who = holder.description if holder else "another run"
             found = f"{workdir} is in use by {who}, heartbeat {max(0.0, age_s):.0f} s ago"
             return problem(LOCK, found, "give another --workdir, or stop that process")
     step = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from largebatch.environment import said
+from largebatch.environment import command_output
 from largebatch.errors import UserError, one_line
 from largebatch.fault_tolerance.exit_codes import FAILED, PREEMPTED
 from largebatch.tools.sweep.trial import OUTPUT
@@ -67,7 +67,9 @@ def gpus_here(environ: Mapping[str, str]) -> list[str]:
         return []
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
-    return (said("nvidia-smi", "--query-gpu=index", "--format=csv,noheader") or "").split()
+    return (
+        command_output("nvidia-smi", "--query-gpu=index", "--format=csv,noheader") or ""
+    ).split()
 
 
 def local_executor(jobs: int | None) -> "LocalExecutor":
