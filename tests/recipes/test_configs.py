@@ -17,16 +17,6 @@ PATHS = sorted(CONFIGS.glob("*.py"))
 PUBLISHED = [path for path in PATHS if load_recipe(path).published]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compilation(tmp_path_factory):
-    """Quick, and kept: most recipes have some program in common with another."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_the_table_of_published_runs_is_covered():
     named = {path.stem for path in PUBLISHED}
     assert len(named) >= 45

@@ -91,15 +91,6 @@ def launch(tmp_path):
     return Launch(tmp_path)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The processes of this module compile the same few programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-        yield
-
-
 def until_step(workdir, step, process, within=300):
     limit = time.monotonic() + within
     while time.monotonic() < limit and process.poll() is None:

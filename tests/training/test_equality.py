@@ -34,11 +34,8 @@ CASES = [(span, *world) for span, worlds_ in WORLDS.items() for world in worlds_
 
 @pytest.fixture(autouse=True)
 def _float64():
-    # Unoptimised machine code compiles in two thirds of the time and computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def programs(span, devices, microbatch, optimizer, **sections):

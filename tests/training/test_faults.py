@@ -27,14 +27,6 @@ OPTIONS = (
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _fast_compilation():
-    """The processes of this module take few steps."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-        yield
-
-
 class Processes:
     """A training as real processes of one device each."""
 

@@ -37,7 +37,6 @@ def train(config, workdir):
 
 @pytest.fixture(scope="module")
 def two_turns(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     workdir = tmp_path_factory.mktemp("runs") / "run"
     train(changed(CONFIG, run__stop_after="3 steps"), workdir)
     return workdir, train(changed(CONFIG, run__profile="5:6"), workdir)

@@ -30,7 +30,6 @@ def made(config):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     workdir = tmp_path_factory.mktemp("runs") / "run"
     run(CONFIG, Request(recipe=workdir, workdir=workdir), devices=jax.devices()[:1])
     return workdir

@@ -26,14 +26,6 @@ CONFIG = worlds.config(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The runs of this module are the same few programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 def train(workdir, guard=None):
     request = Request(recipe=workdir, workdir=workdir)
     watching = Guard().watching() if guard is None else contextlib.nullcontext(guard)

@@ -30,10 +30,8 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def _float64():
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def programs(name, devices, microbatch, optimizer="sgd", update="replicated", **sections):

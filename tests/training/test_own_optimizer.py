@@ -1,6 +1,5 @@
 """Training with transformations of optax and of the user: devices, parts, resuming, the page."""
 
-import contextlib
 import json
 import re
 import shlex
@@ -29,17 +28,8 @@ LAMB = {"name": "optax:lamb", "trust_coefficient": "auto"}
 
 @pytest.fixture
 def float64():
-    with _float64():
-        yield
-
-
-@contextlib.contextmanager
-def _float64():
-    # Unoptimised machine code computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def trained(devices, microbatch, **optimizer):
@@ -65,7 +55,7 @@ def assert_equal(found, expected):
 
 @pytest.fixture(scope="module")
 def whole():
-    with _float64():
+    with jax.enable_x64(True):
         return {rule["name"]: trained(1, 8, **rule) for rule in (ADAMW, LAMB)}
 
 
@@ -115,14 +105,6 @@ FLAGS = [
 ]
 
 
-@pytest.fixture
-def _cached(tmp_path):
-    """The runs of a test are the same programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 def train(workdir, *flags, devices=1, **request):
     config = load("digits", [*FLAGS, *flags])
     run(config, Request(Path("digits"), workdir, **request), devices=jax.devices()[:devices])
@@ -133,7 +115,6 @@ def digests(workdir, step=8):
     return {path: array["digest"] for path, array in manifest["arrays"].items()}
 
 
-@pytest.mark.usefixtures("_cached")
 def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     flags = [
         ("optimizer.name", "optax:adamw"),
@@ -153,7 +134,6 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     assert layers["head/bias"]["gradient_norm"] > 0
 
 
-@pytest.mark.usefixtures("_cached")
 def test_the_example_of_the_page_trains(tmp_path, monkeypatch, capsys):
     text = PAGE.read_text()
     (code,) = re.findall(r"```python\n# my_rules\.py\n(.*?)```", text, re.DOTALL)

@@ -34,16 +34,6 @@ def pictures(count, seed):
         yield label, Image.fromarray(pixels.astype(np.uint8))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation(tmp_path_factory):
-    """The runs of this module are the same few programs, each run a few times."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("pictures")

@@ -14,7 +14,6 @@ from PIL import Image
 from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.data import identity
 from largebatch.errors import CheckpointError, DataError, HealthError
-from largebatch.parallel import compiler
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
 from largebatch.training.session import Request
@@ -49,7 +48,6 @@ def config(health=None, steps=STEPS, **sections):
 @pytest.fixture(scope="module", autouse=True)
 def _built_once(tmp_path_factory):
     """Runs of the same configuration share their programs; others share what is compiled."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
     with pytest.MonkeyPatch.context() as patch:
         made, original = {}, OpenedRun.build
 
@@ -60,10 +58,7 @@ def _built_once(tmp_path_factory):
             return dataclasses.replace(made[program], console=opened.console)
 
         patch.setattr(OpenedRun, "build", built)
-        few = {"xla_backend_optimization_level": "0"}  # so few steps are not worth more
-        patch.setattr(compiler, "program_options", lambda *arguments, **options: few)
         yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def train(made, workdir):

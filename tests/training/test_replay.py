@@ -26,7 +26,7 @@ def twice():
         optimizer={"update": "sharded"},
     )
     steps = worlds.steps(config, 2, 1, "float32")
-    programs = Programs(steps, {"xla_backend_optimization_level": "0"})  # it is compiled once
+    programs = Programs(steps)
     assert programs.steps.plan.microbatches == 2
     replay = Replay(programs.steps, HOSTS)
     state = programs.steps.init(np.int32(0))
@@ -129,10 +129,7 @@ def test_a_mismatch_is_told_in_one_line_and_kept_in_whole():
 @pytest.mark.multiprocess
 def test_two_deterministic_runs_give_the_same_bits(tmp_path):
     """In processes of their own that compile for themselves."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # so few steps are not worth it
-    }
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     runs = []
     for name in ("a", "b"):
         command = [

@@ -29,14 +29,6 @@ from tests.training import worlds
 TIMES = {"images_per_s", "input_wait", "seconds"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The runs of this module are the same few programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 CONFIG = worlds.config(
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
     data={"source": "digits", "shift": 1},

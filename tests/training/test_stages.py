@@ -25,13 +25,6 @@ CONFIG = worlds.config(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted") / "run"

@@ -35,14 +35,6 @@ RULES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick():
-    # Machine code that is not optimised computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def tree(seed, dtype, *more):
     draw = np.random.default_rng(seed)
     return jax.tree.map(
