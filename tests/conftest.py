@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 
 import jax
+import jaxlib
 import pytest
 
 from tests import reaper
@@ -46,14 +47,15 @@ def pytest_configure(config):
             if entry.is_file() and time.time() - entry.stat().st_mtime > KEPT_DAYS * 86400:
                 entry.unlink()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
-    os.environ["XLA_FLAGS"] = " ".join(
-        [os.environ.get("XLA_FLAGS", ""), PATIENT, *_known(config.cache)]
-    ).strip()
+    # Whole trainings compute longer than they compile.
+    quick = [] if config.option.markexpr == "accuracy" else _known(config.cache)
+    flags = [os.environ.get("XLA_FLAGS", ""), PATIENT, *quick]
+    os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 
 def _known(cache):
     """Those of ``QUICK`` that this version of XLA takes: an unknown one ends the process."""
-    key = f"xla_flags/{jax.lib.__version__}"
+    key = f"xla_flags/{jaxlib.__version__}"
     known = cache.get(key, None)
     if known is None or not set(known) <= set(QUICK):
         known = [flag for flag in QUICK if _starts(flag)]

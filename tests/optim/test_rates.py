@@ -98,5 +98,5 @@ def test_share_of_sgd_in_a_blend():
     shares = [blend(p) for p in range(0, 20_000, 100)]
     assert shares == sorted(shares)
     assert dataclasses.replace(MADE, blend=blend).at(11_250, None, 1).sgd_share == 0.75
-    with pytest.raises(ConfigError, match=r"schedule\.blend_period=0 samples must be above 0"):
+    with pytest.raises(ConfigError, match=r"schedule\.blend_period=0 .* 0"):
         optim.Blend(centre=10, period=0)

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -51,11 +50,6 @@ def test_the_run_says_what_it_needs_without_its_data(trained):
     assert read.mean == pytest.approx(made(CONFIG).first_stage.train_source.mean)
 
 
-def test_a_relative_path_will_do(trained, monkeypatch):
-    monkeypatch.chdir(trained.parent)
-    assert weights.read(Path(trained.name)).origin.startswith(trained.name)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -84,11 +78,6 @@ def test_a_run_that_would_be_put_aside_cannot_give_its_weights(trained):
     with pytest.raises(UserError, match=r"model\.init_from=.*--resume=never"):
         run(config, request, devices=jax.devices()[:1])
     assert (trained / "checkpoints").is_dir()
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"absent\.safetensors"):
-        initial_state(made(changed(CONFIG, model__init_from=str(tmp_path / "absent.safetensors"))))
 
 
 def test_a_resumed_run_reads_no_weights(trained, tmp_path):

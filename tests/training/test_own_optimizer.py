@@ -1,5 +1,6 @@
 """Training with transformations of optax and of the user: devices, parts, resuming, the page."""
 
+import functools
 import json
 import re
 import shlex
@@ -53,17 +54,18 @@ def assert_equal(found, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=EQUAL * max(np.abs(other).max(), 1e-30))
 
 
-@pytest.fixture(scope="module")
-def whole():
-    with jax.enable_x64(True):
-        return {rule["name"]: trained(1, 8, **rule) for rule in (ADAMW, LAMB)}
+@functools.cache
+def whole(name):
+    return trained(1, 8, **{"optax:adamw": ADAMW, "optax:lamb": LAMB}[name])
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("rule", [ADAMW, LAMB], ids=["adamw", "lamb"])
-def test_the_devices_do_not_matter(rule, whole):
+@pytest.mark.parametrize(
+    "rule", [ADAMW, pytest.param(LAMB, marks=pytest.mark.slow)], ids=["adamw", "lamb"]
+)
+def test_the_devices_do_not_matter(rule):
     found = trained(4, 1, **rule)
-    assert_equal(found, whole[rule["name"]])
+    assert_equal(found, whole(rule["name"]))
     state, norms = found
     rows = by_path(state.optimizer.report, state.params)
     total = np.sqrt(sum(row["gradient_norm"] ** 2 for row in rows.values()))
@@ -71,9 +73,9 @@ def test_the_devices_do_not_matter(rule, whole):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("devices", [2, 8])
-def test_an_elementwise_update_may_be_sharded(devices, whole):
-    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole["optax:adamw"])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
+def test_an_elementwise_update_may_be_sharded(devices):
+    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole("optax:adamw"))
 
 
 @pytest.mark.usefixtures("float64")
