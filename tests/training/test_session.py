@@ -16,6 +16,7 @@ from largebatch.models.loss import classification_sums
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import (
     evaluate,
+    is_far_above,
     precise_statistics,
     with_final_statistics,
 )
@@ -361,10 +362,9 @@ def test_evaluation_compiles_no_train_step(uninterrupted, monkeypatch):
     assert train(any_microbatch, workdir, eval_only=True).status == "evaluated"
 
 
-def test_a_validation_loss_far_above_the_training_loss_is_warned_of_once(tmp_path, capsys):
-    config = changed(CONFIG, norm__statistics="ema")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("largebatch.training.loop.is_far_above", lambda *_: True)
-        train(config, tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("norm.statistics=precise evaluates") == 1
+@pytest.mark.parametrize(
+    ("validation", "training", "found"),
+    [(14.09, 1.17, True), (1.9, 0.96, False), (0.9, 0.1, False), (1.2, 0.1, True)],
+)
+def test_far_above(validation, training, found):
+    assert is_far_above(validation, training) == found
