@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import train as entry
+from tests.training import worlds
 
 ROOT = Path(entry.__file__).parent
 OPTIONS = (
     "--config=configs/digits.py",
-    "--config.model.name=resnet10",
-    "--config.model.width=4",
+    *(f"--config.model.{name}={value}" for name, value in worlds.SMALL.items()),
     "--config.schedule.peak=1.0",
     "--config.schedule.warmup=1 epochs",
     "--config.run.log_every=1 steps",

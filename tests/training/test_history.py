@@ -18,6 +18,7 @@ from tests.training import worlds
 from tests.training.test_session import changed
 
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 4, "microbatch": 8},
     data={"source": "digits"},
     schedule={"length": "6 steps", "warmup": "2 steps", "peak": 0.5},
@@ -83,7 +84,7 @@ def test_the_target_is_that_of_the_first_turn(two_turns):
 def test_layers_have_running_statistics(two_turns):
     workdir, _ = two_turns
     row = read_rows(workdir / "layers.jsonl")[-1]["layers"]
-    stem = row["stem/bn"]
+    stem = row["norm"]
     assert stem["running_mean"] > 0
     assert 0 < stem["running_variance"] < math.inf
     assert sum("running_mean" in values for values in row.values()) == sum(

@@ -18,6 +18,7 @@ from tests.training import worlds
 
 TIMES = {"images_per_s", "input_wait", "seconds"}
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 2},  # two microbatches a step
     data={"source": "digits", "shift": 1},
     schedule={"length": "12 steps", "warmup": "3 steps", "peak": 1.0},

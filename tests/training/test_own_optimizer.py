@@ -99,7 +99,7 @@ def test_a_state_that_follows_no_parameter_is_not_sharded():
 
 
 FLAGS = [
-    *(("model.name", "resnet10"), ("model.width", "4")),
+    *((f"model.{name}", str(value)) for name, value in worlds.SMALL.items()),
     *(("schedule.length", "8 steps"), ("schedule.warmup", "2 steps"), ("schedule.peak", "0.01")),
     *(("optimizer.trust_coefficient", "auto"), ("run.checkpoint_every", "3 steps")),
     *(("run.evaluate_every", "8 steps"), ("run.log_every", "1 steps")),

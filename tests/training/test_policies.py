@@ -27,7 +27,7 @@ STEPS = 12
 def config(health=None, steps=STEPS, **sections):
     """Digits; checkpoints at 4, 8 and 12, evaluations at 6 and 12."""
     base = {
-        "model": {"name": "resnet10", "width": 4},
+        "model": worlds.SMALL,
         "batch": {"workers": 2, "images_per_worker": 20, "microbatch": 1},
         "norm": {"statistics": "ema"},  # so that an evaluation leaves the state as it is
         "data": {"source": "digits", "shift": 1},
@@ -332,6 +332,7 @@ def pictures(tmp_path_factory):
 def of_pictures(place, share):
     return config(
         steps=4,
+        model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
         data={"source": f"folder:{place}", "image_size": 8, "shift": 0, "max_unreadable": share},
     )
 

@@ -30,6 +30,7 @@ TIMES = {"images_per_s", "input_wait", "seconds"}
 
 
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
     data={"source": "digits", "shift": 1},
     schedule={"length": "20 steps", "warmup": "3 steps", "peak": 1.0},
@@ -96,8 +97,9 @@ def test_what_a_run_leaves(uninterrupted):
     assert found[-1]["validation/top1"] == summary.top1
     layers = read_rows(workdir / "layers.jsonl")
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
-    assert len(layers[0]["layers"]) == 50
-    kernel, bias = (layers[3]["layers"][p] for p in ("stem/conv/kernel", "stem/bn/bias"))
+    paths = {"stem/kernel", "norm/scale", "norm/bias", "head/kernel", "head/bias"}
+    assert layers[0]["layers"].keys() == paths | {"norm"}
+    kernel, bias = (layers[3]["layers"][p] for p in ("stem/kernel", "norm/bias"))
     expected = (
         0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
     )
@@ -321,7 +323,8 @@ def test_every_validation_image_counts_once(validation, tmp_path):
 
 
 def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
-    config = changed(CONFIG, norm__statistics="precise", norm__precise_batches="2")
+    network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}
+    config = changed(CONFIG, **network, norm__statistics="precise", norm__precise_batches="2")
     made = build(config, Console(quiet=True), jax.devices()[:2]).first_stage
     current = made.programs.init(np.int32(0))
     got = precise_statistics(made, current, 400)["stem"]["bn"]
@@ -337,7 +340,7 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     final = with_final_statistics(made, current, 400)
     np.testing.assert_array_equal(final.stats["stem"]["bn"]["mean"], got["mean"])
     assert abs(evaluate(made, final).loss - evaluate(made, current).loss) > 1e-3
-    ema = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    ema = build(changed(config, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
     average = ema.first_stage
     assert with_final_statistics(average, current, 400) is current
 

@@ -17,7 +17,7 @@ STAGES = (
     "10 steps: data.image_size=8 data.train_crop=centre data.shuffle=false",
 )
 CONFIG = worlds.config(
-    model={"name": "resnet10"},
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1, "stages": STAGES},
     data={"source": "digits", "shift": 1, "image_size": 8, "evaluation_size": 10},
     schedule={"length": "14 steps", "warmup": "3 steps", "peak": 1.0},
