@@ -93,7 +93,7 @@ def test_every_recipe_runs_end_to_end(path, tmp_path):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
     config = load_recipe(path, [("run.scale_to", "laptop")]).config
     steps = resolve(config, Facts(*KNOWN_SETS["digits"][:3], (8, 8, 1), devices=1)).steps
-    wanted = 16 if config.batch.stages else 6  # at least one of each stage
+    wanted = 24 if config.batch.stages else 6  # at least one of each stage
     overrides = [
         ("run.scale_to", "laptop"),
         ("run.scale_length", f"{wanted / steps:.6g}"),

@@ -155,6 +155,7 @@ def test_with_a_deadline_a_slow_process_holds_up_nobody(tmp_path):
     done, errors = Processes(
         tmp_path,
         4,
+        *("--config.model.name=resnet10", "--config.model.width=4", "--config.model.stem=small"),
         "--config.batch.workers=16",
         "--config.batch.images_per_worker=8",
         "--config.batch.deadline_s=0.2",
