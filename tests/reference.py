@@ -8,6 +8,7 @@ Trees are nested dicts: `stem/{conv,bn}`, `stages/{0..3}/blocks/{0..}/{conv1,bn1
 downsample_bn}` and `head`, with leaves `kernel`, `scale`, `bias`; in statistics `mean`, `var`.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -191,6 +192,27 @@ def update(
     return w - v, v
 
 
+@functools.partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
+@functools.partial(jax.value_and_grad, has_aux=True)
+def _span_gradients(
+    params: Tree,
+    stats: Tree,
+    images: Any,
+    labels: Any,
+    batch: int,
+    depth: int,
+    stem: str,
+    epsilon: float,
+    label_smoothing: float,
+) -> tuple[Any, Any]:
+    """Loss of one span, its logits and statistics, and the gradients."""
+    net = {"depth": depth, "stem": stem, "epsilon": epsilon}
+    logits, batch_stats = forward(params, stats, images, train=True, **net)
+    # A sum over the span divided by the whole batch: the spans' losses and gradients add up.
+    loss = jnp.sum(cross_entropy(logits, labels, label_smoothing)) / batch
+    return loss, (logits, batch_stats)
+
+
 def step(
     params: Tree,
     stats: Tree,
@@ -220,27 +242,21 @@ def step(
         raise ValueError(f"{batch} images, {len(labels)} labels, {workers} workers, span {span}")
     spans, size = workers // span, batch // workers * span
 
-    def span_loss(params: Tree, images: Any, labels: Any) -> tuple[Any, Any]:
-        net = {"depth": depth, "stem": stem, "epsilon": epsilon}
-        logits, batch_stats = forward(params, stats, images, train=True, **net)
-        # A sum over the span divided by the whole batch: the spans' losses and gradients add up.
-        loss = jnp.sum(cross_entropy(logits, labels, label_smoothing)) / batch
-        return loss, (logits, batch_stats)
-
     loss, correct = 0.0, 0
     gradients = {path: np.zeros(np.shape(leaf)) for path, leaf in flatten(params).items()}
     average = {path: np.zeros(np.shape(leaf)) for path, leaf in flatten(stats).items()}
     for first in range(0, batch, size):
         images = normalise(images_uint8[first : first + size], mean, std, params)
         truth = np.asarray(labels[first : first + size])
-        value_and_grad = jax.value_and_grad(span_loss, has_aux=True)
-        (part, (logits, batch_stats)), grads = value_and_grad(params, images, truth)
+        (part, (logits, batch_stats)), grads = _span_gradients(
+            params, stats, images, truth, batch, depth, stem, epsilon, label_smoothing
+        )
         loss += float(part)
         correct += in_top(logits, truth, 1)
         for path, g in flatten(grads).items():
             gradients[path] += np.asarray(g, np.float64)
         for path, (batch_mean, batch_var, n) in batch_stats.items():
-            correction = n / (n - 1) if unbiased else 1.0
+            correction = int(n) / (int(n) - 1) if unbiased else 1.0
             average[f"{path}/mean"] += np.asarray(batch_mean, np.float64) / spans
             average[f"{path}/var"] += np.asarray(batch_var, np.float64) * correction / spans
 
@@ -260,7 +276,8 @@ def evaluate(
 ) -> tuple[float, int, int]:
     """Sum of the losses, top-1 and top-5 counts; `net` is depth, stem and epsilon of `forward`."""
     images = normalise(images_uint8, mean, std, params)
-    logits, _ = forward(params, stats, images, train=False, **net)
+    compiled = jax.jit(functools.partial(forward, train=False, **net))
+    logits, _ = compiled(params, stats, images)
     losses = np.asarray(cross_entropy(logits, np.asarray(labels), label_smoothing), np.float64)
     return float(losses.sum()), in_top(logits, labels, 1), in_top(logits, labels, 5)
 

@@ -88,41 +88,6 @@ def test_a_run_resumes_without_the_weights_it_began_with(capsys, tmp_path):
     assert absent in fails(capsys, *given, "--resume=never")
 
 
-def test_a_recipe_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words in (["digits"], ["--config=digits"], []):
-        flags, _ = train.parse([*words, "--dry-run"])
-        assert flags.config == ROOT / "configs" / "digits.py"
-        assert flags.dry_run
-
-
-def test_a_dry_run_in_an_unwritable_workdir(capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'a'}", "--dry_run")
-    assert "cannot be written to" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_recipe_that_raises(capsys, tmp_path):
-    recipe = tmp_path / "broken.py"
-    recipe.write_text("def get_config():\n    raise ValueError('no such batch')\n")
-    line = fails(capsys, f"--config={recipe}")
-    assert "broken.py line 2 raised ValueError: no such batch" in line
-
-
-def test_a_recipe_that_is_not_there(capsys):
-    assert "no recipe file configs/nothing.py" in fails(capsys, "--config=configs/nothing.py")
-
-
-def test_every_recipe_loads():
-    from largebatch.config import load
-
-    recipes = sorted((ROOT / "configs").glob("*.py"))
-    assert len(recipes) >= 2
-    for recipe in recipes:
-        load(recipe)
-
-
 def test_a_mistake_ends_the_process_with_code_2(tmp_path):
     command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

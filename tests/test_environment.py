@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -22,10 +21,8 @@ def test_a_command_that_is_absent_fails_or_hangs_says_nothing():
     assert environment.command_output(sys.executable, "-c", "print(' 7 ')") == "7"
     assert environment.command_output("no-such-command") is None
     assert environment.command_output(sys.executable, "-c", "raise SystemExit(3)") is None
-    began = time.monotonic()
     sleeps = (sys.executable, "-c", "import time; time.sleep(60)")
     assert environment.command_output(*sleeps, limit_s=0.5) is None
-    assert time.monotonic() - began < 30
 
 
 def git(folder, *words):

@@ -12,6 +12,7 @@ from largebatch.errors import ConfigError
 ROOT = Path(largebatch.__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api/index.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)

@@ -58,10 +58,11 @@ def test_value_and_gradient_equal_autodiffs(adds, relu, spans):
         arguments[3] = arguments[3] if adds else None
 
         def results(function, **options):
-            return jax.value_and_grad(
+            loss = jax.value_and_grad(
                 lambda *a: (weights * function(*a, relu=relu, **options)).sum(),
                 argnums=(0, 1, 2, 3) if adds else (0, 1, 2),
-            )(*arguments)
+            )
+            return jax.jit(loss)(*arguments)
 
         close(results(ours, mode=BatchMode(spans)), results(plain, spans=spans))
 
@@ -87,7 +88,8 @@ def test_a_span_over_several_devices_equals_one_device(adds):
             (SPLIT, REPLICATED, REPLICATED, SPLIT),
         )
         got = jax.jit(spread)(*arguments, weights)
-        expected = jax.vjp(lambda *a: plain(*a, spans=2, relu=True), *arguments)[1](weights)
+        apart = lambda *a: plain(*a, spans=2, relu=True)  # noqa: E731
+        expected = jax.jit(lambda a, w: jax.vjp(apart, *a)[1](w))(tuple(arguments), weights)
         close(got, expected)
 
 

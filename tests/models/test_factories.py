@@ -138,14 +138,14 @@ def test_what_cannot_be_trained_is_refused_in_one_line(name, said):
 
 
 def test_a_missing_module_is_named():
-    with pytest.raises(ConfigError, match=r"model\.name='nowhere:net': no module 'nowhere'"):
+    with pytest.raises(ConfigError, match=r"model\.name='nowhere:net'"):
         Model("nowhere:net", classes=5).check(SHAPE)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": "resnet5"}, r"model\.name='resnet5': did you mean 'resnet50'.*factory"),
+        ({"name": "resnet5"}, r"model\.name='resnet5': .* 'resnet50'.*factory"),
         ({"name": "my.net"}, r"model\.name='my\.net': "),
         ({"name": "my:net", "width": 8}, r"model\.width=8: .*model\.width=64"),
         (

@@ -44,9 +44,8 @@ def results(x, **options):
         return jnp.sin(y).sum(), (y, nnx.to_pure_dict(nnx.state(module, BatchStatistics)))
 
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
-    _, pull = jax.vjp(lambda p: loss(p, x)[0], params)
-    inputs = {id(leaf) for leaf in jax.tree.leaves((params, x))}
-    kept = sum(a.nbytes for a in jax.tree.leaves(pull) if id(a) not in inputs)
+    _, pull = jax.eval_shape(lambda p: jax.vjp(lambda p: loss(p, x)[0], p), params)
+    kept = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(pull))
     (_, (y, batch)), gradients = compiled(params, x)
     return jax.device_get((y, batch, gradients)), kept
 

@@ -14,7 +14,7 @@ def reference(x):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shape", [(2, 8, 8, 3), (2, 7, 9, 3), (1, 1, 1, 2), (3, 6, 5, 4)])
+@pytest.mark.parametrize("shape", [(2, 7, 9, 3), (1, 1, 1, 2), (3, 6, 5, 4)])
 def test_values_and_gradients_are_those_of_the_library(shape, dtype):
     # Few distinct values, so that many windows have several equal maxima; small integers, so that
     # sums are exact in any order.

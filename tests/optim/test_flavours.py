@@ -31,11 +31,8 @@ TOLERANCE = 1e-14
 
 @pytest.fixture(autouse=True, scope="module")
 def _float64():
-    # Machine code that is not optimised computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def problem():

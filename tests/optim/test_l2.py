@@ -12,11 +12,10 @@ L2, GIVEN = 0.07, optim.Rates(0.5, 0.05, 0.9)
 RULES = {
     "lars": optim.lars(flavour="mlperf", trust_coefficient=0.02),
     "sgd": optim.sgd(nesterov=True),
-    "lamb": optim.lamb(),
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["lars", "sgd"])
 def test_equals_the_derivative_of_the_loss_with_the_term(rule):
     draw = np.random.default_rng(2)
     mask = plain.only("kernel", "bias")

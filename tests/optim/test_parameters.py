@@ -124,5 +124,5 @@ def test_a_rule_takes_the_kinds_that_a_network_declares():
     zeros = jax.tree.map(lambda _: 0.0, params)
     decay, _ = rule.update(zeros, rule.init(params), params)
     assert decay == {"body": {"gamma": 0.0, "w": 3.0}, "head": {"kernel": 0.0}}
-    with pytest.raises(ConfigError, match="matches no rule"):  # outside of the rule
+    with pytest.raises(ConfigError, match="rule"):  # outside of the rule
         kinds(params)

@@ -1,5 +1,6 @@
 """Every recipe of configs/: its resolved form, its sources, and a run of it, shrunk."""
 
+import math
 from pathlib import Path
 
 import jax
@@ -7,7 +8,7 @@ import pytest
 
 from largebatch.config import Facts, resolve
 from largebatch.config.known_sets import KNOWN_SETS
-from largebatch.config.recipes import all_recipes, load_recipe
+from largebatch.config.recipes import load_recipe
 from largebatch.tools.recipe_text import resolved_text
 from largebatch.training import session
 
@@ -15,16 +16,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 GOLDEN = Path(__file__).parent / "golden"
 PATHS = sorted(CONFIGS.glob("*.py"))
 PUBLISHED = [path for path in PATHS if load_recipe(path).published]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compilation(tmp_path_factory):
-    """Quick, and kept: most recipes have some program in common with another."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_the_table_of_published_runs_is_covered():
@@ -89,36 +80,20 @@ def _rate(plan, share):
 RUN = [path for path in PATHS if path.stem != "batch81920_tiny"]
 
 
-def _kind(path):
-    """What makes programs of recipes differ, but for numbers."""
-    config = load_recipe(path, [("run.scale_to", "laptop")]).config
-    flavour = getattr(config.optimizer, "flavour", None)
-    several = config.norm.span != 1
-    return (
-        config.optimizer.name,
-        flavour,
-        config.norm.statistics,
-        several,
-        bool(config.batch.stages),
-    )
-
-
-FIRST_OF_ITS_KIND = {_kind(path): path for path in reversed(RUN)}.values()
+FAST = ("fujitsu2019_81920", "fastai2018_16n", "lamb2019_32k")
+"""LARS, stages of several image sizes with SGD, and LAMB."""
 
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[] if path in FIRST_OF_ITS_KIND else [pytest.mark.slow])
-        for path in RUN
-    ],
+    [pytest.param(path, marks=[] if path.stem in FAST else [pytest.mark.slow]) for path in RUN],
     ids=lambda path: path.stem,
 )
 def test_every_recipe_runs_end_to_end(path, tmp_path):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
     config = load_recipe(path, [("run.scale_to", "laptop")]).config
     steps = resolve(config, Facts(*KNOWN_SETS["digits"][:3], (8, 8, 1), devices=1)).steps
-    wanted = 16 if config.batch.stages else 6  # at least one of each stage
+    wanted = 24 if config.batch.stages else 6  # at least one of each stage
     overrides = [
         ("run.scale_to", "laptop"),
         ("run.scale_length", f"{wanted / steps:.6g}"),
@@ -129,11 +104,6 @@ def test_every_recipe_runs_end_to_end(path, tmp_path):
     request = session.Request(path, tmp_path)
     summary = session.run(config, request, devices=jax.devices()[:1])
     assert summary.status == "complete"
-    assert 0 <= summary.top1 <= 1
+    assert math.isfinite(summary.loss)
     assert summary.steps >= wanted - 2
     assert (tmp_path / "checkpoints" / str(summary.steps)).is_dir()
-
-
-def test_names_are_listed_in_order():
-    names = [recipe.name for recipe in all_recipes(CONFIGS)]
-    assert names == sorted(names)

@@ -108,7 +108,7 @@ def test_a_forecast_is_of_the_plans_own_stages():
     assert sum(s.steps for s in work.segments) == made.steps
     whole = forecast.forecast(plan(data={"image_size": 224})[1], model, 2048, "abci")
     assert forecast.forecast(made, model, 2048, "abci").clock_s < whole.clock_s
-    with pytest.raises(ConfigError, match=r"2048 cannot be shared evenly by 1000 devices"):
+    with pytest.raises(ConfigError, match=r"2048 .* 1000"):
         forecast.workload_of(made, model, 1000)
 
 
@@ -184,11 +184,11 @@ def test_rates_of_the_input_are_those_of_the_records():
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({}, r"validation set \(50,000 images\) is smaller than a batch \(81,920\)"),
-        ({"schedule": {"warmup": "6 epochs"}}, "warm-up takes 60% of the training"),
-        ({"batch": {"images_per_worker": 50}}, "outside of the published points for LARS"),
-        ({"batch": {"workers": 8}}, "outside of the published points for LARS"),
-        ({"optimizer": {"trust_skip": ()}}, "trust ratios too"),
+        ({}, r"\(50,000 images\) .* \(81,920\)"),
+        ({"schedule": {"warmup": "6 epochs"}}, "warm-up takes 60%"),
+        ({"batch": {"images_per_worker": 50}}, "LARS"),
+        ({"batch": {"workers": 8}}, "LARS"),
+        ({"optimizer": {"trust_skip": ()}}, "trust ratios"),
     ],
 )
 def test_doubts(sections, said):

@@ -74,7 +74,7 @@ class Launch:
 
     def run(self, script, *options, **variables):
         started = self.start(script, *options, **variables)
-        out, err = started.communicate(timeout=180)
+        out, err = started.communicate(timeout=600)
         return started.returncode, out + err
 
     @property
@@ -91,16 +91,7 @@ def launch(tmp_path):
     return Launch(tmp_path)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The processes of this module compile the same few programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-        yield
-
-
-def until_step(workdir, step, process, within=300):
+def until_step(workdir, step, process, within=600):
     limit = time.monotonic() + within
     while time.monotonic() < limit and process.poll() is None:
         path = workdir / "metrics.jsonl"
@@ -195,36 +186,12 @@ def test_slurm_requeues_what_another_start_helps(launch, code, state, restarts, 
     assert launch.called("scontrol") == ([["requeue", "4242"]] if requeued else [])
 
 
-def test_slurm_arrays_containers_and_the_doctor(launch):
-    array = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_JOB_ID": "4240"}
-    given = {**array, "WORKDIR": "/runs/a", "CONTAINER": "image", "DOCTOR": "1"}
-    done, _ = launch.run("slurm.sh", "--config=configs/digits.py", **JOB, FAKE_CODES="0,0", **given)
-    assert done == 0
-    looked, trained = launch.called("srun")
-    own = ["--config=configs/digits.py", "--config.run.seed=3", "--workdir=/runs/a/seed_3"]
-    assert looked[-5:] == ["scripts/doctor.py", "--devices=2", *own]
-    assert trained[-4:] == ["train.py", *own]
-    assert "--container-image=image" in trained
-    assert {"--kill-on-bad-exit=0", "--gpu-bind=none"} <= set(trained)
-
-
 def test_slurm_requeues_a_task_of_an_array_alone(launch):
     """Also the task that has the array's number: asked for that, squeue tells of all tasks."""
     array = {"SLURM_ARRAY_JOB_ID": "4242", "SLURM_ARRAY_TASK_ID": "4"}
     done, _ = launch.run("slurm.sh", **JOB, **array, FAKE_CODES="75", FAKE_ARRAY="4242")
     assert done == codes.PREEMPTED
     assert launch.called("scontrol") == [["requeue", "4242_4"]]
-
-
-def test_slurm_starts_the_script_that_is_named_and_requeues_only_what_resumes(launch):
-    clocked = {"SCRIPT": "scripts/reproduce.py", "WORKDIR": "/runs", "DOCTOR": "1"}
-    given = ["fujitsu2019_81920", "--runs=5", "--out=/records", "--cluster=dgx-h100"]
-    done, _ = launch.run("slurm.sh", *given, **JOB, **clocked, FAKE_CODES="0,75")
-    assert done == codes.PREEMPTED
-    looked, ran = launch.called("srun")
-    assert looked[-6:] == ["--devices=2", *given, "--workdir=/runs"]
-    assert ran[-6:] == ["scripts/reproduce.py", *given, "--workdir=/runs"]
-    assert launch.called("scontrol") == []  # a clocked run cannot be resumed
 
 
 def test_slurm_copies_a_folder_to_each_node_whole_or_not_at_all(launch, tmp_path):
@@ -269,6 +236,7 @@ def free_job():
     raise AssertionError("no port")
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
     job = {**JOB, "SLURM_JOB_ID": free_job(), "WORKDIR": str(tmp_path / "run")}
@@ -276,10 +244,8 @@ def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
     started = launch.start("slurm.sh", *TINY, **job, **cpu)
     until_step(tmp_path / "run", 2, started)
     started.send_signal(signal.SIGUSR1)  # to the batch shell, as --signal=B: does
-    out, err = started.communicate(timeout=180)
+    _, err = started.communicate(timeout=600)
     assert started.returncode == codes.PREEMPTED, err[-3000:]
-    assert "2 processes (SLURM)" in out
-    assert "requeued" in out
     assert launch.called("scontrol") == [["requeue", job["SLURM_JOB_ID"]]]
     stopped = summary(tmp_path / "run")
     assert stopped["status"] == "preempted"
@@ -338,15 +304,6 @@ def test_open_mpi_starts_again_where_a_host_failed(launch, tmp_path, given, star
     assert len(launch.called("mpirun")) == starts
 
 
-def test_open_mpi_starts_only_training_again(launch, tmp_path):
-    hosts = hostfile(tmp_path, "localhost")
-    given = {"FAKE_CODES": "69,0", "HOSTFILE": hosts, "GPUS": "1"}
-    clocked = {**given, "SCRIPT": "scripts/reproduce.py"}
-    assert launch.run("open_mpi.sh", "digits", **clocked)[0] == codes.PEER
-    ((call),) = launch.called("mpirun")
-    assert call[call.index("SCRIPT") - 1] == "-x"  # handed over to the hosts
-
-
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_open_mpi_saves_on_sigterm(launch, tmp_path):
@@ -357,9 +314,8 @@ def test_open_mpi_saves_on_sigterm(launch, tmp_path):
     started = launch.start("open_mpi.sh", *TINY, f"--workdir={workdir}", **place, **cpu)
     until_step(workdir, 2, started)
     started.send_signal(signal.SIGTERM)
-    out, err = started.communicate(timeout=180)
+    _, err = started.communicate(timeout=600)
     assert started.returncode == codes.PREEMPTED, err[-3000:]
-    assert f"2 processes (coordinator 127.0.0.1:{place['PORT']})" in out
     assert summary(workdir)["status"] == "preempted"
 
 
@@ -378,17 +334,6 @@ def test_one_node_shares_its_gpus_among_processes(launch, tmp_path):
     assert {each[processes.PROCESSES] for each in told} == {"2"}
     assert len({each[processes.COORDINATOR] for each in told}) == 1
     assert launch.run("one_node.sh", GPUS="8", PROCESSES="3")[0] == codes.MISTAKE
-
-
-def test_one_node_starts_the_script_that_is_named(launch, tmp_path):
-    python = tmp_path / "bin" / "python"
-    python.symlink_to(FAKES / "recorder")
-    clocked = {"SCRIPT": "scripts/reproduce.py", "PYTHON": str(python)}
-    assert launch.run("one_node.sh", "digits", "--runs=1", **clocked)[0] == 0
-    assert launch.run("one_node.sh", "digits", **clocked, GPUS="2", PROCESSES="2")[0] == 0
-    calls = launch.called("python")
-    assert calls[0][:3] == ["scripts/reproduce.py", "digits", "--runs=1"]
-    assert [call[0] for call in calls[1:]] == ["scripts/reproduce.py"] * 2
 
 
 # ---- TPU pods
@@ -411,12 +356,7 @@ def test_a_tpu_slice_from_request_to_removal(launch):
     assert {"--accelerator-type=v5p-128", "--spot", "--zone=z"} <= set(create)
     for call in (install, run, stop):
         assert {"ssh", "--worker=all"} <= set(call)
-    assert "largebatch[tpu]" in install[-1]
-    assert "exec .venv/bin/python train.py --config=configs/digits.py" in run[-1]
-    assert "kill -TERM $(cat /tmp/largebatch.pid)" in stop[-1]
     assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
-    launch.run("tpu_pod.sh", "run", "digits", SCRIPT="scripts/reproduce.py", **place)
-    assert "exec .venv/bin/python scripts/reproduce.py digits" in launch.called("gcloud")[-1][-1]
 
 
 # ---- Kubernetes
@@ -472,26 +412,8 @@ def test_kubernetes_gpus_are_told_where_to_meet():
     assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert container["ports"] == [{"containerPort": int(port)}]
     assert told[processes.PROCESSES]["value"] == str(job["spec"]["completions"])
-    index = told[processes.PROCESS]["valueFrom"]["fieldRef"]["fieldPath"]
-    assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     gpus = container["resources"]["limits"]["nvidia.com/gpu"]
     assert told["JAX_LOCAL_DEVICE_IDS"]["value"] == ",".join(map(str, range(gpus)))
-    shm = next(volume for volume in pod["volumes"] if volume["name"] == "shm")
-    assert shm["emptyDir"]["medium"] == "Memory"
-
-
-def test_kubernetes_tpus_fill_their_slice(monkeypatch):
-    _, job, pod = documents("kubernetes_tpu.yaml")
-    (container,) = pod["containers"]
-    chips = 1
-    for side in pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"):
-        chips *= int(side)
-    hosts = job["spec"]["completions"]
-    assert hosts * container["resources"]["limits"]["google.com/tpu"] == chips
-    # An address would be taken before what GKE says.
-    assert {each["name"] for each in container["env"]} == {"SCRIPT"}
-    names = ",".join(f"{job['metadata']['name']}-{i}" for i in range(hosts))
-    assert processes.detect_cluster({"TPU_WORKER_HOSTNAMES": names}) == "TPU pod"
 
 
 # ---- the image
@@ -501,8 +423,5 @@ def test_the_image_runs_python_as_process_1():
     lines = (LAUNCH / "Containerfile").read_text().splitlines()
     (start,) = (line for line in lines if line.startswith("ENTRYPOINT"))
     assert json.loads(start.removeprefix("ENTRYPOINT ")) == ["python", "train.py"]
-    extras = (ROOT / "pyproject.toml").read_text()
-    assert "\ngpu = " in extras
-    assert "\ntpu = " in extras
     grace = re.search(r"--stop-timeout=(\d+)", "\n".join(lines))
     assert int(grace[1]) > Config().health.grace_s

@@ -96,3 +96,19 @@ class PlainResNet(nnx.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((1, 2)))
+
+
+class Small(nnx.Module):
+    """One convolution, for tests of whole runs: it compiles in a second."""
+
+    def __init__(self, classes, *, rngs, dtype=None, channels=1):
+        self.stem = nnx.Conv(channels, 8, (3, 3), strides=2, use_bias=False, dtype=dtype, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, momentum=0.9, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(8, classes, rngs=rngs)
+
+    def __call__(self, images):
+        return self.head(nnx.relu(self.norm(self.stem(images))).mean((1, 2)))
+
+
+def small_colour(classes, *, rngs, dtype=None):
+    return Small(classes, rngs=rngs, dtype=dtype, channels=3)

@@ -13,7 +13,7 @@ import pytest
 
 from largebatch.optim import kinds
 from largebatch.training.programs import Programs
-from largebatch.trees import flatten_paths, unflatten_paths
+from largebatch.trees import flatten_paths
 from tests import reference
 from tests.training import worlds
 
@@ -29,16 +29,18 @@ WORLDS = {
     4: [(1, 4), (2, 2), (4, 1), (8, 1)],
     "all": [(2, 4), (4, 2), (8, 1)],
 }
-CASES = [(span, *world) for span, worlds_ in WORLDS.items() for world in worlds_]
+FAST = {(1, 4, 1), (4, 4, 1), ("all", 8, 1)}
+"""Microbatches, a span over devices with microbatches, and one without."""
+CASES = [
+    pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
+    for case in ((span, *world) for span, worlds_ in WORLDS.items() for world in worlds_)
+]
 
 
 @pytest.fixture(autouse=True)
 def _float64():
-    # Unoptimised machine code compiles in two thirds of the time and computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def programs(span, devices, microbatch, optimizer, **sections):
@@ -120,13 +122,19 @@ def test_gradients_statistics_and_parameters_do_not_depend_on_the_devices(
     assert_equal(trained(run), whole(span, "sgd"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("span", "devices", "microbatch"), [(1, 4, 1), (4, 4, 1)])
 def test_lars_does_not_depend_on_the_devices(span, devices, microbatch):
     assert_equal(trained(programs(span, devices, microbatch, LARS)), whole(span, "lars"))
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "microbatch"), [("sgd", 2, 2), ("lars", 4, 2), ("lars", 8, 1)]
+    ("name", "devices", "microbatch"),
+    [
+        pytest.param("sgd", 2, 2, marks=pytest.mark.slow),
+        ("lars", 4, 1),
+        pytest.param("lars", 8, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_update_may_be_sharded(name, devices, microbatch):
     options = {"sgd": SGD, "lars": LARS}[name] | {"update": "sharded"}
@@ -138,6 +146,7 @@ def test_the_update_may_be_sharded(name, devices, microbatch):
     assert_equal((state, metrics), whole(1, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["leaf", "tree"])
 def test_the_way_of_reducing_does_not_matter(scheme):
     run = programs(1, 4, 1, SGD, comm={"allreduce": scheme})
@@ -153,10 +162,21 @@ def test_spans_are_not_all_the_same():
         assert max(error(a.stats, b.stats).values()) > 1e-3
 
 
-@pytest.mark.parametrize("unbiased", [True, False])
 @pytest.mark.parametrize(
-    ("span", "optimizer"),
-    [(1, "lars_mlperf"), (4, "lars_optax"), ("all", "sgd")],
+    ("span", "optimizer", "unbiased"),
+    [
+        (1, "lars_mlperf", False),
+        (4, "lars_optax", True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (1, "lars_mlperf", True),
+                (4, "lars_optax", False),
+                ("all", "sgd", True),
+                ("all", "sgd", False),
+            )
+        ),
+    ],
 )
 def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased):
     if optimizer == "sgd":
@@ -218,4 +238,3 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased)
         for kind, value in worst_by_kind(ours, theirs).items():
             assert value < EQUAL, (what, kind, value)
     assert max(error(got.stats, stats).values()) < EQUAL
-    assert unflatten_paths(flatten_paths(got.params)).keys() == params.keys()

@@ -1,6 +1,5 @@
 """A run that is told to stop, wherever it is: what it saves, and that it comes to the same end."""
 
-import contextlib
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from tests.training import worlds
 
 TIMES = {"images_per_s", "input_wait", "seconds"}
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 2},  # two microbatches a step
     data={"source": "digits", "shift": 1},
     schedule={"length": "12 steps", "warmup": "3 steps", "peak": 1.0},
@@ -26,19 +26,14 @@ CONFIG = worlds.config(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The runs of this module are the same few programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
+WATCHDOGS = []
 
 
-def train(workdir, watchdog=None):
+def train(workdir):
     request = Request(recipe=workdir, workdir=workdir)
-    watching = Watchdog().watching() if watchdog is None else contextlib.nullcontext(watchdog)
-    with watching as watched:
-        return session.run(CONFIG, request, devices=jax.devices()[:2], watchdog=watched)
+    with Watchdog().watching() as watchdog:
+        WATCHDOGS.append(watchdog)
+        return session.run(CONFIG, request, devices=jax.devices()[:2], watchdog=watchdog)
 
 
 def interrupted(workdir):
@@ -63,7 +58,14 @@ def digests(workdir):
 def tell_to_stop():
     """A signal, as a cluster sends it; returns when the watchdog's thread has seen it."""
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.6)
+    until(lambda: WATCHDOGS[-1].requested)
+
+
+def until(condition):
+    limit = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -134,23 +136,26 @@ def test_a_last_evaluation_is_made_up_for_once(uninterrupted, tmp_path, monkeypa
 
 
 def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
-    release = threading.Event()
-    original = StageRun.local_microbatches
+    release, steps = threading.Event(), []
+    original, run_step = StageRun.local_microbatches, loop.run_step
+
+    def counted(*arguments, **options):
+        steps.append(1)
+        return run_step(*arguments, **options)
 
     def stalls(run, start, stop):
         for microbatch in original(run, start, stop):
             if microbatch.position >= 6 * 80:
                 if not release.is_set():
-                    time.sleep(3)  # until the trainer has used up what was read ahead
+                    until(lambda: len(steps) > 6)  # the trainer has used what was read ahead
                     tell_to_stop()
-                release.wait(60)
+                release.wait(600)
             yield microbatch
 
     monkeypatch.setattr(StageRun, "local_microbatches", stalls)
-    began = time.monotonic()
+    monkeypatch.setattr(loop, "run_step", counted)
     summary = interrupted(tmp_path)
     assert summary["steps"] == 6  # all that there was data for
-    assert time.monotonic() - began < 50
     release.set()
     goes_on_to_the_same_end(tmp_path, uninterrupted)
 

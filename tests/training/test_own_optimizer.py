@@ -1,6 +1,6 @@
 """Training with transformations of optax and of the user: devices, parts, resuming, the page."""
 
-import contextlib
+import functools
 import json
 import re
 import shlex
@@ -29,17 +29,8 @@ LAMB = {"name": "optax:lamb", "trust_coefficient": "auto"}
 
 @pytest.fixture
 def float64():
-    with _float64():
-        yield
-
-
-@contextlib.contextmanager
-def _float64():
-    # Unoptimised machine code computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def trained(devices, microbatch, **optimizer):
@@ -63,17 +54,18 @@ def assert_equal(found, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=EQUAL * max(np.abs(other).max(), 1e-30))
 
 
-@pytest.fixture(scope="module")
-def whole():
-    with _float64():
-        return {rule["name"]: trained(1, 8, **rule) for rule in (ADAMW, LAMB)}
+@functools.cache
+def whole(name):
+    return trained(1, 8, **{"optax:adamw": ADAMW, "optax:lamb": LAMB}[name])
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("rule", [ADAMW, LAMB], ids=["adamw", "lamb"])
-def test_the_devices_do_not_matter(rule, whole):
+@pytest.mark.parametrize(
+    "rule", [ADAMW, pytest.param(LAMB, marks=pytest.mark.slow)], ids=["adamw", "lamb"]
+)
+def test_the_devices_do_not_matter(rule):
     found = trained(4, 1, **rule)
-    assert_equal(found, whole[rule["name"]])
+    assert_equal(found, whole(rule["name"]))
     state, norms = found
     rows = by_path(state.optimizer.report, state.params)
     total = np.sqrt(sum(row["gradient_norm"] ** 2 for row in rows.values()))
@@ -81,9 +73,9 @@ def test_the_devices_do_not_matter(rule, whole):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("devices", [2, 8])
-def test_an_elementwise_update_may_be_sharded(devices, whole):
-    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole["optax:adamw"])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
+def test_an_elementwise_update_may_be_sharded(devices):
+    assert_equal(trained(devices, 1, **ADAMW, update="sharded"), whole("optax:adamw"))
 
 
 @pytest.mark.usefixtures("float64")
@@ -107,20 +99,12 @@ def test_a_state_that_follows_no_parameter_is_not_sharded():
 
 
 FLAGS = [
-    *(("model.name", "resnet10"), ("model.width", "4")),
+    *((f"model.{name}", str(value)) for name, value in worlds.SMALL.items()),
     *(("schedule.length", "8 steps"), ("schedule.warmup", "2 steps"), ("schedule.peak", "0.01")),
     *(("optimizer.trust_coefficient", "auto"), ("run.checkpoint_every", "3 steps")),
     *(("run.evaluate_every", "8 steps"), ("run.log_every", "1 steps")),
     ("run.layers_every", "4 steps"),
 ]
-
-
-@pytest.fixture
-def _cached(tmp_path):
-    """The runs of a test are the same programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def train(workdir, *flags, devices=1, **request):
@@ -133,7 +117,6 @@ def digests(workdir, step=8):
     return {path: array["digest"] for path, array in manifest["arrays"].items()}
 
 
-@pytest.mark.usefixtures("_cached")
 def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     flags = [
         ("optimizer.name", "optax:adamw"),
@@ -155,7 +138,6 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     assert layers["head/bias"]["gradient_norm"] > 0
 
 
-@pytest.mark.usefixtures("_cached")
 def test_the_example_of_the_page_trains(tmp_path, monkeypatch, capsys):
     text = PAGE.read_text()
     (code,) = re.findall(r"```python\n# my_rules\.py\n(.*?)```", text, re.DOTALL)

@@ -34,16 +34,6 @@ def pictures(count, seed):
         yield label, Image.fromarray(pixels.astype(np.uint8))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation(tmp_path_factory):
-    """The runs of this module are the same few programs, each run a few times."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("pictures")
@@ -77,6 +67,7 @@ def store(tmp_path_factory):
 
 def config(source, **options):
     made = worlds.config(
+        model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
         batch={"workers": 4, "images_per_worker": 4, "microbatch": 1},
         data={"source": source, "image_size": 32, "flip": True},
         schedule={"length": f"{STEPS} steps", "warmup": "1 steps", "peak": 1.0},
@@ -128,7 +119,9 @@ def test_the_fingerprint_is_that_of_the_examples_of_the_step(trained):
 
 
 def test_crops_of_the_device_train_as_those_of_the_host(store, tmp_path):
-    slow = {"schedule__peak": "0.02"}  # steps that are too large would blow any difference up
+    # Steps that are too large would blow any difference up.
+    network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}
+    slow = {"schedule__peak": "0.02", **network}
     host = train(config(store, **slow), tmp_path / "host", 2)
     device = train(config(store, data__crops="device", **slow), tmp_path / "device", 2)
     for one, two in zip(host, device, strict=True):

@@ -26,7 +26,7 @@ def twice():
         optimizer={"update": "sharded"},
     )
     steps = worlds.steps(config, 2, 1, "float32")
-    programs = Programs(steps, {"xla_backend_optimization_level": "0"})  # it is compiled once
+    programs = Programs(steps)
     assert programs.steps.plan.microbatches == 2
     replay = Replay(programs.steps, HOSTS)
     state = programs.steps.init(np.int32(0))
@@ -68,10 +68,7 @@ def test_one_bit_on_one_device_is_found_and_named(twice):
         was = np.asarray(head["kernel"]).flat[5]
         assert difference == Difference("params/head/kernel", 1, abs(flipped(was) - was))
         assert (found.processes, found.hosts, found.of) == ((0,), HOSTS, 1)
-        assert found.text == (
-            "a step computed twice gave two results: params/head/kernel (1 of its values, by up to "
-            f"{difference.largest:.3g}); on the only process"
-        )
+        assert f"{difference.largest:.3g}" in found.text
 
 
 def test_parts_statistics_and_metrics_are_compared_too(twice):
@@ -112,25 +109,21 @@ def test_zero_and_minus_zero_differ(twice):
 def test_a_mismatch_is_told_in_one_line_and_kept_in_whole():
     differences = tuple(Difference(f"params/{i}", i + 1, 0.5) for i in range(5))
     found = Mismatch(differences, (1, 3), ("b", "d"), 4, may_be_harmless=True)
-    assert "params/0 (1 of its values" in found.text
-    assert "on process 1 (b), 3 (d)" in found.text
-    assert "run.deterministic=true" in found.text
-    everywhere = Mismatch(differences[:1], (0, 1), ("a", "b"), 2, may_be_harmless=False)
-    assert "all processes" in everywhere.text
-    assert "run.deterministic" not in everywhere.text
+    assert "\n" not in found.text
+    for part in ("params/0", "params/2", "2 more", "1 (b), 3 (d)", "run.deterministic=true"):
+        assert part in found.text
+    assert "params/3" not in found.text
     row = json.loads(json.dumps(found.row(), allow_nan=False))
     assert row["names"] == [f"params/{i}" for i in range(5)]
     assert row["values"] == [1, 2, 3, 4, 5]
     assert (row["processes"], row["hosts"]) == ([1, 3], ["b", "d"])
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_deterministic_runs_give_the_same_bits(tmp_path):
     """In processes of their own that compile for themselves."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # so few steps are not worth it
-    }
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     runs = []
     for name in ("a", "b"):
         command = [

@@ -146,8 +146,3 @@ def test_every_optimizer_that_can_be_chosen_has_its_own_rule():
         for name in OPTIMIZERS
     }
     assert len({type(state) for state in states.values()}) == len(OPTIMIZERS)
-
-
-def test_an_optimizer_without_a_rule_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer\.name='larss'.*'lars'"):
-        freeze({"optimizer": {"name": "larss"}})

@@ -11,7 +11,7 @@ import pytest
 
 from largebatch.checkpoint.manager import Checkpoints
 from largebatch.config import freeze, override
-from largebatch.errors import CheckpointError, ConfigError, UserError
+from largebatch.errors import CheckpointError, UserError
 from largebatch.models.loss import classification_sums
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import (
@@ -29,15 +29,8 @@ from tests.training import worlds
 TIMES = {"images_per_s", "input_wait", "seconds"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """The runs of this module are the same few programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
     data={"source": "digits", "shift": 1},
     schedule={"length": "20 steps", "warmup": "3 steps", "peak": 1.0},
@@ -104,8 +97,9 @@ def test_what_a_run_leaves(uninterrupted):
     assert found[-1]["validation/top1"] == summary.top1
     layers = read_rows(workdir / "layers.jsonl")
     assert [row["step"] for row in layers] == list(range(2, 21, 2))
-    assert len(layers[0]["layers"]) == 50
-    kernel, bias = (layers[3]["layers"][p] for p in ("stem/conv/kernel", "stem/bn/bias"))
+    paths = {"stem/kernel", "norm/scale", "norm/bias", "head/kernel", "head/bias"}
+    assert layers[0]["layers"].keys() == paths | {"norm"}
+    kernel, bias = (layers[3]["layers"][p] for p in ("stem/kernel", "norm/bias"))
     expected = (
         0.02 * kernel["weight_norm"] / (kernel["gradient_norm"] + 1e-3 * kernel["weight_norm"])
     )
@@ -292,7 +286,7 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
     assert result.loss == pytest.approx(float(sums.loss) / 360, rel=1e-5)  # f32, another order
 
 
-@pytest.mark.parametrize("validation", [31, 32, 33, 1, 63])
+@pytest.mark.parametrize("validation", [1, 33, pytest.param(32, marks=pytest.mark.slow)])
 def test_every_validation_image_counts_once(validation, tmp_path):
     # 32 images a batch: around its size, remainder 1, and a batch larger than the split.
     config = worlds.config(
@@ -329,7 +323,8 @@ def test_every_validation_image_counts_once(validation, tmp_path):
 
 
 def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
-    config = changed(CONFIG, norm__statistics="precise", norm__precise_batches="2")
+    network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}
+    config = changed(CONFIG, **network, norm__statistics="precise", norm__precise_batches="2")
     made = build(config, Console(quiet=True), jax.devices()[:2]).first_stage
     current = made.programs.init(np.int32(0))
     got = precise_statistics(made, current, 400)["stem"]["bn"]
@@ -345,14 +340,9 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
     final = with_final_statistics(made, current, 400)
     np.testing.assert_array_equal(final.stats["stem"]["bn"]["mean"], got["mean"])
     assert abs(evaluate(made, final).loss - evaluate(made, current).loss) > 1e-3
-    ema = build(changed(CONFIG, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
+    ema = build(changed(config, norm__statistics="ema"), Console(quiet=True), jax.devices()[:2])
     average = ema.first_stage
     assert with_final_statistics(average, current, 400) is current
-
-
-def test_unknown_parameter_kinds_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="batchnorm"):
-        train(changed(CONFIG, optimizer__trust_skip="batchnorm"), tmp_path)
 
 
 def test_evaluation_takes_the_checkpoints_statistics_or_computes_them(uninterrupted):
@@ -373,15 +363,6 @@ def test_evaluation_compiles_no_train_step(uninterrupted, monkeypatch):
     monkeypatch.setattr(Programs, "accumulate", property(lambda _: pytest.fail("a train step")))
     any_microbatch = changed(CONFIG, batch__microbatch="auto")
     assert train(any_microbatch, workdir, eval_only=True).status == "evaluated"
-
-
-def test_a_validation_loss_far_above_the_training_loss_is_warned_of_once(tmp_path, capsys):
-    config = changed(CONFIG, norm__statistics="ema")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("largebatch.training.loop.is_far_above", lambda *_: True)
-        train(config, tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("norm.statistics=precise evaluates") == 1
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,12 @@ STAGES = (
     "10 steps: data.image_size=8 data.train_crop=centre data.shuffle=false",
 )
 CONFIG = worlds.config(
-    model={"name": "resnet10"},
+    model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 1, "stages": STAGES},
     data={"source": "digits", "shift": 1, "image_size": 8, "evaluation_size": 10},
     schedule={"length": "14 steps", "warmup": "3 steps", "peak": 1.0},
     run={"log_every": "1 steps", "evaluate_every": "7 steps", "checkpoint_every": "5 steps"},
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compilation(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +53,9 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
     assert rows(workdir)[10]["fingerprint"] == fingerprint(ids)
 
 
-@pytest.mark.parametrize("stop", [5, 6, 8])
+@pytest.mark.parametrize(
+    "stop", [pytest.param(5, marks=pytest.mark.slow), 6, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_resumed_across_stages_is_uninterrupted(uninterrupted, tmp_path, stop):
     workdir, _ = uninterrupted
     train(changed(CONFIG, run__stop_after=f"{stop} steps"), tmp_path)

