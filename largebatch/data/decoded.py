@@ -53,7 +53,6 @@ class DecodedSource:
     std = STD
 
     def __init__(self, spec: str, split: str, options: SourceOptions) -> None:
-        """See `open_decoded`."""
         check_crop_options(options)
         self._arguments = (spec, split, options)
         self._options = options
@@ -94,7 +93,6 @@ class DecodedSource:
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `RectangularSource.read_centres`."""
         return self._views(ids, self._centres(ids, shape), shape), self._stored.labels[ids]
 
     def read_crops(
@@ -107,13 +105,11 @@ class DecodedSource:
     def read_stored(
         self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `StoredSource.read_stored`."""
         return self._whole(ids, self._crops(ids, seed, epochs), out)
 
     def read_stored_centres(
         self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `StoredSource.read_stored_centres`."""
         return self._whole(ids, self._centres(ids, shape), out)
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
@@ -125,7 +121,6 @@ class DecodedSource:
         return tuple(shard.sha256.encode() for shard in self._shards)
 
     def describe(self) -> str:
-        """See `Source.describe`."""
         height, width = self.image_shape[:2]
         side = self.stored_size
         return (

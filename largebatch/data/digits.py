@@ -38,21 +38,17 @@ class Digits:
         return len(self._images)
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Source.read`."""
         return self._seen[ids], self._labels[ids]
 
     def sizes(self, ids: np.ndarray) -> np.ndarray:
-        """See `RectangularSource.sizes`."""
         return np.full((len(ids), 2), _SIDE, np.int64)
 
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `RectangularSource.read_centres`."""
         return _resized(self._images[ids], shape), self._labels[ids]
 
     def describe(self) -> str:
-        """See `Source.describe`."""
         size = "×".join(map(str, self.image_shape))
         return f"digits: {len(self):,} {self._split} images of {size}, 10 classes (scikit-learn)"
 

@@ -117,7 +117,6 @@ class ExampleRecords:
         return images, np.array(labels, np.int32)
 
     def where(self, example: int) -> str:
-        """See `Records.where`."""
         shards, rows = self._places(np.array([example]))
         return self._place(int(shards[0]), int(rows[0]))
 
@@ -127,7 +126,6 @@ class ExampleRecords:
         return tuple(os.fsencode(f"{os.path.basename(path)} {n}") for path, n in shards)
 
     def describe(self) -> str:
-        """See `Records.describe`."""
         files, most = len(self._shards.paths), self._readers.most
         limited = f", {most:,} open at once: raise `ulimit -n`" if most < files else ""
         return (

@@ -74,7 +74,6 @@ class FolderRecords:
         return int(self._class_ends[-1])
 
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        """See `Records.read`."""
         images = []
         for example in np.asarray(ids).tolist():
             path = self.where(example)
@@ -89,7 +88,6 @@ class FolderRecords:
         return images, self._labels(ids).astype(np.int32)
 
     def where(self, example: int) -> str:
-        """See `Records.where`."""
         return os.path.join(
             self._directory, self.classes[self._labels(example)], self._names[example]
         )
@@ -100,7 +98,6 @@ class FolderRecords:
         return os.fsencode(self._names.joined), *(e.astype("<i8").tobytes() for e in ends)
 
     def describe(self) -> str:
-        """See `Records.describe`."""
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
             f"({os.path.basename(self._directory)}/{self._found})"

@@ -52,7 +52,6 @@ class Photos:
     def read_centres(
         self, ids: np.ndarray, shape: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `RectangularSource.read_centres`."""
         opened = self._open(ids)
         boxes = centre_boxes(opened.sizes, shape, self._options.evaluation_crop)
         return self._views(ids, opened, boxes, shape)
@@ -80,7 +79,6 @@ class Photos:
         return opened.sizes
 
     def explain(self, example: int) -> tuple[str, str]:
-        """See `FallibleSource.explain`."""
         contents, _ = self._records.read(np.array([example]))
         try:
             decode(contents[0])
@@ -89,11 +87,9 @@ class Photos:
         return self._records.where(example), "a part of it cannot be decoded"
 
     def marks(self) -> Iterable[bytes]:
-        """See `sources.Marked.marks`."""
         return self._records.marks()
 
     def describe(self) -> str:
-        """See `Source.describe`."""
         height, width = self.image_shape[:2]
         return f"{self._records.describe()}, seen at {height}×{width}"
 

@@ -50,9 +50,7 @@ class Records(Protocol):
         """Return the file, or the record of a file, that holds an example, for messages."""
         ...
 
-    def marks(self) -> Iterable[bytes]:
-        """See `sources.Marked.marks`."""
-        ...
+    def marks(self) -> Iterable[bytes]: ...
 
     def describe(self) -> str:
         """Return one line about what was found."""
@@ -104,7 +102,6 @@ class ItemRecords:
         return [image for image, _ in found], np.array([label for _, label in found], np.int32)
 
     def where(self, example: int) -> str:
-        """See `Records.where`."""
         return f"{self.name} example {example}"
 
     def marks(self) -> Iterable[bytes]:
@@ -112,7 +109,6 @@ class ItemRecords:
         return self._items.marks() if hasattr(self._items, "marks") else ()
 
     def describe(self) -> str:
-        """See `Records.describe`."""
         if hasattr(self._items, "describe"):
             return self._items.describe()
         return f"{self.name}: {len(self):,} examples, {len(self.classes)} classes"

@@ -48,11 +48,9 @@ class TrainRows:
     limit: int
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """See `Rows.shape`."""
         return _stored_shape(self.stored) if self.stored else self.source.image_shape
 
     def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """See `Rows.read`."""
         position = self.start + batch * self.microbatch + self.rows[0]
         positions = np.arange(position + first, position + last, dtype=np.int64)
         ids, epochs = self.order.ids(positions), self.order.epochs(positions)
@@ -106,7 +104,6 @@ class EvaluationRows:
     batches: tuple[tuple[View, int], ...]
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """See `Rows.shape`."""
         if self.stored:
             return _stored_shape(self.stored)
         return (*self.batches[batch][0].shape, self.source.image_shape[2])
@@ -117,7 +114,6 @@ class EvaluationRows:
         return view.ids[begin + first : begin + last]
 
     def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
-        """See `Rows.read`."""
         shape, ids = self.batches[batch][0].shape, self.ids(batch, first, last)
         count = len(ids)  # may be 0 in the last batch
         images = np.empty((last - first, *self.shape(batch)), np.uint8) if out is None else out

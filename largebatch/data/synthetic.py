@@ -44,7 +44,6 @@ class Synthetic:
         return self._examples
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Source.read`."""
         ids = np.asarray(ids, np.int64)
         split = purpose(self._split)
         labels = mix(purpose("synthetic.label"), split, ids) % np.uint64(len(self.classes))
@@ -58,7 +57,6 @@ class Synthetic:
         return images.reshape(len(ids), *self.image_shape), labels
 
     def describe(self) -> str:
-        """See `Source.describe`."""
         shape = "×".join(map(str, self.image_shape))
         return (
             f"synthetic: {len(self):,} {self._split} images of {shape}, "

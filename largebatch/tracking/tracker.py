@@ -65,23 +65,18 @@ class Forwarding(Tracker):
     """Passes every record on, as the name of a method of `Tracker` and its arguments."""
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
-        """See `Tracker.scalars`."""
         self.call("scalars", step, values)
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """See `Tracker.layers`."""
         self.call("layers", step, samples, values)
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """See `Tracker.event`."""
         self.call("event", name, step, samples, **values)
 
     def flush(self) -> None:
-        """See `Tracker.flush`."""
         self.call("flush")
 
     def close(self) -> None:
-        """See `Tracker.close`."""
         self.call("close")
 
     def call(self, method: str, *arguments: Any, **values: Any) -> None:

@@ -68,32 +68,26 @@ class Replicated:
     wire: str
 
     def init(self, params: PyTree) -> PyTree:
-        """As of `Update.init`."""
         return self.optimizer.init(params)
 
     def specs(self, state: PyTree) -> PyTree:
-        """As of `Update.specs`."""
         del state
         return REPLICATED
 
     def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.to_checkpoint`."""
         del params
         return state
 
     def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.from_checkpoint`."""
         del params
         return state
 
     def handles(self, params: PyTree) -> PyTree:
-        """As of `Update.handles`."""
         return params
 
     def hook(
         self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
     ) -> dict[str, jax.Array]:
-        """As of `Update.hook`."""
         del params
         return parallel.reduce_gradients_in_backward(
             flatten_paths(handles), self.buckets, held, self.wire
@@ -102,7 +96,6 @@ class Replicated:
     def apply(
         self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
-        """As of `Update.apply`."""
         updates, state = self.optimizer.update(gradients, state, params, rates=rates)
         return optax.apply_updates(params, updates), state
 
@@ -118,31 +111,26 @@ class Sharded:
     devices: int
 
     def init(self, params: PyTree) -> PyTree:
-        """As of `Update.init`."""
         state = self.optimizer.init(self._cut(params))
         check_state(jax.eval_shape(self.optimizer.init, params), state, self.devices)
         return state
 
     def specs(self, state: PyTree) -> PyTree:
-        """As of `Update.specs`."""
         return jax.tree.map(lambda x: SPLIT if self._is_cut(x) else REPLICATED, state)
 
     def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.to_checkpoint`."""
         whole = jax.eval_shape(self.optimizer.init, params)
         return jax.tree.map(
             lambda x, w: parallel.shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
         )
 
     def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        """As of `Update.from_checkpoint`."""
         cut = jax.eval_shape(lambda p: self.optimizer.init(self._cut(p)), params)
         return jax.tree.map(
             lambda x, c: parallel.shards.cut(x, self.devices) if self._is_cut(c) else x, state, cut
         )
 
     def handles(self, params: PyTree) -> PyTree:
-        """As of `Update.handles`."""
         return jax.tree.map(
             lambda w: jnp.zeros((1, parallel.shards.part_size(w.size, self.devices)), w.dtype),
             params,
@@ -151,7 +139,6 @@ class Sharded:
     def hook(
         self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
     ) -> dict[str, jax.Array]:
-        """As of `Update.hook`."""
         return parallel.scatter_gradients_in_backward(
             flatten_paths(params), flatten_paths(handles), self.buckets, held, self.wire
         )
@@ -159,7 +146,6 @@ class Sharded:
     def apply(
         self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
-        """As of `Update.apply`."""
         parts = parallel.own_parts(params)
         updates, state = self.optimizer.update(gradients, state, parts, rates=rates)
         return parallel.gather_parts(optax.apply_updates(parts, updates), params), state
