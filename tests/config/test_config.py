@@ -197,6 +197,8 @@ print(plan.steps)
 
 
 def test_the_page_of_options_is_up_to_date():
-    from scripts.options import PAGE, page
+    from options import PAGE, page
+
+    import tests.scripts  # noqa: F401, puts scripts/ on the path
 
     assert PAGE.read_text() == page(PAGE.read_text()), "run python scripts/options.py"

@@ -88,7 +88,7 @@ def test_silence_is_death_by_process_0s_clock(store, started):
     assert first.ended is None
     for peers in (first, third):
         word = peers.wait(300)
-        assert word == LastWord(1, "dead", "no sign of life for 3.5 s", "node17, pid 9")
+        assert word == LastWord(1, "dead", "no heartbeat for 3.5 s", "node17, pid 9")
 
 
 def test_who_is_done_may_be_silent(started):
