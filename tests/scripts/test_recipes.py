@@ -31,7 +31,7 @@ def test_one_is_shown_with_its_sources(capsys):
     rows = [line.split() for line in printed.splitlines()]
     assert ["schedule.peak", "13.0", "C"] in rows
     assert ["batch.workers", "2048", "A"] in rows
-    assert "C: carried over from a sister run: unverified for this one" in printed
+    assert "C: copied from a related run: unverified" in printed
 
 
 def test_a_proposal(capsys):
