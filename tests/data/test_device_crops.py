@@ -114,12 +114,14 @@ def test_an_empty_box_gives_zeros(resampling):
     assert device[1::2].any(axis=(1, 2, 3)).all()
 
 
-def test_bfloat16_holds_the_same_levels():
-    images, boxes, flips = drawn(16, seed=6)
-    wide = jitted(images, boxes, flips, (24, 24), resampling="linear")
-    narrow = jitted(images, boxes, flips, (24, 24), resampling="linear", dtype=jnp.bfloat16)
-    assert narrow.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(narrow.astype(jnp.float32), wide)
+def test_bfloat16_holds_all_levels():
+    images, _, _ = drawn(16, seed=6)
+    assert len(np.unique(images)) == 256
+    whole = np.tile(np.int32([0, 0, 16, 16]), (BATCH, 1))
+    never = np.zeros(BATCH, bool)
+    found = jitted(images, whole, never, (16, 16), resampling="linear", dtype=jnp.bfloat16)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found.astype(jnp.float32), images)
 
 
 def test_under_vmap_it_is_the_same():

@@ -163,7 +163,7 @@ def test_mistakes_are_one_line(kinds, tmp_path, capsys):
     for arguments, words in (
         ((tmp_path,), "has no images"),
         ((kinds, "--top=0"), "--top=0"),
-        ((kinds, "--crop=2"), "evaluation_crop is 2.0"),
+        ((kinds, "--crop=2"), "data.evaluation_crop: expected"),
     ):
         found, told = lines(capsys, *arguments, code=2)
         assert found == []

@@ -15,6 +15,7 @@ import reproduce
 
 import train as entry
 from largebatch.config import load
+from largebatch.tools.reproduce import reproduction
 from tests.data.prepare import fakes
 from tests.scripts.test_launch import FAKES, JOB, Launch
 from tests.tools.report import made_up
@@ -72,7 +73,7 @@ def cluster(tmp_path_factory):
 def requests(monkeypatch):
     """What scripts/reproduce.py was asked for."""
     found = []
-    monkeypatch.setattr(reproduce, "reproduce", lambda request, *_, **__: found.append(request))
+    monkeypatch.setattr(reproduction, "reproduce", lambda request, *_, **__: found.append(request))
     return found
 
 

@@ -96,7 +96,7 @@ def test_two_processes_begin_with_weights_trace_steps_and_leave_a_complete_run_a
     options = (f"--init_from={first}", "--config.run.profile=2:5")
     done = launch(second, 2, *options)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("begins with") == 1
+    assert done.stdout.count("starts with") == 1
     assert list(second.glob("profile/plugins/profile/*/*.xplane.pb"))
     assert len(history(second)) == 6
     assert history(second)[0]["loss"] < history(first)[0]["loss"]
