@@ -3,13 +3,15 @@
 Both follow from the compiler's memory analysis before the run, not from running out of memory.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
-from largebatch.errors import ConfigError
+from largebatch.config import StagePlan, microbatch_candidates
+from largebatch.errors import ConfigError, UserError
 
 GIB = 2**30
 # A program predicted to need up to this factor of the available memory may still fit.
@@ -31,6 +33,34 @@ def program_bytes(compiled: jax.stages.Compiled) -> int:
 def is_exhausted(error: jax.errors.JaxRuntimeError) -> bool:
     """Return whether a device ran out of memory; only the message shows it."""
     return "RESOURCE_EXHAUSTED" in str(error)
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(stage: StagePlan) -> Iterator[None]:
+    """Replace an out-of-memory error of a device by the microbatch to use.
+
+    Args:
+      stage: whose programs run.
+
+    Raises:
+      UserError: names the microbatch.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not is_exhausted(error):
+            raise
+        fitting = microbatch_candidates(stage.config, stage.facts)
+        smaller = [m for m in fitting if m < stage.microbatch]
+        remedy = (
+            f"use --config.batch.microbatch={smaller[-1]}"
+            if smaller
+            else "use fewer batch.images_per_worker or smaller images"
+        )
+        raise UserError(
+            f"a device ran out of memory with batch.microbatch={stage.microbatch} "
+            f"({stage.local_images} images at a time); {remedy}"
+        ) from error
 
 
 def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,21 +20,20 @@ from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.training import description, journal
 from largebatch.training.evaluation import evaluate, with_final_statistics
-from largebatch.training.failures import full_disk_explained, out_of_memory_explained
-from largebatch.training.initialization import initial_state
 from largebatch.training.loop import Loop
+from largebatch.training.memory import out_of_memory_explained
 from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
-from largebatch.training.setup import OpenedRun, Run, open_run
+from largebatch.training.setup import OpenedRun, Run, initial_state, open_run
 from largebatch.training.state import TrainState
 
 if TYPE_CHECKING:  # weights are read by few runs
@@ -71,7 +71,7 @@ def run(
     needs_lock = not (request.eval_only or request.dry_run)
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
-        full_disk_explained(request.workdir),
+        _full_disk_explained(request.workdir),
         run_directory.held(request.workdir, watchdog, console.note, began)
         if needs_lock
         else contextlib.nullcontext(),
@@ -97,7 +97,7 @@ def run(
                 "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
                 f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
             )
-        with out_of_memory_explained(this_run):
+        with out_of_memory_explained(this_run.plan.first_stage):
             if request.dry_run:
                 dry_run(this_run, request.workdir, watchdog, weights)
                 return None
@@ -107,6 +107,24 @@ def run(
             watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
             session = _Session(this_run, request, checkpoints, stored, began, watchdog, weights)
             return session.evaluate() if request.eval_only else session.train()
+
+
+@contextlib.contextmanager
+def _full_disk_explained(place: Path) -> Iterator[None]:
+    """Replace the error of a log that cannot be written by one line.
+
+    Raises:
+      UserError: names the directory and the fix.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise UserError(
+            f"the logs in {place} cannot be written ({error.strerror}); free space, then the same "
+            "command resumes from the newest checkpoint"
+        ) from error
 
 
 def _check_early(config: Config, request: Request) -> "Weights | None":
