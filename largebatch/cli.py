@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from largebatch import __version__
-from largebatch.config import command_line, recipe_file
+from largebatch.config import recipe_file
 from largebatch.config.synonyms import advice
-from largebatch.config.values import any_of
+from largebatch.config.values import any_of, shown
 from largebatch.errors import ConfigError
 
 Overrides = list[tuple[str, str]]
+_PREFIX = "--config."
 _KINDS = {"int": "an integer", "float": "a number"}
 
 
@@ -102,7 +103,7 @@ class Parser(argparse.ArgumentParser):
         """
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
-        overrides, others = command_line.split(words[:end])
+        overrides, others = split_overrides(words[:end])
         flags, rest = self.parse_known_args([*others, *words[end:]], namespace)
         self._check_known(rest, words[:end])
         if self._takes_recipe:
@@ -193,3 +194,29 @@ def _reworded(message: str) -> str:
     if said.startswith("expected "):
         return f"{name} has no value; use {name}=VALUE"
     return f"{name}: {said}"
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split command-line arguments into overrides and other arguments.
+
+    Returns:
+      (section.key, text) of each ``--config.section.key=value`` or ``--config.section.key value``;
+      and the other arguments.
+
+    Raises:
+      ConfigError: an override has no value.
+    """
+    pairs, others, rest = [], [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith(_PREFIX):
+            others.append(argument)
+            continue
+        key, equals, text = argument.removeprefix(_PREFIX).partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                said = shown(argument)[1:-1]
+                raise ConfigError(f"{said} has no value; use {said}=VALUE")
+            text = rest.pop(0)
+        pairs.append((key, text))
+    return pairs, others

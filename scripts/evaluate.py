@@ -16,7 +16,7 @@ from pathlib import Path
 from evaluating.flags import ended, parser
 
 from largebatch import data, weights
-from largebatch.config.known_sets import full_source
+from largebatch.config.facts import full_source
 from largebatch.files import check_parent
 from largebatch.tracking import Console
 from largebatch.training.description import environment

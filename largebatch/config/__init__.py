@@ -3,11 +3,9 @@
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from largebatch.config.difference import Difference, differences, table
 from largebatch.config.facts import Facts
 from largebatch.config.load import adjusted, default_config, load
-from largebatch.config.options import changed, options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, Difference, changed, differences, options, table
 from largebatch.config.stages import stages_of
 from largebatch.config.typed import freeze, override
 

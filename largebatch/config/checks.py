@@ -2,12 +2,10 @@
 
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
-from largebatch.config.models import DEPTHS, MODELS
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.registries import DEPTHS, MODELS, TRACKERS
+from largebatch.config.schema import Config, options
 from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.config.stages import KEY, Stage
-from largebatch.config.trackers import TRACKERS
 from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31

@@ -8,11 +8,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from largebatch.config.durations import ratio, times
-from largebatch.config.known_sets import full_source
-from largebatch.config.options import replaced
+from largebatch.config.facts import full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, replaced
 from largebatch.config.typed import freeze, override, read, reference
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError, one_line

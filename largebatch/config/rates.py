@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from largebatch.config import durations
-from largebatch.config.optimizers import OPTIMIZERS, check_rule, parse_options
+from largebatch.config.registries import OPTIMIZERS, check_rule, parse_options
 from largebatch.config.schema import Config
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError

@@ -3,8 +3,7 @@
 import dataclasses
 import typing
 
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
 from largebatch.config.values import describe
 
 

@@ -16,10 +16,9 @@ from typing import Literal
 from largebatch.config import values
 from largebatch.config.checks import check_ranges
 from largebatch.config.durations import epoch_samples
-from largebatch.config.known_sets import KNOWN_SETS
-from largebatch.config.models import DEPTHS
-from largebatch.config.options import options, replaced
-from largebatch.config.schema import Config
+from largebatch.config.facts import KNOWN_SETS
+from largebatch.config.registries import DEPTHS
+from largebatch.config.schema import Config, options, replaced
 from largebatch.config.stages import KEY, split_stage, stages_of
 from largebatch.errors import ConfigError
 

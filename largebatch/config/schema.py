@@ -6,6 +6,8 @@ sums. Only these options may differ between a checkpoint and the run that resume
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from largebatch.config.sections import (
     Batch,
@@ -35,3 +37,59 @@ class Config:
     comm: Comm = dataclasses.field(default_factory=Comm)
     run: Run = dataclasses.field(default_factory=Run)
     health: Health = dataclasses.field(default_factory=Health)
+
+
+def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
+    """Yield each option of ``config`` as ('section.key', value, dataclass field)."""
+    for section in dataclasses.fields(config):
+        chosen = getattr(config, section.name)
+        for field in dataclasses.fields(chosen):
+            yield f"{section.name}.{field.name}", getattr(chosen, field.name), field
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    return {key: value for key, value, field in options(config) if value != field.default}
+
+
+def replaced(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return ``config`` with new values of the options ``section.key``."""
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        changed = dataclasses.replace(getattr(config, section), **{name: value})
+        config = dataclasses.replace(config, **{section: changed})
+    return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One option with different values in two configurations."""
+
+    key: str
+    stored: Any
+    requested: Any
+    mathematics: bool
+    """Whether the option changes the numbers that training computes."""
+
+
+def differences(stored: Config, requested: Config) -> tuple[Difference, ...]:
+    """Return the options that differ, in the order of the schema."""
+    return tuple(
+        Difference(key, old, new, field.metadata["mathematics"])
+        for (key, old, field), (_, new, _) in zip(options(stored), options(requested), strict=True)
+        if old != new
+    )
+
+
+def table(found: Sequence[Difference]) -> str:
+    """Format the differences as a table."""
+    rows = [("option", "checkpoint", "this run", "mathematics")]
+    rows += [
+        (d.key, repr(d.stored), repr(d.requested), "changes" if d.mathematics else "same")
+        for d in found
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

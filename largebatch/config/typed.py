@@ -8,8 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference
 
 from largebatch.config import values
-from largebatch.config.options import options, replaced
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options, replaced
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError, did_you_mean, one_line
 

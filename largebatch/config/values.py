@@ -1,6 +1,7 @@
-"""Checks of typed values, and parsing of values from the command line."""
+"""Declaration of an option, checks of its values, and parsing of values from the command line."""
 
 import contextlib
+import dataclasses
 import difflib
 import math
 import numbers
@@ -16,6 +17,24 @@ from largebatch.errors import ConfigError
 
 _MOST = 2**63  # files and devices hold integers in 64 bits
 _SHOWN = 200
+
+Kind = Literal["conv", "fc", "bias", "bn"]
+"""Kinds of parameter: convolution kernels, head kernel, head bias, BatchNorm scale and bias."""
+
+Range = Literal["above 0", "at least 0", "at least 0 and below 1"]
+
+
+def option(default: Any, doc: str, *, within: Range | None = None, mathematics: bool = True) -> Any:
+    """Return a dataclass field with documentation.
+
+    Args:
+      default: default value.
+      doc: description of the option.
+      within: allowed range of a number; texts are not checked.
+      mathematics: whether the option changes the numbers that training computes.
+    """
+    metadata = {"doc": doc, "within": within, "mathematics": mathematics}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check(kind: Any, value: Any, key: str) -> Any:

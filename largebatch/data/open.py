@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from largebatch import data
 from largebatch.config import Config, Facts
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.data.sources import Split
 from largebatch.errors import DataError
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 import tensorflow_datasets as tfds
 
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.data.examples import (
     ExampleRecords,
     Keys,

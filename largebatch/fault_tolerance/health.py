@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from largebatch.config import Plan
-from largebatch.config.communication import WIRE_FORMATS
+from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import HealthError
 
 PyTree = Any

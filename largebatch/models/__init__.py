@@ -1,6 +1,6 @@
 """ResNet v1.5 as Flax NNX modules, and a functional interface to any NNX module."""
 
-from largebatch.config.models import DEPTHS, MODELS
+from largebatch.config.registries import DEPTHS, MODELS
 from largebatch.models.batch_norm import BatchMode, BatchNorm, BatchStatistics
 from largebatch.models.convolution import Conv
 from largebatch.models.functional import Model

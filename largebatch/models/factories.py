@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from largebatch.config.models import MODELS
+from largebatch.config.registries import MODELS
 from largebatch.errors import ConfigError, one_line
 from largebatch.models.batch_norm import BatchNorm
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from largebatch.config.models import DEPTHS, MODELS
+from largebatch.config.registries import DEPTHS, MODELS
 from largebatch.errors import ConfigError, UserError, one_line
 from largebatch.models import factories
 from largebatch.models.batch_norm import BatchMode, BatchNorm

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from largebatch.config.models import DEPTHS
+from largebatch.config.registries import DEPTHS
 from largebatch.models.batch_norm import STATISTICS, BatchNorm
 from largebatch.models.convolution import OUTPUT, Conv, precision
 from largebatch.models.max_pool import max_pool

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from largebatch import parallel
-from largebatch.config.communication import SCHEMES
+from largebatch.config.registries import SCHEMES
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
 from largebatch.models import Model

@@ -8,7 +8,7 @@ groups are fixed before the run, so processes need no negotiation.
 import dataclasses
 from collections.abc import Sequence
 
-from largebatch.config.communication import SCHEMES
+from largebatch.config.registries import SCHEMES
 
 
 @dataclasses.dataclass(frozen=True)

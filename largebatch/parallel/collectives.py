@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
-from largebatch.config.communication import WIRE_FORMATS
+from largebatch.config.registries import WIRE_FORMATS
 from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket
 from largebatch.parallel.mesh import AXES

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 
-from largebatch.config.communication import SCHEMES
+from largebatch.config.registries import SCHEMES
 from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import write_json

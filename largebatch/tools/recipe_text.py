@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from largebatch.config import Facts, changed, resolve
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipes.published import TAGS
 from largebatch.config.recipes.recipe import Recipe
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from largebatch.config.trackers import TRACKERS
+from largebatch.config.registries import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
 from largebatch.tracking.tracker import Composite, Forwarding, Tracker, layer_scalars

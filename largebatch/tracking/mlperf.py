@@ -208,7 +208,7 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
     Values that a recipe does not have, such as the power of a cosine, are left out, so that the
     closed division's check reports them as missing.
     """
-    from largebatch.config.optimizers import OPTIMIZERS
+    from largebatch.config.registries import OPTIMIZERS
     from largebatch.optim.flavours import lars_of  # imports JAX, as the plan does
 
     optimizer, schedule = plan.config.optimizer, plan.schedule

@@ -11,8 +11,8 @@ import numpy as np
 
 from largebatch import data, tracking
 from largebatch.checkpoint.manifest import Progress
-from largebatch.config.optimizers import OPTIMIZERS
 from largebatch.config.recipe_file import find, split_argument
+from largebatch.config.registries import OPTIMIZERS
 from largebatch.environment import ROOT
 from largebatch.files import write_json
 from largebatch.optim import by_path

@@ -14,7 +14,7 @@ import optax
 
 from largebatch import optim, parallel
 from largebatch.config import Config
-from largebatch.config.optimizers import OPTIMIZERS, parse_options
+from largebatch.config.registries import OPTIMIZERS, parse_options
 from largebatch.config.sections import Optimizer
 from largebatch.errors import ConfigError
 from largebatch.optim import Rates

@@ -31,7 +31,7 @@ from benchmarks import backward
 from benchmarks.measure import Result, chosen, interleave, require_positive
 from largebatch import optim, parallel
 from largebatch.config import Plan
-from largebatch.config.communication import WIRE_FORMATS
+from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import ConfigError, UserError
 from largebatch.parallel import Bucket, compiler, processes
 from largebatch.parallel.backward_times import shapes_of

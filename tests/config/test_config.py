@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from largebatch.cli import split_overrides
 from largebatch.config import changed, default_config, differences, freeze, load, override, table
-from largebatch.config.command_line import overrides
 from largebatch.config.durations import samples
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
 from largebatch.errors import ConfigError
 
 
@@ -129,12 +128,10 @@ def test_a_missing_recipe_suggests_its_neighbour(tmp_path):
 
 
 def test_command_line_overrides():
-    found = overrides(["--config.run.seed=3", "--config.data.source", "digits"])
+    found, _ = split_overrides(["--config.run.seed=3", "--config.data.source", "digits"])
     assert found == [("run.seed", "3"), ("data.source", "digits")]
-    with pytest.raises(ConfigError, match=r"'--lr=3'.*--config\.section\.key=value"):
-        overrides(["--lr=3"])
     with pytest.raises(ConfigError, match="has no value"):
-        overrides(["--config.run.seed"])
+        split_overrides(["--config.run.seed"])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from largebatch.cli import split_overrides
 from largebatch.config import Config, adjusted, load, options, override
-from largebatch.config.command_line import overrides
 from largebatch.config.synonyms import advice
 from largebatch.errors import ConfigError
 
@@ -37,7 +37,7 @@ KNOWN = {key for key, _, _ in options(Config())}
 )
 def test_a_word_becomes_an_argument_that_is_taken(word, value, argument):
     assert argument in advice(word, value)
-    ((key, text),) = overrides([argument.replace("'", "")])
+    ((key, text),), _ = split_overrides([argument.replace("'", "")])
     override(Config(), key, text)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from largebatch.config.known_sets import KNOWN_SETS, KnownSet
+from largebatch.config.facts import KNOWN_SETS, KnownSet
 from largebatch.data import SourceOptions, identity, open_source
 from largebatch.data.open import facts_of
 from largebatch.data.prepare import names

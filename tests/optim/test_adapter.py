@@ -7,7 +7,7 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import Facts, freeze, load, resolve
-from largebatch.config.optimizers import parse_options
+from largebatch.config.registries import parse_options
 from largebatch.errors import ConfigError
 from largebatch.optim.adapter import factory_of
 from largebatch.training.rules import optimizer_of

@@ -9,7 +9,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.config import freeze
-from largebatch.config.communication import SCHEMES, WIRE_FORMATS, Scheme, WireFormat
+from largebatch.config.registries import SCHEMES, WIRE_FORMATS, Scheme, WireFormat
 from largebatch.config.sections import Comm
 from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, compiler, plan_buckets

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from largebatch.config.durations import samples
 from largebatch.config.load import adjusted
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
 from largebatch.optim import Schedule
 
 DECAYS = (

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from largebatch.config import Facts, resolve
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipes import load_recipe
 from largebatch.tools.recipe_text import resolved_text
 from largebatch.training import session

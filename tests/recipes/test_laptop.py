@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from largebatch.config import Facts, load, resolve
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 from largebatch.training import session

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from largebatch.cli import split_overrides
 from largebatch.config import load
-from largebatch.config.command_line import split
 from largebatch.errors import ConfigError
 from largebatch.optim import by_path
 from largebatch.tracking import read_rows
@@ -145,7 +145,7 @@ def test_the_example_of_the_page_trains(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (command,) = re.findall(r"python train\.py (.*my_rules:.*)\n", text)
-    flags, _ = split([word for word in shlex.split(command) if "--config." in word])
+    flags, _ = split_overrides([word for word in shlex.split(command) if "--config." in word])
     train(tmp_path / "run", *flags, dry_run=True)
     train(tmp_path / "run", *flags)
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 8

@@ -7,7 +7,7 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import freeze
-from largebatch.config.optimizers import OPTIMIZERS
+from largebatch.config.registries import OPTIMIZERS
 from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
 

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipes.bases import imagenet, polynomial
 
 IMAGENET_EXAMPLES = KNOWN_SETS["tfds:imagenet2012"].train

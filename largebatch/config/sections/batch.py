@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from largebatch.config.communication import SCHEMES, WIRE_FORMATS
-from largebatch.config.declaration import option
+from largebatch.config.registries import SCHEMES, WIRE_FORMATS
 from largebatch.config.synonyms import NUMBER_FORMATS
+from largebatch.config.values import option
 from largebatch.errors import ConfigError
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from largebatch.config.declaration import option
+from largebatch.config.values import option
 
 
 @dataclasses.dataclass(frozen=True)

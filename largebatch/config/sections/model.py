@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from largebatch.config.declaration import option
-from largebatch.config.models import DEPTHS, MODELS
+from largebatch.config.registries import DEPTHS, MODELS
+from largebatch.config.values import option
 
 RESNET_OPTIONS = (
     *(f"model.{name}" for name in ("width", "stem", "blur_pool", "init", "head_deviation")),

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from largebatch.config.declaration import Kind, option
-from largebatch.config.optimizers import OPTIMIZERS
+from largebatch.config.registries import OPTIMIZERS
+from largebatch.config.values import Kind, option
 
 
 @dataclasses.dataclass(frozen=True)

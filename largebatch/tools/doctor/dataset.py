@@ -6,7 +6,7 @@ from pathlib import Path
 
 from largebatch import data
 from largebatch.config import Config
-from largebatch.config.known_sets import KNOWN_SETS, KnownSet
+from largebatch.config.facts import KNOWN_SETS, KnownSet
 from largebatch.data.prepare.metadata import MANIFEST, Shard, changes, read_manifest
 from largebatch.tools.doctor.lines import Line, judged, ok, problem, skip
 

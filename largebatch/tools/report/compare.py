@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from largebatch.config.optimizers import OPTIMIZERS
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.registries import OPTIMIZERS
+from largebatch.config.schema import Config, options
 from largebatch.tools.report.runs import Run
 
 NONE = "–"

@@ -7,8 +7,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
 from largebatch.tools.report import figures, summary
 from largebatch.tools.report.attempts import marks
 from largebatch.tools.report.compare import NONE, Difference, differing, groups, value_text

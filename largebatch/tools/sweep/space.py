@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from largebatch.config import Config, Facts, adjusted, options, override
 from largebatch.config.checks import check_ranges
-from largebatch.config.known_sets import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipe_file import execute
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from largebatch.config.options import options
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, options
 from largebatch.tools.report import charts, summary
 from largebatch.tools.report.compare import (
     EFFECTIVE,

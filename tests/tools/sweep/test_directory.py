@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from largebatch.config import changed, command_line, load
+from largebatch.cli import split_overrides
+from largebatch.config import changed, load
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import write_json
 from largebatch.tools.sweep import study, view
@@ -52,7 +53,7 @@ def test_the_command_of_the_winner_reads_back(tmp_path):
     words = shlex.split(command)
     assert words[:2] == ["python", "train.py"]
     assert words[2:4] == [f"--config={ROOT}/configs/digits.py", f"--workdir={tmp_path}/best"]
-    pairs = command_line.overrides(words[4:])
+    pairs, _ = split_overrides(words[4:])
     assert dict(pairs) == {
         "model.width": "4",
         "run.seed": "1",

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largebatch.config import adjusted, freeze, override
-from largebatch.config.options import replaced
 from largebatch.config.recipe_file import execute
+from largebatch.config.schema import replaced
 from largebatch.errors import ConfigError
 from largebatch.optim.flavours import lars_settings
 from largebatch.tools.sweep.ranges import peak_of

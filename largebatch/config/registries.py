@@ -1,13 +1,89 @@
-"""Registry of the optimizers for ``optimizer.name``; this module does not import JAX."""
+"""Registries of networks, all-reduce schemes, wire formats, trackers and optimizers.
+
+An entry makes a name known to the options, the planner, the doctor and the documentation. Data
+sources are in `largebatch.data.openers`. This module does not import JAX.
+"""
 
 import ast
 import dataclasses
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 from largebatch.registry import Registry
+
+DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
+    "resnet10": ("basic", (1, 1, 1, 1)),
+    "resnet18": ("basic", (2, 2, 2, 2)),
+    "resnet34": ("basic", (3, 4, 6, 3)),
+    "resnet50": ("bottleneck", (3, 4, 6, 3)),
+    "resnet101": ("bottleneck", (3, 4, 23, 3)),
+    "resnet152": ("bottleneck", (3, 8, 36, 3)),
+}
+"""Block type and number of blocks per stage of the ResNets."""
+
+MODELS: Registry[Callable[..., Any]] = Registry(
+    "model.name",
+    {name: f"largebatch.models.resnet:{name}" for name in DEPTHS},
+    own="package.module:factory",
+)
+"""Factories ``factory(classes=…, rngs=…, dtype=…)`` that return an ``nnx.Module``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """A rule that groups gradients into buckets; each bucket is one reduction in backward."""
+
+    least: Callable[[float], float]
+    """Maps ``comm.bucket_mib`` in elements to the number of elements that completes a bucket."""
+    separate: bool = True
+    """Whether XLA options prevent that reductions are merged."""
+    planned: bool = False
+    """Whether ``comm.bucket_mib=auto`` chooses the buckets with a model of the network."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WireFormat:
+    """A number format of gradients on the wire."""
+
+    dtype: str
+    """Name of the JAX dtype; empty: the dtype of the gradients."""
+    itemsize: int
+    """Bytes of a gradient."""
+    narrow: bool = False
+    """Whether gradients can overflow because the range is much smaller than that of float32."""
+
+
+SCHEMES: Registry[Scheme] = Registry(
+    "comm.allreduce",
+    {
+        "bucket": Scheme(lambda elements: elements, planned=True),
+        "leaf": Scheme(lambda elements: 0),
+        "tree": Scheme(lambda elements: math.inf, separate=False),
+    },
+)
+WIRE_FORMATS: Registry[WireFormat] = Registry(
+    "comm.wire",
+    {
+        "float32": WireFormat("", 4),
+        "bfloat16": WireFormat("bfloat16", 2),
+        "float16": WireFormat("float16", 2, narrow=True),
+    },
+)
+
+
+TRACKERS: Registry[Callable[..., Any]] = Registry(
+    "run.trackers",
+    {
+        "wandb": "largebatch.tracking.hosted:WandbTracker",
+        "mlflow": "largebatch.tracking.hosted:MlflowTracker",
+    },
+)
+"""Factories ``factory(workdir, identity, config, warn)`` that return a `tracking.Tracker`; users'
+own are ``package.module:factory`` (see `tracking.hosted.hosted_tracker`)."""
 
 
 @dataclasses.dataclass(frozen=True)
