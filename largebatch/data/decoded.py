@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.augment import centre_boxes, random_boxes
 from largebatch.data.decoded_reader import StoredSplit
 from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.augment import centre_boxes, random_boxes
 from largebatch.data.images import Picture, Pixels, Resampling, UndecodableError, decode
 from largebatch.data.records import Records
 from largebatch.data.sources import SourceOptions

@@ -6,9 +6,9 @@ host holds the sample position of a run and passes `rates` to each `update`, the
 """
 
 from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_settings
-from largebatch.optim.l2 import with_l2
 from largebatch.optim.lamb import LambState, lamb
 from largebatch.optim.lars import LarsState, lars
+from largebatch.optim.momentum import with_l2
 from largebatch.optim.norms import Layout, norms_in
 from largebatch.optim.parameters import KINDS, kinds, mask, path_names, with_kinds
 from largebatch.optim.rates import Blend, Rates, RateSchedule

@@ -16,12 +16,12 @@ import numpy as np
 import optax
 
 from largebatch.optim.configured import chosen, shared, skipping
-from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
     cast_like,
     descend,
+    mean_squares,
     resolve_mask,
     spread,
     times,

@@ -1,4 +1,4 @@
-"""Masks, weight decay, momentum and learning rates per parameter, which all optimizers share.
+"""Masks, decay, L2 term, moments and learning rates per parameter, which all optimizers share.
 
 Arithmetic is in at least float32. Velocities and updates have the dtype of their parameter.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from largebatch.optim.norms import at_least_float32
 from largebatch.optim.rates import Rates
@@ -132,3 +133,44 @@ def _scaled(factors: jax.Array, tree: PyTree, after: PyTree) -> PyTree:
 def descend(steps: PyTree, params: PyTree) -> PyTree:
     """Return updates for `optax.apply_updates`: −step, in the dtype of the parameter."""
     return jax.tree.map(lambda step, w: (-step).astype(w.dtype), steps, params)
+
+
+PyTree = Any
+
+
+def mean_squares(grads: PyTree, held: PyTree, share: float) -> PyTree:
+    """Return share·s + (1 − share)·g², in at least float32.
+
+    Args:
+        grads: g.
+        held: s, the mean before the update.
+        share: Weight of s.
+    """
+    return jax.tree.map(
+        lambda g, s: times(share, s) + times(1 - share, jnp.square(at_least_float32(g))),
+        grads,
+        held,
+    )
+
+
+PyTree = Any
+
+
+def with_l2(
+    rule: optax.GradientTransformationExtraArgs, coefficient: float, mask: Mask = None
+) -> optax.GradientTransformationExtraArgs:
+    """Return `rule` with λ·w added to its gradients.
+
+    Unlike weight decay, the term is part of the gradient norms in LARS and in the report.
+
+    Args:
+        rule: An optimizer.
+        coefficient: λ.
+        mask: Parameters with the L2 term.
+    """
+
+    def update(grads: PyTree, state: PyTree, params: PyTree, **more: Any) -> tuple[PyTree, PyTree]:
+        grads = add_decay(grads, params, coefficient, resolve_mask(mask, params))
+        return rule.update(grads, state, params, **more)
+
+    return optax.GradientTransformationExtraArgs(rule.init, update)

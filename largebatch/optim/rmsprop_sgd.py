@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import optax
 
 from largebatch.optim.configured import chosen, shared
-from largebatch.optim.moments import mean_squares
 from largebatch.optim.momentum import (
     Mask,
     add_decay,
     advance,
     cast_like,
     descend,
+    mean_squares,
     resolve_mask,
     zero_velocity,
 )

@@ -20,7 +20,7 @@ from largebatch.data import (
     open_source,
     train_microbatches,
 )
-from largebatch.data.boxes import random_boxes
+from largebatch.data.augment import random_boxes
 from largebatch.data.images import Picture
 from largebatch.data.openers import open_records
 from largebatch.data.reading import Reading

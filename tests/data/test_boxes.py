@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.augment import centre_boxes, random_boxes
 
 IDS = np.arange(4000)
 EPOCHS = np.zeros(4000, np.int64)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.augment import centre_boxes, random_boxes
 from largebatch.data.decoded import stored_boxes
 from largebatch.data.decoded_store import write_index, write_shard
 from largebatch.data.device_crops import crop_and_resize

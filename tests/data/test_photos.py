@@ -12,7 +12,7 @@ from largebatch.data import (
     evaluation_batches,
     train_microbatches,
 )
-from largebatch.data.boxes import centre_boxes, random_boxes
+from largebatch.data.augment import centre_boxes, random_boxes
 from largebatch.data.images import decode, resize
 from largebatch.data.photos import Photos
 from largebatch.data.views import nearest_shapes, rectangular_views
