@@ -1,4 +1,4 @@
-"""MkDocs hooks: the README as first page, and linked files outside docs/.
+"""MkDocs hooks: the README as first page, linked files outside docs/, and the order of the search.
 
 Pages link to records, recipes and scripts of the repository. Each linked file is added to the site
 below `repository/`: program texts as pages, other files unchanged.
@@ -17,7 +17,7 @@ _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", 
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the README and the files outside of docs/ that pages link to."""
+    """Add the README and the files outside docs/ that pages link to."""
     read = {file.src_uri: ROOT / "docs" / file.src_uri for file in files.documentation_pages()}
     read["index.md"] = ROOT / "README.md"
     # A page of the repository, such as a record's README, may link to further files.
@@ -37,8 +37,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Replaces the targets of links by their places in the site."""
+    """Replace the targets of links by their places in the site; rank guides before references."""
     del config, files
+    if page.file.src_uri.startswith(("api/", "repository/")):
+        page.meta["search"] = {"boost": 0.3}
     path = _source(page.file.src_uri)
     if path.suffix != ".md":
         return markdown
