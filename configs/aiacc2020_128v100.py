@@ -4,9 +4,9 @@
 
 DAWNBench: 13 epochs at 96 pixels, 11 at 128, 3 at 224 and one at 288 with rectangular validation;
 batch 32,768, then 16,384; Nesterov LARS whose trust ratio is clipped to [1e-5, 1]. 93.04 % top-5
-and 75.75 % top-1 after 28 epochs. How momentum moves between 0.98 and 0.90 is not told: here it
-falls as the rate rises. Crops at 224 pixels had a least area of 0.11 to 0.15. Its "rectified" rate
-is not here.
+and 75.75 % top-1 after 28 epochs. How its momentum moves between 0.98 and 0.90 is not published;
+here it falls as the learning rate rises. Crops at 224 pixels had a least area of 0.11 to 0.15. Its
+"rectified" learning rate is left out.
 """
 
 from ml_collections import ConfigDict

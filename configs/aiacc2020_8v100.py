@@ -3,8 +3,7 @@
     python train.py --config=configs/aiacc2020_8v100.py --config.data.data_dir=DATA
 
 DAWNBench: 12 epochs at 96 pixels, 6 at 128, 2 at 224 and one at 288 with rectangular validation;
-batch 2,048, then 1,024; Nesterov SGD. 93.05 % top-5 and 75.58 % top-1 in 21 epochs. What one node
-could do in 2020.
+batch 2,048, then 1,024; Nesterov SGD. 93.05 % top-5 and 75.58 % top-1 in 21 epochs.
 """
 
 from ml_collections import ConfigDict

@@ -2,11 +2,11 @@
 
     python train.py --config=configs/akiba2017_32k.py --config.data.data_dir=DATA
 
-Extremely Large Minibatch SGD (arXiv 1711.04325): RMSprop that turns into SGD about epoch 10, a slow
-start at half the rate for 40 epochs, no moving averages (the last batch's statistics, averaged over
-all workers, serve evaluation), gradients in float16 on the wire. Top-1 74.9 % in 15 minutes.
-Formulas and factors are from notes on the paper; RMSprop's rate and share, and the weight decay,
-from memory.
+Extremely Large Minibatch SGD (arXiv 1711.04325): RMSprop that changes to SGD around epoch 10, half
+the learning rate for the first 40 epochs, no moving averages (evaluation uses the statistics of the
+last batch, averaged over all workers), gradients in float16 on the wire. Top-1 74.9 % in 15
+minutes. Formulas and factors are from notes on the paper; RMSprop's learning rate and share, and
+the weight decay, are from memory.
 """
 
 from ml_collections import ConfigDict

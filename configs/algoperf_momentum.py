@@ -2,8 +2,8 @@
 
     python train.py --config=configs/algoperf_momentum.py --config.data.data_dir=DATA
 
-The run that set AlgoPerf's ResNet-50 target: a long warm-up, then a straight line down over 0.9008
-of what remains, on the way to 77.4 %. Length and accuracy are from memory.
+The run that set AlgoPerf's ResNet-50 target: a long warm-up, then linear decay over 0.9008 of the
+remaining steps; 77.4 %. Length and accuracy are from memory.
 """
 
 from ml_collections import ConfigDict

@@ -3,11 +3,11 @@
     python train.py --config=configs/batch81920_tiny.py
 
 A rehearsal of the geometry, not of the accuracy: 8×8 synthetic images and a thin ResNet-18. The
-whole batch passes through the memory of one microbatch (32 workers, 1,280 images); every worker has
-BatchNorm statistics of its own, and all 2,048 gradients are averaged before one LARS update.
+whole batch passes through the memory of one microbatch (32 workers, 1,280 images); each worker has
+its own BatchNorm statistics, and all 2,048 gradients are averaged before one LARS update.
 Expected: 4 steps and an evaluation in about a minute on two CPU cores, with less than 1 GiB
 (records/2026-11-21_batch81920_tiny_cpu.json).
-Ours, not published.
+Not a published run.
 """
 
 from ml_collections import ConfigDict

@@ -3,9 +3,9 @@
     python train.py --config=configs/fastai2018_16n.py --config.data.data_dir=DATA
 
 DAWNBench, 16 machines of 8 V100: images of 128, 224 and 288 pixels, batches of 8,192 to 24,576,
-plain SGD whose rate follows the batch, rectangular validation in the end. 93.11 % top-5 and 75.67 %
-top-1 after 38 epochs in 1,085 s (their log). The crops' least area at 224 pixels is that of another
-version of their script. Their loss scale of 1,024 is replaced by the automatic one.
+plain SGD whose learning rate follows the batch, rectangular validation at the end. 93.11 % top-5
+and 75.67 % top-1 after 38 epochs in 1,085 s (their log). The least area of crops at 224 pixels is
+from another version of their script. Their loss scale of 1,024 is replaced by the automatic one.
 """
 
 from ml_collections import ConfigDict

@@ -2,17 +2,17 @@
 
     python train.py --config=configs/ffcv_rn50.py --config.data.data_dir=DATA
 
-BlurPool, 160 pixels and 192 towards the end, evaluation at 256 with the mirror image; SGD whose
-rate rises for two epochs and falls in a straight line. As it is, 16 epochs: 73.8 % in 14.9 minutes.
-The longer ones, as published (top-1, minutes), with --config.schedule.length="N epochs" and
+BlurPool, 160 pixels and 192 towards the end, evaluation at 256 with the mirror image; SGD with two
+epochs of warm-up and linear decay. The default is 16 epochs: 73.8 % in 14.9 minutes. The longer
+published runs (top-1, minutes), with --config.schedule.length="N epochs" and
 --config.batch.stages="S epochs: data.image_size=192":
     N   24     32     40     56     88
     S   19     25     32     45     71
         75.6   76.6   77.2   78.0   78.4 %
         21.7   28.7   35.6   49.4   77.2 min
 Their ramp from 160 to 192 pixels (epochs 11 to 13 of 16) is rounded to multiples of 32, so it is
-one step. Their script hands 512 to the loader of each of 8 processes, so 4,096 in all; whether the
-rate was tuned for that is not known. Not comparable one to one with MLPerf's protocol.
+one step. Their script gives 512 to the loader of each of 8 processes, so 4,096 in all; whether the
+learning rate was tuned for that is unknown. The protocol differs from MLPerf's.
 """
 
 from ml_collections import ConfigDict

@@ -3,12 +3,12 @@
     python train.py --config=configs/fujitsu2019_mlperf06_86016.py --config.data.data_dir=DATA
 
 The sister run of the 74.7 s record, by the same team on the same cluster three months later; every
-value is read from its parameter file, code and five logs (75.93 to 76.11 %, 70.39 to 70.45 s). Of
-an epoch each GPU owns 625 images, 15 steps of 42; examples are repeated to fill them. From epoch 85
-on it trains on centre crops in index order. Momentum, crops, coefficient and the switch of
+value is read from its parameter file, code and five logs (75.93 to 76.11 %, 70.39 to 70.45 s). In
+an epoch each GPU has its own 625 images, 15 steps of 42; examples are repeated to fill them. From
+epoch 85 it trains on centre crops in index order. Momentum, crops, coefficient and the switch of
 augmentation deviate from the closed division's rules.
-Different here: running statistics are averaged over all workers before evaluation, where each rank
-of theirs evaluated its own images with its own.
+One difference: here running statistics are averaged over all workers before evaluation; there each
+rank evaluated its own images with its own statistics.
 """
 
 from ml_collections import ConfigDict

@@ -2,10 +2,10 @@
 
     python train.py --config=configs/goyal2017_8k.py --config.data.data_dir=DATA
 
-Accurate, Large Minibatch SGD (arXiv 1706.02677): the learning rate grows with the batch, after a
-warm-up of five epochs from 0.1, the rate of a batch of 256; statistics of each worker's 32 images;
-the last scale of each residual branch starts at 0; no decay of BatchNorm. Top-1 76.26 ± 0.09 % in
-about an hour (from notes on the paper).
+Accurate, Large Minibatch SGD (arXiv 1706.02677): the learning rate is proportional to the batch,
+after a warm-up of five epochs from 0.1, the value for a batch of 256; BatchNorm statistics of each
+worker's 32 images; the last scale of each residual branch starts at 0; no weight decay of
+BatchNorm. Top-1 76.26 ± 0.09 % in about an hour (from notes on the paper).
 """
 
 from ml_collections import ConfigDict

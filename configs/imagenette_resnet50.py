@@ -3,11 +3,11 @@
     python train.py --config=configs/imagenette_resnet50.py --config.data.source=folder:PATH
 
 PATH is the unpacked imagenette2 or imagenette2-320 of fast.ai (github.com/fastai/imagenette), with
-train/ and val/ in class folders: 9,469 training and 3,925 validation images. One that TFDS has
-prepared will do too: --config.data.source=tfds:imagenette/320px-v2.
+train/ and val/ in class folders: 9,469 training and 3,925 validation images. A dataset prepared by
+TFDS also works: --config.data.source=tfds:imagenette/320px-v2.
 Expected: not measured yet; 60 epochs of 36.98 steps, 568,140 images at 224×224.
-Ours, not published: plain SGD at a small batch, to see that data, machine and trainer work together
-before a long run.
+Not a published run: plain SGD at a small batch, to check data, machine and trainer before a long
+run.
 """
 
 from ml_collections import ConfigDict

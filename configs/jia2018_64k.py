@@ -3,9 +3,9 @@
     python train.py --config=configs/jia2018_64k.py --config.data.data_dir=DATA
 
 Highly Scalable Deep Learning Training System (arXiv 1807.11205): forward and backward in float16,
-LARS in float32, no decay of biases and BatchNorm (71.9 → 75.8 %), 75.8 % in 6.6 minutes. Rate and
-warm-up are published nowhere that could be read; those of mlperf06_nvidia_60k, which smooths
-labels, are carried over. Coefficient, momentum and decay are from memory.
+LARS in float32, no decay of biases and BatchNorm (71.9 → 75.8 %), 75.8 % in 6.6 minutes. Learning
+rate and warm-up were not found in any source; those of mlperf06_nvidia_60k, which smooths labels,
+are used. Coefficient, momentum and decay are from memory.
 """
 
 from ml_collections import ConfigDict

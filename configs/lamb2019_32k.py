@@ -2,8 +2,8 @@
 
     python train.py --config=configs/lamb2019_32k.py --config.data.data_dir=DATA
 
-The authors' own ResNet-50 with LAMB: 76.34 % after 90 epochs (their log). BatchNorm is distributed;
-over how many of the 256 cores was not read, two are assumed.
+The authors' own ResNet-50 with LAMB: 76.34 % after 90 epochs (their log). BatchNorm statistics are
+shared by groups of the 256 cores; the size of a group is unknown, two is assumed.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@
 Massively Distributed SGD (arXiv 1811.05233, first version; Neural Network Libraries on ABCI, 2-D
 torus all-reduce): the batch grows from 16 to 32 images a GPU at epoch 30, after a warm-up of five
 epochs; 75.03 % in 224 s (abstract). Coefficient 0.01, epsilon 1e-6, momentum, the rates 29 and 50
-and their decay (1 − e/90)² are from memory: unverified. The warm-up ends where that decay is at
+and their decay (1 − e/90)² are from memory and unverified. The warm-up ends where that decay is at
 epoch 5.
 """
 

@@ -4,8 +4,8 @@
 
 Massively Distributed SGD (arXiv 1811.05233, second version; Neural Network Libraries on ABCI, 2-D
 torus all-reduce): label smoothing; 122 s is in the abstract; batch, devices, 75.29 % and a momentum
-coupled to the batch, which is constant here, are from memory. Rate and warm-up are published
-nowhere that could be read and are chosen here.
+coupled to the batch, which is constant here, are from memory. Learning rate and warm-up were not
+found in any source and are chosen here.
 """
 
 from ml_collections import ConfigDict

@@ -2,10 +2,10 @@
 
     python train.py --config=configs/mlperf06_google_32k.py --config.data.data_dir=DATA
 
-The MLPerf v0.6 closed-division submission of Google: LARS, statistics of 128 images, those of 8
-workers; 75.97 to 76.28 % in 76.95 s (their logs), reached at epoch 72. Google added an L2 term to
-the loss, so kernels are decayed twice. Its command trains for 2,983 steps, 19 intervals of 157;
-the program rounds the warm-up down to 977 steps, which moves the decay by half a step.
+The MLPerf v0.6 closed-division submission of Google: LARS, BatchNorm statistics over 128 images (8
+workers); 75.97 to 76.28 % in 76.95 s (their logs), reached at epoch 72. Google added an L2 term to
+the loss, so kernels decay twice. Its command trains for 2,983 steps, 19 intervals of 157; the
+program rounds the warm-up down to 977 steps, which moves the decay by half a step.
 """
 
 from ml_collections import ConfigDict

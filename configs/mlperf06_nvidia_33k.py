@@ -2,9 +2,9 @@
 
     python train.py --config=configs/mlperf06_nvidia_33k.py --config.data.data_dir=DATA
 
-The MLPerf v0.6 closed-division submission of NVIDIA: LARS, statistics of its own images; 76.04 to
-76.26 % in 155.4 s (their logs), reached at epoch 72. NVIDIA decays the bias of the head and
-corrects momentum as the rate changes.
+The MLPerf v0.6 closed-division submission of NVIDIA: LARS, BatchNorm statistics of each worker;
+76.04 to 76.26 % in 155.4 s (their logs), reached at epoch 72. NVIDIA decays the bias of the head
+and corrects momentum when the learning rate changes.
 """
 
 from ml_collections import ConfigDict

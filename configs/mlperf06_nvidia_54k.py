@@ -2,9 +2,9 @@
 
     python train.py --config=configs/mlperf06_nvidia_54k.py --config.data.data_dir=DATA
 
-The MLPerf v0.6 closed-division submission of NVIDIA: LARS, statistics of its own images; 75.94 to
-76.28 % in 101.5 s (their logs), reached at epoch 82 to 86. NVIDIA decays the bias of the head and
-corrects momentum as the rate changes.
+The MLPerf v0.6 closed-division submission of NVIDIA: LARS, BatchNorm statistics of each worker;
+75.94 to 76.28 % in 101.5 s (their logs), reached at epoch 82 to 86. NVIDIA decays the bias of the
+head and corrects momentum when the learning rate changes.
 """
 
 from ml_collections import ConfigDict

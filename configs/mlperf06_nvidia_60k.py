@@ -2,9 +2,9 @@
 
     python train.py --config=configs/mlperf06_nvidia_60k.py --config.data.data_dir=DATA
 
-The MLPerf v0.6 closed-division submission of NVIDIA: LARS, statistics of its own images; 75.99 to
-76.02 % in 79.9 s (their logs). NVIDIA decays the bias of the head and corrects momentum as the rate
-changes.
+The MLPerf v0.6 closed-division submission of NVIDIA: LARS, BatchNorm statistics of each worker;
+75.99 to 76.02 % in 79.9 s (their logs). NVIDIA decays the bias of the head and corrects momentum
+when the learning rate changes.
 """
 
 from ml_collections import ConfigDict

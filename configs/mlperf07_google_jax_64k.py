@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf07_google_jax_64k.py --config.data.data_dir=DATA
 
-The MLPerf v0.7 closed-division submission of Google: LARS, statistics of 64 images, those of 8
-workers; 76.07 % in 28.3 s (their logs). The research submission in JAX: 8 images a core, the first
+The MLPerf v0.7 closed-division submission of Google: LARS, BatchNorm statistics over 64 images (8
+workers); 76.07 % in 28.3 s (their logs). The research submission in JAX: 8 images a core, the first
 convolution on blocks of 2×2 pixels, plain momentum on biases and BatchNorm. Its epochs are
 stretched to 19.75 steps: 33 of warm-up, and a decay that ends 1,166.25 steps later. It resampled
 bicubically; here linearly.

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf07_google_tf_64k.py --config.data.data_dir=DATA
 
-The MLPerf v0.7 closed-division submission of Google: LARS, statistics of 64 images, those of 8
-workers; 76.06 % in 28.9 s (their logs). The TensorFlow twin of mlperf07_google_jax_64k; its decay
+The MLPerf v0.7 closed-division submission of Google: LARS, BatchNorm statistics over 64 images (8
+workers); 76.06 % in 28.9 s (their logs). The TensorFlow twin of mlperf07_google_jax_64k; its decay
 ends 1,133 steps after the warm-up.
 """
 

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf07_nvidia_35k.py --config.data.data_dir=DATA
 
-The MLPerf v0.7 closed-division submission of NVIDIA: LARS, statistics of its own images; 76.07 % in
-63.5 s (their logs).
+The MLPerf v0.7 closed-division submission of NVIDIA: LARS, BatchNorm statistics of each worker;
+76.07 % in 63.5 s (their logs).
 """
 
 from ml_collections import ConfigDict

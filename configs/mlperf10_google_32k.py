@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf10_google_32k.py --config.data.data_dir=DATA
 
-The MLPerf v1.0 closed-division submission of Google: LARS, statistics of 64 images, those of 4
-workers; 75.94 % in 17.1 s (their logs).
+The MLPerf v1.0 closed-division submission of Google: LARS, BatchNorm statistics over 64 images (4
+workers); 75.94 % in 17.1 s (their logs).
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf11_nvidia_65k.py --config.data.data_dir=DATA
 
-The MLPerf v1.1 closed-division submission of NVIDIA: LARS, statistics of 30 images, those of 2
-workers; 76.27 % in 20.8 s (their logs), reached at epoch 85.
+The MLPerf v1.1 closed-division submission of NVIDIA: LARS, BatchNorm statistics over 30 images (2
+workers); 76.27 % in 20.8 s (their logs), reached at epoch 85.
 """
 
 from ml_collections import ConfigDict

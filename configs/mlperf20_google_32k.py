@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf20_google_32k.py --config.data.data_dir=DATA
 
-The MLPerf v2.0 closed-division submission of Google: LARS, statistics of 64 images, those of 8
-workers; 76.01 % in 11.4 s (their logs). Its decay ends 1,731 steps after the warm-up.
+The MLPerf v2.0 closed-division submission of Google: LARS, BatchNorm statistics over 64 images (8
+workers); 76.01 % in 11.4 s (their logs). Its decay ends 1,731 steps after the warm-up.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf20_nvidia_67k.py --config.data.data_dir=DATA
 
-The MLPerf v2.0 closed-division submission of NVIDIA: LARS, statistics of 32 images, those of 2
-workers; 76.16 % in 19.2 s (their logs), reached at epoch 86.
+The MLPerf v2.0 closed-division submission of NVIDIA: LARS, BatchNorm statistics over 32 images (2
+workers); 76.16 % in 19.2 s (their logs), reached at epoch 86.
 """
 
 from ml_collections import ConfigDict

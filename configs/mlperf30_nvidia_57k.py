@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf30_nvidia_57k.py --config.data.data_dir=DATA
 
-The MLPerf v3.0 closed-division submission of NVIDIA and CoreWeave: LARS, statistics of 32 images,
-those of 2 workers; 76.18 % in 10.98 s (their logs), reached at epoch 77.
+The MLPerf v3.0 closed-division submission of NVIDIA and CoreWeave: LARS, BatchNorm statistics over
+32 images (2 workers); 76.18 % in 10.98 s (their logs), reached at epoch 77.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf40_nvidia_3200.py --config.data.data_dir=DATA
 
-The MLPerf v4.0 closed-division submission of NVIDIA: LARS, statistics of its own images; 76.1 % in
-721.6 s (their logs), reached at epoch 35. One node; 789.8 s on 8 H100.
+The MLPerf v4.0 closed-division submission of NVIDIA: LARS, BatchNorm statistics of each worker;
+76.1 % in 721.6 s (their logs), reached at epoch 35. One node; 789.8 s on 8 H100.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
     python train.py --config=configs/mlperf40_nvidia_40k.py --config.data.data_dir=DATA
 
-The MLPerf v4.0 closed-division submission of NVIDIA: LARS, statistics of 32 images, those of 2
-workers; 76.18 % in 13.7 s (their logs).
+The MLPerf v4.0 closed-division submission of NVIDIA: LARS, BatchNorm statistics over 32 images (2
+workers); 76.18 % in 13.7 s (their logs).
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@
 
 DAWNBench: 15 epochs at 96 pixels, 16 at 128, 4 at 224 and one at 288; batch 32,768, then 16,384;
 LARS with Nesterov momentum that moves between 0.9 and 0.98, "linear cosine" decay from 28.0 to 0.2,
-here cosine. Warm-up, coefficient and label smoothing were not found and are chosen here; so is that
-momentum falls as the rate rises, and rectangular validation.
+here cosine. Warm-up, trust coefficient, label smoothing, rectangular validation and the direction
+of the momentum were not found in any source and are chosen here.
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,9 @@
 
     python train.py --config=configs/nado2021_nesterov_32k.py --config.data.data_dir=DATA
 
-A Large Batch Optimizer Reality Check (arXiv 2102.06356): tuned Nesterov momentum does what LARS
-does. Every tuned number here is from memory of one table, for the paper's repository holds none:
-unverified. 512 groups of 64 images have statistics of their own.
+A Large Batch Optimizer Reality Check (arXiv 2102.06356): tuned Nesterov momentum matches LARS.
+Every tuned value is from memory of one table and unverified, since the paper's repository has none.
+BatchNorm statistics are over groups of 64 images.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@
 
 The reference of NVIDIA's containers: SGD, cosine, decay 1/32768. 50 epochs give 75.8 to 76.3 %, 90
 give 77.1 to 77.2 % (77.19 % in 1.8 h on 8 A100 in MXNet); for 50 add --config.schedule.length="50
-epochs". Their 250 epochs use mixup, which is not here. The warm-up depends on the length there; 8
-epochs are assumed.
+epochs". Their 250 epochs use mixup, which this package does not have. Their warm-up depends on the
+length; 8 epochs are assumed.
 """
 
 from ml_collections import ConfigDict

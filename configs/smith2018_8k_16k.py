@@ -1,11 +1,11 @@
-"""Smith et al. 2018: a batch that doubles instead of a rate that falls, on 128 TPU v2.
+"""Smith et al. 2018: a larger batch instead of a smaller learning rate, on 128 TPU v2.
 
     python train.py --config=configs/smith2018_8k_16k.py --config.data.data_dir=DATA
 
 Don't Decay the Learning Rate, Increase the Batch Size (arXiv 1711.00489): batch 8,192 up to epoch
-30, then 16,384, where others divide the rate; under 30 minutes to 76.1 % (abstract). Rate, warm-up,
-the later drops, decay and the 64 images that share statistics are from memory: unverified. As the
-batch doubles, each of 128 devices holds two workers.
+30, then 16,384, where others decay the learning rate; under 30 minutes to 76.1 % (abstract). Rate,
+warm-up, the later drops, decay and the 64 images that share statistics are from memory and
+unverified. As the batch doubles, each of 128 devices holds two workers.
 """
 
 from ml_collections import ConfigDict

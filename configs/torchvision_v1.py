@@ -2,7 +2,7 @@
 
     python train.py --config=configs/torchvision_v1.py --config.data.data_dir=DATA
 
-The small-batch baseline that everybody knows; all of it from memory.
+The usual small-batch baseline; all values are from memory.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@
 Image Classification at Supercomputer Scale (arXiv 1811.06992): distributed BatchNorm over groups of
 replicas, two-dimensional gradient summation, input pipelines cached and sharded. 76.3 % in 2.2
 minutes (abstract). A worker is a core of 16 images; the size of the groups is that of Google's
-MLPerf v0.6 run, 8 cores; rate and warm-up are from memory and agree with that run's.
+MLPerf v0.6 run, 8 cores; learning rate and warm-up are from memory and agree with that run.
 """
 
 from ml_collections import ConfigDict

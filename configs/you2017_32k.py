@@ -3,9 +3,9 @@
     python train.py --config=configs/you2017_32k.py --config.data.data_dir=DATA
 
 ImageNet Training in Minutes (arXiv 1709.05011) with LARS (arXiv 1708.03888): 75.4 % in 20 minutes.
-The peak rate is published nowhere that could be read; 32 is the MLPerf reference's for this batch.
-Warm-up, weight decay and the form of LARS are from memory. The paper augments heavily; which way is
-not known.
+The peak learning rate was not found in any source; 32 is the MLPerf reference's for this batch.
+Warm-up, weight decay and the form of LARS are from memory. The paper's strong augmentation is not
+specified.
 
 Decay: (1 - t/T)^2 counts here from the end of the warm-up, as in the MLPerf reference, which the
 peak is from. Algorithm 1 of the paper reads as counting t from the start of training, and NVIDIA's
