@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
     config.schedule.warmup = "5 epochs"
     config.schedule.peak = 2.0
     config.comm.bucket_mib = 0.5
-    config.run.evaluate_every = "10 epochs"
+    config.run.evaluate_every = "4 epochs"
+    config.run.layers_every = "20 steps"
     config.run.checkpoint_every = "10 epochs"
     return config

@@ -1,7 +1,11 @@
 """Errors that users can fix: one line with the option or file, the value found and the fix."""
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -29,6 +33,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return '1 device' or '8 devices'; a noun in -ch or -s gets -es."""
+    plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def own_line(error: BaseException) -> str:
+    """Return where a user's own module raised an error: ' (FILE:LINE)', or an empty text.
+
+    It is the innermost line outside this package and outside installed packages.
+    """
+    paths = sysconfig.get_paths()
+    installed = (paths[name] for name in ("stdlib", "purelib", "platlib"))
+    others = (str(Path(__file__).parent), "<", *installed)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
+    return ""
 
 
 def one_line(error: BaseException) -> str:

@@ -84,12 +84,8 @@ def check_batch(config: Config, facts: Facts) -> None:
         raise ConfigError(
             f"the global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
             f"the {examples:,} training examples; "
-            + (
-                f"use batch.workers={examples // images} or fewer, or "
-                if examples >= images
-                else ""
-            )
-            + "set data.repeat=true to repeat examples within a batch"
+            f"use at most {_smaller(config, examples)}, or set data.repeat=true to repeat examples "
+            "within a batch"
         )
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
@@ -97,6 +93,14 @@ def check_batch(config: Config, facts: Facts) -> None:
             f"{facts.processes} processes have {facts.devices} devices in total; use the same "
             "number of devices for each process"
         )
+
+
+def _smaller(config: Config, examples: int) -> str:
+    """Return the largest batch of at most ``examples`` images with the recipe's workers, or one."""
+    images = config.batch.images_per_worker
+    if examples >= images:
+        return f"batch.workers={examples // images}"
+    return f"batch.workers=1 batch.images_per_worker={examples}"
 
 
 def check_deadline(config: Config, *, members: int) -> None:

@@ -4,7 +4,7 @@ A span is either part of one device's microbatch (g divides m), or consists of w
 several devices (m divides g, and g/m divides D).
 """
 
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, counted
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -28,10 +28,11 @@ def check_workers(workers: int, devices: int) -> None:
     """
     if workers % devices == 0:
         return
+    on = counted(devices, "device")
     below, above = workers // devices * devices, (workers // devices + 1) * devices
     near = max(d for d in divisors(workers) if d <= devices)
     raise ConfigError(
-        f"batch.workers={workers} cannot be shared evenly by {devices} devices; use "
+        f"batch.workers={workers} cannot be shared evenly by {on}; use "
         f"{f'{below} or ' if below else ''}{above} workers, or {near} of the devices "
         f"({_fewer_devices(near)})"
     )
@@ -60,8 +61,9 @@ def microbatch_choices(workers: int, devices: int, span: int) -> tuple[int, ...]
     fitting = [g for g in divisors(workers) if _span_possible(g, workers, devices)]
     below = [g for g in fitting if g <= span][-1:]
     above = [g for g in fitting if g > span][:1]
+    on = counted(devices, "device")
     raise ConfigError(
-        f"norm.span={span} is impossible with {workers} workers on {devices} devices; use "
+        f"norm.span={span} is impossible with {workers} workers on {on}; use "
         f"{' or '.join(str(g) for g in below + above)}"
     )
 
@@ -80,16 +82,13 @@ def check_microbatch(
         str(m)
         for m in [m for m in fitting if m < chosen][-1:] + [m for m in fitting if m > chosen][:1]
     )
-    share = workers // devices
+    share, on = workers // devices, counted(devices, "device")
     if share % chosen:
-        why = f"does not divide the {share} workers of each device ({workers} on {devices} devices)"
+        why = f"does not divide the {share} workers of each device ({workers} on {on})"
     elif span > chosen * devices:
-        why = (
-            f"gives {chosen * devices} workers at a time on {devices} devices, fewer than "
-            f"norm.span={span}"
-        )
+        why = f"gives {chosen * devices} workers at a time on {on}, fewer than norm.span={span}"
     else:
-        why = f"does not suit norm.span={span} on {devices} devices"
+        why = f"does not suit norm.span={span} on {on}"
     raise ConfigError(f"batch.microbatch={chosen} {why}; use {near}")
 
 

@@ -275,7 +275,7 @@ def nearby(directory: str, fits: Callable[[str], bool]) -> str | None:
 
 
 def holds(directory: str) -> str:
-    """Return what a directory holds, for messages."""
+    """Return what a directory holds, for messages: a clause after its name."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:

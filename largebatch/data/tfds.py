@@ -158,10 +158,10 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
     base = os.path.join(root, name)
     if not os.path.isdir(base):
         found = _folders(root)
-        there = did_you_mean(name, found) if found else holds(root)
+        there = did_you_mean(name, found) if found else f"which {holds(root)}"
         meant = nearby(root, lambda path: _holds_set(os.path.join(path, name)))
         raise DataError(
-            f"data.source: {spec}: no {name!r} in {root}; {there}; "
+            f"data.source: {spec}: no {name!r} in {root}, {there}; "
             + (
                 f"{meant} looks right: set data.data_dir={meant}"
                 if meant

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from largebatch.config.registries import MODELS
-from largebatch.errors import ConfigError, one_line
+from largebatch.errors import ConfigError, one_line, own_line
 from largebatch.models.batch_norm import BatchNorm
 
 _NORMS = (nnx.BatchNorm, nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm)
@@ -33,7 +33,7 @@ def build_module(
     except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"model.name={name!r}: factory(classes={classes}, rngs=…, dtype=…) raised "
-            f"{type(error).__name__}: {one_line(error)}; fix the factory"
+            f"{type(error).__name__}: {one_line(error)}{own_line(error)}; fix the factory"
         ) from error
     if not isinstance(module, nnx.Module):
         raise ConfigError(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from largebatch.config.registries import DEPTHS, MODELS
-from largebatch.errors import ConfigError, UserError, one_line
+from largebatch.errors import ConfigError, UserError, one_line, own_line
 from largebatch.models import factories
 from largebatch.models.batch_norm import BatchMode, BatchNorm
 from largebatch.models.convolution import Conv
@@ -242,8 +242,8 @@ def _check(model: Model, image_shape: tuple[int, ...]) -> None:
     except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"model.name={model.name!r}: calling the module with float images {images.shape} "
-            f"raised {type(error).__name__}: {one_line(error)}; fix the module, data.image_size or "
-            "data.evaluation_size"
+            f"raised {type(error).__name__}: {one_line(error)}{own_line(error)}; fix the module, "
+            "data.image_size or data.evaluation_size"
         ) from error
     for found in (logits, evaluated):
         if found.shape != (2, model.classes):

@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 
-from largebatch.config import changed
+from largebatch.config import Plan, changed
+from largebatch.config.sections import Loss
 from largebatch.environment import ROOT, environment
+from largebatch.errors import counted
 from largebatch.tracking.progress import loss_text
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
@@ -26,7 +28,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     facts, buckets = plan.facts, run.first_stage.programs.steps.buckets
     kind = jax.devices()[0].device_kind
     parameters = sum(bucket.size for bucket in buckets)
-    span = "all workers" if stage.span == stage.workers else f"{stage.span} worker(s)"
+    span = "all workers" if stage.span == stage.workers else counted(stage.span, "worker")
     rows = [
         (
             "model",
@@ -43,11 +45,12 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         *([("rounded", plan.rounding)] if plan.rounding else []),
         (
             "each device",
-            f"{stage.microbatches} microbatch(es) of {stage.microbatch} worker(s), "
-            f"{stage.local_images} images at a time",
+            f"{counted(stage.microbatches, 'microbatch')} of "
+            f"{counted(stage.microbatch, 'worker')}, {stage.local_images} images at a time",
         ),
         *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
+        ("loss", _loss(config.loss)),
         ("optimizer", summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
@@ -62,7 +65,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("batch statistics", f"over {span}; evaluation uses {plan.norm_statistics}"),
         (
             "all-reduce",
-            f"{len(buckets)} {config.comm.allreduce}(s), {config.comm.wire} on the wire",
+            f"{counted(len(buckets), config.comm.allreduce)}, {config.comm.wire} on the wire",
         ),
         ("evaluation", f"every {stage.evaluate_every_steps:,} steps"),
         ("checkpoint", f"every {stage.checkpoint_every_steps:,} steps"),
@@ -81,7 +84,7 @@ def _stage_rows(run: Run) -> Rows:
         (
             f"from step {stage.plan.first_step + 1:,}",
             f"{text.partition(':')[2].strip()} (global batch {stage.plan.samples_per_step:,}, "
-            f"{stage.plan.microbatch} worker(s) of a device at a time)",
+            f"{counted(stage.plan.microbatch, 'worker')} of a device at a time)",
         )
         for stage, text in zip(run.stages[1:], run.plan.config.batch.stages, strict=True)
     ]
@@ -100,15 +103,22 @@ def peak_bytes(who: int) -> int:
     return resource.getrusage(who).ru_maxrss * unit
 
 
-def result_rows(result: Result, classes: int) -> Rows:
+def _loss(options: Loss) -> str:
+    smoothing = f", label smoothing {options.label_smoothing:g}" if options.label_smoothing else ""
+    return f"cross-entropy{smoothing}"
+
+
+def result_rows(result: Result, plan: Plan) -> Rows:
     """Return the rows of an evaluation; top-5 only for more than five classes."""
+    smoothing = plan.config.loss.label_smoothing
+    smoothed = f" with label smoothing {smoothing:g}" if smoothing else ""
     return [
         (
             "top-1",
             f"{result.top1:.2%} ({round(result.top1 * result.images):,} of {result.images:,})",
         ),
-        *([("top-5", f"{result.top5:.2%}")] if classes > 5 else []),
-        ("loss", loss_text(result.loss)),
+        *([("top-5", f"{result.top5:.2%}")] if plan.facts.classes > 5 else []),
+        ("loss", loss_text(result.loss) + smoothed),
     ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from largebatch import data
 from largebatch.config import Config, Plan, resolve
 from largebatch.data.open import facts_of, open_source
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError, UserError, counted
 from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
@@ -66,12 +66,13 @@ def preflight(
             f"{out} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f} "
             "GiB; free space or use another directory"
         )
+    hosts = counted(jax.process_count(), "process")
     rows = [
         ("training data", splits[0].describe()),
         ("validation data", splits[1].describe()),
         (
             "devices",
-            f"{len(devices)} × {devices[0].device_kind} in {jax.process_count()} process(es)",
+            f"{len(devices)} × {devices[0].device_kind} in {hosts}",
         ),
         ("disk", f"{free / GIB:,.1f} GiB free, {needed / GIB:.2f} GiB needed"),
     ]

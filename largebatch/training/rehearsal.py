@@ -13,7 +13,7 @@ import numpy as np
 from largebatch import data, parallel
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.errors import CheckpointError
+from largebatch.errors import CheckpointError, counted
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import processes
@@ -132,12 +132,13 @@ def _rehearse(run: Run, place: Path, watchdog: Watchdog, weights: "Weights | Non
 
     with watchdog.section("checkpoint"):
         saved_s = _save_and_restore(run, state, place)
+    rounds = counted(evaluations, "evaluation")
     console.closing(
         [
             ("compile", f"{run.compile_s:.1f} s"),
             ("memory", description.memory(run)),
             ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
-            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {evaluations:,} evaluations"),
+            ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {rounds}"),
         ],
         "dry run succeeded; nothing was kept",
     )

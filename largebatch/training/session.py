@@ -345,7 +345,7 @@ class _Session:
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
         rows = [
-            *description.result_rows(result, self.run.plan.facts.classes),
+            *description.result_rows(result, self.run.plan),
             ("checkpoint", self._checkpoint(progress.step)),
         ]
         self.console.closing(rows, f"evaluated at step {progress.step}")
@@ -385,7 +385,7 @@ class _Session:
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
             following = _commands(dataclasses.replace(request, overrides=kept), ("next", ""))
         rows = [
-            *description.result_rows(loop.result, self.run.plan.facts.classes),
+            *description.result_rows(loop.result, self.run.plan),
             *loop.target.rows(),
             ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),

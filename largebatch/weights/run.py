@@ -112,7 +112,8 @@ def checkpoint(path: Path) -> Weights:
         wrong = [n for n in shapes.keys() | found.keys() if shapes.get(n) != np.shape(found.get(n))]
         if wrong:
             raise CheckpointError(
-                f"checkpoint {path} does not hold the network of its options: {few(sorted(wrong))}"
+                f"checkpoint {path} does not hold the network of its options: "
+                f"{few(_differing(name, shapes, found) for name in sorted(wrong))}"
             )
         trees.append(unflatten_paths({n: np.asarray(found[n], np.float32) for n in shapes}))
     cropped = is_photographs(config.data.source)
@@ -196,3 +197,12 @@ def _of_data(
     # Other data may have been put in the same place since.
     names = tuple(source.classes) if len(source.classes) == facts.classes else ()
     return {"classes": names, "mean": source.mean, "std": source.std}
+
+
+def _differing(
+    name: str, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, np.ndarray]
+) -> str:
+    if name not in found:
+        return f"{name} is missing"
+    expected = f"expected {shapes[name]}" if name in shapes else "expected none"
+    return f"{name}: {expected}, got {found[name].shape}"

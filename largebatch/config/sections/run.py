@@ -17,11 +17,8 @@ class Run:
         "of batch to dataset (at least 64 or 16 images). node: Imagenette on 8 devices; laptop: "
         "digits, a tiny network and a quarter of the learning rate. The learning rate of SGD "
         "scales linearly with the batch, and batch.workers is rounded to a multiple of the devices",
-        mathematics=False,
     )
-    scale_length: float = option(
-        1.0, "factor of all durations of the recipe", within="above 0", mathematics=False
-    )
+    scale_length: float = option(1.0, "factor of all durations of the recipe", within="above 0")
     log_every: str = option("10 steps", "interval of rows in metrics.jsonl", mathematics=False)
     layers_every: str = option(
         "100 steps",
