@@ -1,7 +1,7 @@
 """The page: one HTML file without references to other files, in which uPlot draws the curves."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -10,11 +10,10 @@ from typing import Any
 from largebatch.config.options import options
 from largebatch.config.schema import Config
 from largebatch.tools.report import figures, summary
-from largebatch.tools.report.attempts import marks
 from largebatch.tools.report.compare import NONE, Difference, differing, groups, value_text
 from largebatch.tools.report.figures import Bars, Chart, Figure, HeatMap
 from largebatch.tools.report.maps import LEAST_ROWS
-from largebatch.tools.report.runs import Run
+from largebatch.tools.report.runs import Run, marks
 from largebatch.tools.report.series import AXES
 from largebatch.tools.report.summary import Cell
 from largebatch.tools.report.trace import Profile
@@ -102,7 +101,6 @@ def single(run: Run, parts: Parts, profile: Profile | None) -> str:
         + section("training", "Training", _curves(parts["training"]))
         + _inner(run, parts, profile)
         + section("options", "Configuration", _options(run))
-        + _footer([run])
     )
 
 
@@ -141,7 +139,7 @@ def several(
     for run, label in labelled:
         own = _about(run) + _inner(run, each[run.name], profiles.get(run.name), f"{run_key(run)}-")
         body += f'<details class="run"><summary>{text(label)}</summary>{own}</details>'
-    return body + _footer(runs)
+    return body
 
 
 def run_key(run: Run) -> str:
@@ -154,9 +152,8 @@ def text(value: object) -> str:
     return escape(str(value), quote=True).replace(" %", "\u00a0%")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: str) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str) -> str:
     """Return a table in a box that scrolls in narrow windows; one of `Cell` can be sorted."""
-    rows = [list(row) for row in rows]
     sortable = any(isinstance(cell, Cell) for row in rows for cell in row)
     names = (f"<button>{text(name)}</button>" if sortable else text(name) for name in head)
     cells = "".join(f'<th scope="col">{name}</th>' for name in names)
@@ -342,10 +339,3 @@ def _options(run: Run) -> str:
         + table(("option", "value"), rest, "Options at their defaults")
         + "</details>"
     )
-
-
-def _footer(runs: Sequence[Run]) -> str:
-    last = max((mark.time for run in runs for mark in marks(run.events)), default=0.0)
-    rows = max(len(run.metrics) for run in runs)
-    newest = f"Last event: {summary.moment(last)}. " if last else ""
-    return f"<footer>{text(newest)}Up to {rows:,} rows of a log were read.</footer>"
