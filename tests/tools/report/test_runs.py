@@ -27,18 +27,6 @@ def test_a_run_that_goes_on(tmp_path):
     assert run.remarks == ()
 
 
-@pytest.mark.parametrize("kept", ["metrics.jsonl", "config.json", "events.jsonl"])
-def test_one_file_is_enough(tmp_path, kept):
-    folder = made_up.write(tmp_path / "one")
-    for path in folder.iterdir():
-        if path.name != kept:
-            path.unlink()
-    (run,) = load([folder])
-    assert run.status == "unfinished"
-    assert len(run.remarks) == 4
-    assert all("There is no " in remark for remark in run.remarks)
-
-
 def test_a_damaged_log_is_a_remark(tmp_path):
     folder = made_up.write(tmp_path / "one")
     (folder / "layers.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"step": 2}\n')
