@@ -108,13 +108,7 @@ def sweep(request: Request) -> None:
         return
     study.optuna()
     executor = _executor(request)
-    running: list[Driver] = []
-
-    def kill() -> None:
-        for driver in running:
-            driver.kill()
-
-    with lock.hold(workdir, note=print, lost=_end), signals(kill) as stopped_by:
+    with lock.hold(workdir, note=print, lost=_end):
         resumed = directory.keep(workdir, _description(request, config, axes))
         kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
         driver = Driver(
@@ -126,7 +120,6 @@ def sweep(request: Request) -> None:
             total=total,
             grace_s=config.health.grace_s + _TO_END_S,
         )
-        running.append(driver)
         if resumed:
             print(f"resuming: {view.summary_line(driver.trials, total)}")
         show = view.Progress(driver.trials, objective, total)
@@ -135,7 +128,8 @@ def sweep(request: Request) -> None:
             if show(trials):  # the file is current after a kill at any time
                 directory.keep_results(workdir, trials, total)
 
-        complete = driver.run(watch, lambda: bool(stopped_by))
+        with signals(driver.kill) as stopped_by:
+            complete = driver.run(watch, lambda: bool(stopped_by))
         directory.keep_results(workdir, driver.trials, total)
     if not complete:
         raise Interrupted(f"{stopped_by[-1]}: {view.summary_line(driver.trials, total)}")
