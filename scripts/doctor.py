@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> "list[Line]":
     from rich.console import Console
 
     from largebatch.parallel import processes
-    from largebatch.tools.doctor import Request, examination
+    from largebatch.tools.doctor import Job, examination
 
     early = examination.before_devices()
     if examination.is_fatal(early):
@@ -75,7 +75,8 @@ def run(arguments: Sequence[str]) -> "list[Line]":
         coordinator=flags.coordinator, processes=flags.processes, process=flags.process
     )
     is_first = jax.process_index() == 0
-    request = Request(
+    job = Job(
+        config,
         workdir=flags.workdir or Path("runs") / label(flags.config),
         devices=flags.devices,
         full=flags.full,
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str]) -> "list[Line]":
         if is_first and err.is_terminal:
             err.print(f"{stage} …", style="dim")
 
-    lines = examination.examine(config, request, early, progress)
+    lines = examination.examine(job, early, progress)
     return report(lines, flags.json) if is_first else lines
 
 

@@ -35,47 +35,34 @@ class Line:
     found: str
     remedy: str = ""
 
-    def __post_init__(self) -> None:
-        if (self.verdict == "PROBLEM") != bool(self.remedy):
-            raise ValueError(f"{self.name}: a problem needs a remedy, and only a problem has one")
+
+class Skip(Exception):
+    """A check is not possible; the message is the reason."""
 
 
-def ok(name: str, found: str) -> Line:
-    """Return a line without a problem."""
-    return Line(name, "OK", found)
+class Problem(Exception):
+    """A check found problems: pairs of what and remedy."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        what, remedies = zip(*problems, strict=True)
+        self.found, self.remedy = "; ".join(what), "; ".join(dict.fromkeys(remedies))
+        super().__init__(self.found)
 
 
-def problem(name: str, found: str, remedy: str) -> Line:
-    """Return a line with a problem."""
-    return Line(name, "PROBLEM", found, remedy)
-
-
-def skip(name: str, reason: str) -> Line:
-    """Return the line of a check that was not possible."""
-    return Line(name, "SKIP", reason)
-
-
-def judged(name: str, found: str, problems: Sequence[tuple[str, str]]) -> Line:
-    """Return OK with `found`, or the problems, each (what, remedy), joined."""
-    if not problems:
-        return ok(name, found)
-    what, remedies = zip(*problems, strict=True)
-    return problem(name, "; ".join(what), "; ".join(dict.fromkeys(remedies)))
-
-
-def attempted(name: str, check: Callable[[], Line | Sequence[Line]]) -> list[Line]:
-    """Return the lines of a check; an error that it raises is a problem."""
+def attempted(name: str, check: Callable[[], str]) -> Line:
+    """Return the line of a check, which returns what is well; any error it raises is a problem."""
     try:
-        found = check()
+        return Line(name, "OK", check())
+    except Skip as reason:
+        return Line(name, "SKIP", str(reason))
+    except Problem as problem:
+        return Line(name, "PROBLEM", problem.found, problem.remedy)
     except UserError as error:
         what, _, remedy = str(error).rpartition("; ")
-        return [problem(name, what or remedy, remedy if what else "see the message")]
+        return Line(name, "PROBLEM", what or remedy, remedy if what else "see the message")
     except Exception as error:
-        said = f"{type(error).__name__}: {one_line(error)}"
-        return [
-            problem(name, f"the check failed with {said}", "see whether a run fails with it too")
-        ]
-    return [found] if isinstance(found, Line) else list(found)
+        found = f"the check failed with {type(error).__name__}: {one_line(error)}"
+        return Line(name, "PROBLEM", found, "see whether a run fails with it too")
 
 
 def merged(lines: Sequence[Sequence[Line]], hosts: Sequence[str]) -> list[Line]:
@@ -107,7 +94,7 @@ def _merged(name: str, each: Sequence[tuple[str, Line]]) -> Line:
         return next((line for _, line in each if line.verdict == "OK"), each[0][1])
     words = "; ".join(f"{_names(hosts)}: {found}" for found, hosts in where.items())
     remedies = dict.fromkeys(line.remedy for _, line in each if line.remedy)
-    return problem(name, words, "; ".join(remedies))
+    return Line(name, "PROBLEM", words, "; ".join(remedies))
 
 
 def _names(hosts: Sequence[str]) -> str:
@@ -123,12 +110,6 @@ def gathered(value: Any) -> list[Any]:
     longest = bound - agreed_minimum(bound - len(text))
     padded = np.frombuffer(text.ljust(longest), np.uint8)
     return [json.loads(row.tobytes()) for row in gather(padded)]
-
-
-def gathered_lines(lines: Sequence[Line]) -> list[list[Line]]:
-    """Return the lines of every process; each process must call this."""
-    own = [dataclasses.asdict(line) for line in lines]
-    return [[Line(**each) for each in found] for found in gathered(own)]
 
 
 def as_text(lines: Sequence[Line]) -> Text:
@@ -147,7 +128,7 @@ def as_text(lines: Sequence[Line]) -> Text:
 
 
 def as_json(lines: Sequence[Line], *, devices: bool = True) -> dict[str, Any]:
-    """Return the page for machines.
+    """Return the page for programs.
 
     Args:
         lines: the page.

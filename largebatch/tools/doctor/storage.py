@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -12,35 +11,31 @@ import jax
 from largebatch.checkpoint import lock
 from largebatch.checkpoint.directories import complete
 from largebatch.checkpoint.lock_holder import lives, parse, this_process
-from largebatch.config import Plan
 from largebatch.parallel import compile_cache, processes
-from largebatch.tools.doctor.lines import Line, gathered, ok, problem, skip
+from largebatch.tools.doctor.job import Job
+from largebatch.tools.doctor.lines import Problem, Skip, gathered
 from largebatch.training.memory import GIB
 from largebatch.training.preflight import LOG_BYTES, checkpoint_bytes, free_bytes
 
-DISK, LOCK, CACHE, SHARED = "disk", "working directory", "compile cache", "shared directory"
 _SHARED_S = 10.0  # a network file system shows files of other hosts with a delay
 
 
-def check_disk(plan: Plan, workdir: Path) -> Line:
+def disk_room(job: Job) -> str:
     """Compare the free space with that of checkpoints and logs."""
-    return judge_disk(workdir, free_bytes(workdir), checkpoint_bytes(plan) + LOG_BYTES)
+    needed = checkpoint_bytes(job.known_plan()) + LOG_BYTES
+    free = free_bytes(job.workdir)
+    words = f"{free / GIB:,.1f} GiB free for {job.workdir}, {needed / GIB:.2f} needed"
+    if free < needed:
+        remedy = "free some space, lower run.keep_checkpoints, or give another --workdir"
+        raise Problem((words, remedy))
+    return words
 
 
-def judge_disk(workdir: Path, free: int, needed: int) -> Line:
-    """Return the line; bytes."""
-    words = f"{free / GIB:,.1f} GiB free for {workdir}, {needed / GIB:.2f} needed"
-    if free >= needed:
-        return ok(DISK, words)
-    remedy = "free some space, lower run.keep_checkpoints, or give another --workdir"
-    return problem(DISK, words, remedy)
-
-
-def check_lock(workdir: Path) -> Line:
+def lock_free(job: Job) -> str:
     """Check that the directory is writable and that no other run is alive in it."""
-    existing = _existing(workdir)
+    workdir, existing = job.workdir, _existing(job.workdir)
     if not os.access(existing, os.W_OK):
-        return problem(LOCK, f"{existing} is not writable", "give another --workdir")
+        raise Problem((f"{existing} is not writable", "give another --workdir"))
     with contextlib.suppress(OSError):
         path = workdir / lock.NAME
         holder, age_s = parse(path.read_bytes()), time.time() - path.stat().st_mtime
@@ -49,45 +44,40 @@ def check_lock(workdir: Path) -> Line:
         if lives(holder) if is_here else age_s < lock.PATIENCE_S:
             who = holder.description if holder else "another run"
             found = f"{workdir} is in use by {who}, heartbeat {max(0.0, age_s):.0f} s ago"
-            return problem(LOCK, found, "give another --workdir, or stop that process")
+            raise Problem((found, "give another --workdir, or stop that process"))
     step = None
     with contextlib.suppress(OSError):
         step = max(complete(workdir / "checkpoints"), default=None)
     resumes = "" if step is None else f"; a run resumes from step {step:,} unless --resume=never"
-    return ok(LOCK, f"{workdir} is free{resumes}")
+    return f"{workdir} is free{resumes}"
 
 
-def check_cache(option: str) -> Line:
+def cache_room(job: Job) -> str:
     """Check that the folder of compiled programs is writable and has free space."""
-    folder = compile_cache.place(option, jax.default_backend())
+    folder = compile_cache.place(job.config.run.compile_cache, jax.default_backend())
     if folder is None:
-        return ok(CACHE, "off: every start compiles")
-    return judge_cache(folder, free_bytes(folder), os.access(_existing(folder), os.W_OK))
-
-
-def judge_cache(folder: Path, free: int, writable: bool) -> Line:
-    """Return the line; `free` in bytes."""
-    if not writable:
+        return "off: every start compiles"
+    if not os.access(_existing(folder), os.W_OK):
         remedy = "give another folder in run.compile_cache"
-        return problem(CACHE, f"{folder} is not writable", remedy)
+        raise Problem((f"{folder} is not writable", remedy))
+    free = free_bytes(folder)
     words = f"{free / GIB:,.2f} GiB free in {folder}"
     if free < GIB:
-        remedy = "free 1 GiB, or give another folder in run.compile_cache"
-        return problem(CACHE, words, remedy)
-    return ok(CACHE, words)
+        raise Problem((words, "free 1 GiB, or give another folder in run.compile_cache"))
+    return words
 
 
-def check_shared(workdir: Path, clock: Callable[[], float] = time.monotonic) -> Line:
+def shared(job: Job) -> str:
     """Check that all processes see a file that process 0 writes; each must call this.
 
     An error on one host does not keep it from the barriers, where the others would wait.
     """
     if jax.process_count() == 1:
-        return skip(SHARED, "one process")
+        raise Skip("one process")
     token = gathered(secrets.token_hex(8))[0]
-    folder = workdir
+    folder = job.workdir
     with contextlib.suppress(OSError):
-        folder = _existing(workdir)
+        folder = _existing(job.workdir)
     path, writable = folder / f".largebatch_doctor_{token}", True
     if jax.process_index() == 0:
         try:
@@ -95,31 +85,29 @@ def check_shared(workdir: Path, clock: Callable[[], float] = time.monotonic) -> 
         except OSError:
             writable = False
     processes.wait_for_all("doctor wrote")
-    seen = _appears(path, clock)
+    seen = _appears(path)
     processes.wait_for_all("doctor looked")
     if jax.process_index() == 0:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
     if not writable:
-        return problem(SHARED, f"{folder} is not writable", "give another --workdir")
-    if seen:
-        return ok(SHARED, f"{folder} is the same directory for all processes")
-    return problem(
-        SHARED,
-        f"{folder} does not show a file that process 0 wrote there",
-        "give a --workdir on a file system that all hosts share: all read the checkpoints",
-    )
+        raise Problem((f"{folder} is not writable", "give another --workdir"))
+    if not seen:
+        found = f"{folder} does not show a file that process 0 wrote there"
+        remedy = "give a --workdir on a file system that all hosts share: all read the checkpoints"
+        raise Problem((found, remedy))
+    return f"{folder} is the same directory for all processes"
 
 
-def _appears(path: Path, clock: Callable[[], float]) -> bool:
+def _appears(path: Path) -> bool:
     """Whether a file appears within _SHARED_S."""
-    until = clock() + _SHARED_S
+    until = time.monotonic() + _SHARED_S
     while True:
         with contextlib.suppress(OSError):  # a stale handle may recover
             if path.exists():
                 return True
             os.listdir(path.parent)  # makes a network file system look again
-        if clock() >= until:
+        if time.monotonic() >= until:
             return False
         time.sleep(0.2)
 

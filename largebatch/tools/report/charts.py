@@ -6,18 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.tools.report.attempts import (
-    FAILED,
-    PARTS,
-    RESTART,
-    TROUBLE,
-    attempts_of,
-    marks,
-    split,
-)
 from largebatch.tools.report.compare import complete, interval
 from largebatch.tools.report.figures import Bars, Chart, Line, Marker, Panel
-from largebatch.tools.report.runs import Run, is_number
+from largebatch.tools.report.runs import FAILED, PARTS, RESTART, TROUBLE, Run, attempts_of, marks
 from largebatch.tools.report.series import AXES, curve, place
 
 _POINTS = 4_000
@@ -26,8 +17,6 @@ _SPREAD = 20.0
 """A loss whose ends have a larger ratio gets a logarithmic axis."""
 _DOTS = 40
 """A curve of at most this number of points shows each of them."""
-_LABELLED = 3
-"""More marks than this have no label."""
 _MARKS = 200
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 _SCHEDULE = (
@@ -50,14 +39,15 @@ def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
         labels: name of each run in the legends.
     """
     made = _Charts(runs, labels)
-    one = len(runs) == 1
     how = "Training above, validation below."
-    if one:
+    if len(runs) == 1:
         how = (
             "Blue: training; orange: validation. Vertical lines: grey, a restart; red, a skipped "
             "step, a rollback or a failure."
         )
     varying, constant = made.schedule()
+    rate = made.each("images_per_s", "images/s", noisy=True, zero=True, height=140)
+    wait = made.each("input_wait", "input wait, %", 100.0, noisy=True, zero=True, height=90)
     found = [
         made.chart("loss", "Loss", how, made.pair("loss", "loss", 1.0, log=True)),
         made.chart("top1", "Top-1 accuracy", how, made.pair("top1", "top-1, %", 100.0)),
@@ -67,16 +57,13 @@ def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
             "Throughput and input wait",
             "Images/s of training, without compilation, evaluation and checkpoints, and the share "
             "of that time in which training waited for data.",
-            [
-                *made.each("images_per_s", "images/s", noisy=True, zero=True, height=140),
-                *made.each("input_wait", "input wait, %", 100.0, noisy=True, zero=True, height=90),
-            ],
+            [rate, wait],
         ),
         made.chart(
             "gradient",
             "Gradient norm",
             "Norm over all parameters, before the optimizer. A sudden rise precedes a divergence.",
-            made.each("gradient_norm", "gradient norm", log=True, noisy=True),
+            [made.each("gradient_norm", "gradient norm", log=True, noisy=True)],
         ),
     ]
     return [chart for chart in found if chart is not None]
@@ -113,7 +100,7 @@ def over_seeds(groups: Sequence[Sequence[Run]]) -> Chart | None:
 def of_time(run: Run) -> Bars | None:
     """Return what each run attempt spent its time on."""
     attempts = enumerate(attempts_of(run.events), 1)
-    found = [(f"attempt {i}", split(each.times)) for i, each in attempts if each.times]
+    found = [(f"attempt {number}", times) for number, (_, times) in attempts if times]
     longest = max((sum(parts.values()) for _, parts in found), default=0.0)
     if not longest:
         return None
@@ -162,27 +149,23 @@ class _Charts:
         panels = tuple(panel for panel in panels if panel.lines)
         if not panels:
             return None
-        marked = self._markers(labelled=key in ("loss", "top1")) if len(self.runs) == 1 else ()
-        return Chart(key, title, caption, panels, self.axes, marked)
+        return Chart(key, title, caption, panels, self.axes, self._markers())
 
     def pair(self, name: str, title: str, scale: float, *, log: bool = False) -> list[Panel]:
         """Return training and validation: in one panel for one run, else in one panel each."""
         columns = {"training": name, "validation": f"validation/{name}"}
         if len(self.runs) > 1:
             return [
-                panel
+                self.each(column, f"{kind} {title}", scale, log=log, noisy=column == name)
                 for kind, column in columns.items()
-                for panel in self.each(
-                    column, f"{kind} {title}", scale, log=log, noisy=kind == "training"
-                )
             ]
         lines = [
             line
             for colour, (kind, column) in enumerate(columns.items())
-            for line in self._lines(column, scale, [kind], noisy=colour == 0, colour=colour)
+            for line in self._lines(column, scale, [kind], noisy=column == name, colour=colour)
         ]
-        levels = self._targets() if name == "top1" else ()
         title = "cross-entropy of an image" if name == "loss" else title
+        levels = self._targets() if name == "top1" else ()
         return [Panel(title, tuple(lines), log and _is_wide(lines), levels=levels)]
 
     def each(
@@ -193,33 +176,34 @@ class _Charts:
         *,
         log: bool = False,
         noisy: bool = False,
+        steps: bool = False,
         **options: Any,
-    ) -> list[Panel]:
+    ) -> Panel:
         """Return a panel with a column of each run; other options are those of `Panel`."""
-        lines = self._lines(name, scale, self._named(title), noisy=noisy)
+        labels = self.labels if len(self.runs) > 1 else [title]
+        lines = self._lines(name, scale, labels, noisy=noisy, steps=steps)
         levels = self._targets() if name == "validation/top1" else ()
-        return [Panel(title, tuple(lines), log and _is_wide(lines), levels=levels, **options)]
+        return Panel(title, tuple(lines), log and _is_wide(lines), levels=levels, **options)
 
     def schedule(self) -> tuple[list[Panel], str]:
         """Return panels of what varies, and a sentence with what is constant."""
-        varying, constant = [], []
+        varying: list[Panel] = []
+        constant = []
         for name, title, unit in _SCHEDULE:
             columns = [run.metrics.column(name) for run in self.runs]
             found = [np.unique(column[np.isfinite(column)]) for column in columns]
             values = np.unique(np.concatenate(found)).tolist()
             if values and name != "learning_rate" and all(each.size < 2 for each in found):
-                constant.append(f"{title.split(',')[0]} {_listed(values)}{unit}")
+                shown = " / ".join(f"{value:,.6g}" for value in values)
+                constant.append(f"{title.split(',')[0]} {shown}{unit}")
             elif values:
-                lines = self._lines(name, 1.0, self._named(title), steps=name in _STEPPED)
-                varying.append(Panel(title, tuple(lines), zero=values[0] >= 0, height=90))
-        if varying:  # as high as the chart beside it
-            first = dataclasses.replace(varying[0], height=265 if len(varying) == 1 else 150)
-            varying = [first, *varying[1:]]
+                height = 90 if varying else 150
+                steps = name in _STEPPED
+                zero = values[0] >= 0
+                varying.append(self.each(name, title, steps=steps, zero=zero, height=height))
+        if len(varying) == 1:  # as high as the chart beside it
+            varying = [dataclasses.replace(varying[0], height=265)]
         return varying, f" Constant: {', '.join(constant)}." if constant else ""
-
-    def _named(self, title: str) -> Sequence[str]:
-        """Names in the legend: of the runs, or of the quantity for one run."""
-        return self.labels if len(self.runs) > 1 else [title]
 
     def _lines(
         self,
@@ -233,35 +217,32 @@ class _Charts:
     ) -> list[Line]:
         lines = []
         most_dots = 5 * _DOTS if name.startswith("validation/") else _DOTS
-        for index, (run, label) in enumerate(zip(self.runs, labels, strict=True)):
+        for index, (run, label) in enumerate(zip(self.runs, labels, strict=True), colour):
             x, y = curve(run.metrics, name, max(50, _POINTS // len(self.runs)))
-            line = Line(label, colour + index, self.scaled(x), scale * y, noisy=noisy, steps=steps)
             if np.isfinite(y).any():
-                lines.append(dataclasses.replace(line, dots=y.size <= most_dots))
+                dots = y.size <= most_dots
+                line = Line(label, index, self.scaled(x), scale * y, None, dots, noisy, steps)
+                lines.append(line)
         return lines
 
     def _targets(self) -> tuple[tuple[float, str], ...]:
         found = [r.summary.get("target_top1") or r.options.get("run.target") for r in self.runs]
-        wanted = sorted({float(t) for t in found if is_number(t) and t > 0})
-        return tuple((100 * target, f"target {100 * target:g} %") for target in wanted)
+        return tuple((100 * t, f"target {100 * t:g} %") for t in sorted(set(filter(None, found))))
 
-    def _markers(self, *, labelled: bool) -> tuple[Marker, ...]:
+    def _markers(self) -> tuple[Marker, ...]:
         """Return restarts and trouble of the only run."""
+        if len(self.runs) != 1:
+            return ()
         (run,) = self.runs
-        shown = [m for m in marks(run.events) if m.kind in (*TROUBLE, RESTART)]
-        found = []
-        for mark in shown[-_MARKS:]:
-            named = labelled and (len(shown) <= _LABELLED or mark.kind == FAILED)
-            text = f"{mark.kind}, step {mark.step:,}" if named else ""
-            x = self.scaled(place(run.metrics, [mark.samples]))
-            found.append(Marker(x, text, mark.kind in TROUBLE))
-        return tuple(found)
-
-
-def _listed(values: Sequence[float]) -> str:
-    """Values in ascending order; the ends if there are many."""
-    shown = [f"{value:,.6g}" for value in values]
-    return " / ".join(shown) if len(shown) < 5 else f"{shown[0]} to {shown[-1]}"
+        shown = [mark for mark in marks(run.events) if mark.kind in (*TROUBLE, RESTART)]
+        return tuple(
+            Marker(
+                self.scaled(place(run.metrics, [mark.samples])),
+                f"{FAILED}, step {mark.step:,}" if mark.kind == FAILED else "",
+                mark.kind in TROUBLE,
+            )
+            for mark in shown[-_MARKS:]
+        )
 
 
 def _is_wide(lines: Sequence[Line]) -> bool:
@@ -278,5 +259,5 @@ def _common(group: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
         samples, top1 = run.metrics.column("samples"), run.metrics.column("validation/top1")
         good = np.isfinite(samples) & np.isfinite(top1)
         found.append(dict(zip(samples[good].tolist(), top1[good].tolist(), strict=True)))
-    samples = sorted(set(found[0]).intersection(*found[1:]))
-    return np.array(samples, np.float64), np.array([[f[s] for s in samples] for f in found])
+    at = sorted(set(found[0]).intersection(*found[1:]))
+    return np.array(at, np.float64), np.array([[each[sample] for sample in at] for each in found])

@@ -4,10 +4,9 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.schema import Config, options
 from largebatch.tools.report.runs import Run
 
@@ -17,70 +16,31 @@ _NAMED = 3
 """Most options in the label of a run."""
 _LETTERS = 60
 """Most characters of a label."""
-_RMSPROP = ("rmsprop_sgd",)
-EFFECTIVE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    **{
-        f"optimizer.{option}": (
-            "optimizer.name",
-            tuple(name for name, rule in OPTIMIZERS.items() if option in rule.options),
-        )
-        for option in dict.fromkeys(o for rule in OPTIMIZERS.values() for o in rule.options)
-    },
-    "schedule.blend_centre": ("optimizer.name", _RMSPROP),
-    "schedule.blend_period": ("optimizer.name", _RMSPROP),
-    "schedule.power": ("schedule.decay", ("polynomial",)),
-    "schedule.steps": ("schedule.decay", ("step",)),
-    "schedule.factor": ("schedule.decay", ("step",)),
-    "schedule.points": ("schedule.decay", ("pieces", "lines")),
-    **dict.fromkeys(
-        ("schedule.turn", "schedule.width", "schedule.rescale"),
-        ("schedule.decay", ("arctangent",)),
-    ),
-    "schedule.warmup_power": ("schedule.warmup_shape", ("power",)),
-    "schedule.weight_decay_warmup": ("schedule.weight_decay", ("follow",)),
-}
-"""Option → the option that decides whether it has an effect, and the values with which it has."""
 
 
 class Difference(NamedTuple):
-    """An option that runs set differently.
+    """An option that runs set differently."""
 
-    Attributes:
-        key: `section.key`.
-        values: its value in each run; None where the run has no configuration.
-        mathematics: whether it changes what is computed; None for an unknown option.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    mathematics: bool | None
+    key: str  # section.key
+    values: tuple[Any, ...]  # in each run; None where the run has no configuration
+    mathematics: bool | None  # whether it changes what is computed; None for an unknown option
 
 
 def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
     """Return the options that not all runs have alike, in the order of the schema.
 
     An option that another version did not have counts at its default, or as None if it is unknown
-    here. A run without a configuration makes no difference. Options without effect in every run are
-    left out.
+    here. A run without a configuration makes no difference.
     """
     known = {key: field for key, _, field in options(Config())}
     every = [run.options for run in runs]
-    keys = [*known, *dict.fromkeys(key for found in every for key in found if key not in known)]
-
-    def value(found: Mapping[str, Any], key: str) -> Any:
+    rows = []
+    for key in dict.fromkeys([*known, *(key for found in every for key in found)]):
         default = known[key].default if key in known else None
         default = list(default) if isinstance(default, tuple) else default
-        return found.get(key, default) if found else None
-
-    def has_effect(key: str) -> bool:
-        decider, values = EFFECTIVE.get(key, (None, ()))
-        return decider is None or any(value(found, decider) in values for found in every if found)
-
-    rows = []
-    for key in keys:
-        values = tuple(value(found, key) for found in every)
-        distinct = {repr(each) for each, found in zip(values, every, strict=True) if found}
-        if len(distinct) > 1 and has_effect(key):
+        values = tuple(found.get(key, default) if found else None for found in every)
+        distinct = {repr(value) for value, found in zip(values, every, strict=True) if found}
+        if len(distinct) > 1:
             mathematics = known[key].metadata["mathematics"] if key in known else None
             rows.append(Difference(key, values, mathematics))
     return tuple(rows)
@@ -89,23 +49,18 @@ def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return a distinct label of each run: the options that distinguish it, or its directory.
 
-    Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ,
-    without their sections if there are several. Labels that runs share get the directory as well.
+    Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ.
+    Labels that runs share get the directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
     directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:
         return directories
-    keys = [each.key for each in found]
-    if len(found) > 1:
-        last = [key.rpartition(".")[2] for key in keys]
-        keys = [n if last.count(n) == 1 else k for k, n in zip(keys, last, strict=True)]
-    values = zip(*(map(value_text, each.values) for each in found), strict=True)
     made = [
-        ", ".join(f"{key}={text}" for key, text in zip(keys, of, strict=True))
+        ", ".join(f"{each.key}={value_text(each.values[i])}" for each in found)
         if run.options
         else run.name
-        for run, of in zip(runs, values, strict=True)
+        for i, run in enumerate(runs)
     ]
     if max(map(len, made)) > _LETTERS:
         return directories

@@ -8,8 +8,6 @@ import numpy as np
 
 Positions = Mapping[str, np.ndarray]
 """Axis (see `series.AXES`) → positions of the points, `[points]`; NaN where unknown."""
-
-
 SERIES = 8
 """Number of colours of curves: the variables --s1, --s2, … of page.css."""
 HEAT = "viridis"
@@ -18,107 +16,62 @@ HEAT = "viridis"
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A curve.
-
-    Attributes:
-        label: name in the legend.
-        colour: number of its colour from 0; after SERIES of them other dashes begin.
-        x: positions of the points.
-        y: values, `[points]`; NaN leaves a gap.
-        band: lower and upper edge of a band around the curve, each `[points]`.
-        dots: whether each point has a dot.
-        noisy: whether the smoothing slider applies.
-        steps: whether a value holds until the next point.
-    """
+    """A curve."""
 
     label: str
-    colour: int
+    colour: int  # from 0; after SERIES of them other dashes begin
     x: Positions
-    y: np.ndarray
-    band: tuple[np.ndarray, np.ndarray] | None = None
-    dots: bool = False
-    noisy: bool = False
-    steps: bool = False
+    y: np.ndarray  # [points]; NaN leaves a gap
+    band: tuple[np.ndarray, np.ndarray] | None = None  # lower and upper edge, each [points]
+    dots: bool = False  # whether each point has a dot
+    noisy: bool = False  # whether the smoothing slider applies
+    steps: bool = False  # whether a value holds until the next point
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Curves over one vertical axis.
+    """Curves over one vertical axis."""
 
-    Attributes:
-        title: what the vertical axis measures, with its unit.
-        lines: the curves.
-        log: whether the vertical axis is logarithmic.
-        zero: whether it starts at 0.
-        height: height of the plot in CSS pixels.
-        levels: horizontal lines, value and label.
-    """
-
-    title: str
+    title: str  # what the vertical axis measures, with its unit
     lines: tuple[Line, ...]
     log: bool = False
-    zero: bool = False
-    height: int = 210
-    levels: tuple[tuple[float, str], ...] = ()
+    zero: bool = False  # whether the vertical axis starts at 0
+    height: int = 210  # CSS pixels
+    levels: tuple[tuple[float, str], ...] = ()  # horizontal lines, value and label
 
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """A vertical line through all panels of a chart.
+    """A vertical line through all panels of a chart."""
 
-    Attributes:
-        x: its position on each axis, `[1]`.
-        text: label beside the line; may be empty.
-        bad: whether it marks trouble; otherwise a restart.
-    """
-
-    x: Positions
-    text: str
-    bad: bool
+    x: Positions  # [1]
+    text: str  # label beside the line; may be empty
+    bad: bool  # trouble; otherwise a restart
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Panels above each other that share the horizontal axis.
+    """Panels above each other that share the horizontal axis."""
 
-    Attributes:
-        key: name of its PNG file, unique within the page.
-        title: a few words.
-        caption: what the chart shows and how to read it.
-        panels: from the top.
-        axes: label of each horizontal axis on which any point has a position.
-        marks: vertical lines.
-    """
-
-    key: str
+    key: str  # name of the PNG file, unique within the page
     title: str
     caption: str
     panels: tuple[Panel, ...]
-    axes: Mapping[str, str]
+    axes: Mapping[str, str]  # label of each horizontal axis on which any point has a position
     marks: tuple[Marker, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class HeatMap:
-    """A quantity of each layer over time, coloured on a logarithmic scale.
-
-    Attributes:
-        key: name of its PNG file, unique within the page.
-        title: a few words.
-        caption: what the map shows and how to read it.
-        names: names of the layers, from the top.
-        x: ends of the columns, `[columns]`, ascending; the first column begins at 0 or before.
-        label: label of the horizontal axis.
-        values: `[layers, columns]`, at least 0; NaN where unknown.
-    """
+    """A quantity of each layer over time, coloured on a logarithmic scale."""
 
     key: str
     title: str
     caption: str
-    names: tuple[str, ...]
-    x: np.ndarray
-    label: str
-    values: np.ndarray
+    names: tuple[str, ...]  # of the layers, from the top
+    x: np.ndarray  # ends of the columns, ascending; the first column begins at 0 or before
+    label: str  # of the horizontal axis
+    values: np.ndarray  # [layers, columns], at least 0; NaN where unknown
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -130,22 +83,13 @@ class HeatMap:
 
 @dataclasses.dataclass(frozen=True)
 class Bars:
-    """Horizontal bars of one or several parts.
-
-    Attributes:
-        key: name of its PNG file, unique within the page.
-        title: a few words.
-        caption: what the bars show and how to read them.
-        rows: title of each bar and its parts, name → value.
-        colours: number of the colour of each part.
-        unit: unit of the values.
-    """
+    """Horizontal bars of one or several parts."""
 
     key: str
     title: str
     caption: str
-    rows: tuple[tuple[str, Mapping[str, float]], ...]
-    colours: Mapping[str, int]
+    rows: tuple[tuple[str, Mapping[str, float]], ...]  # title of each bar, and part → value
+    colours: Mapping[str, int]  # part → number of its colour
     unit: str
 
 

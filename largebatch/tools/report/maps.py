@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from largebatch.tools.report.figures import HeatMap
-from largebatch.tools.report.runs import Row, Run, is_number
-from largebatch.tools.report.series import place
+from largebatch.tools.report.runs import Run
+from largebatch.tools.report.series import Row, place
 
 LEAST_ROWS = 8
 """A map needs this number of rows of `layers.jsonl`."""
@@ -132,21 +132,10 @@ def _map(
 
 
 def _paths(rows: Sequence[Row], quantity: str) -> list[str]:
-    found = {path for row in rows for path, values in _layers(row).items() if quantity in values}
+    found = {path for row in rows for path, of in row["layers"].items() if quantity in of}
     return network_order(sorted(found))
 
 
-def _layers(row: Row) -> Row:
-    layers = row.get("layers")
-    found = layers.items() if isinstance(layers, dict) else ()
-    return {path: values for path, values in found if isinstance(values, dict)}
-
-
 def _table(rows: Sequence[Row], paths: Sequence[str], quantity: str) -> np.ndarray:
-    found = np.full((len(paths), len(rows)), np.nan)
-    for column, row in enumerate(rows):
-        layers = _layers(row)
-        for line, path in enumerate(paths):
-            value = layers.get(path, {}).get(quantity)
-            found[line, column] = value if is_number(value) else np.nan
-    return found
+    cells = [[row["layers"].get(path, {}).get(quantity) for row in rows] for path in paths]
+    return np.array(cells, np.float64).reshape(len(paths), len(rows))

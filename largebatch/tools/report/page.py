@@ -1,19 +1,25 @@
 """The page: one HTML file without references to other files, in which uPlot draws the curves."""
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from largebatch.config.schema import Config, options
-from largebatch.tools.report import figures, summary
-from largebatch.tools.report.attempts import marks
-from largebatch.tools.report.compare import NONE, Difference, differing, groups, value_text
+from largebatch.tools.report import charts, figures, maps, summary
+from largebatch.tools.report.compare import (
+    NONE,
+    Difference,
+    differing,
+    groups,
+    labels,
+    value_text,
+)
 from largebatch.tools.report.figures import Bars, Chart, Figure, HeatMap
-from largebatch.tools.report.maps import LEAST_ROWS
-from largebatch.tools.report.runs import Run
+from largebatch.tools.report.runs import Run, marks
 from largebatch.tools.report.series import AXES
 from largebatch.tools.report.summary import Cell
 from largebatch.tools.report.trace import Profile
@@ -21,8 +27,6 @@ from largebatch.tools.report.trace import Profile
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
 _KERNELS = 12
-Parts = Mapping[str, Sequence[Figure]]
-"""Part of the page (training, layers, statistics, time, trace) → its figures."""
 _HELP = (
     "Move the pointer over a curve to read values, drag to zoom, double-click to reset; click a "
     "name to hide its curve."
@@ -60,91 +64,125 @@ $body
 """)
 
 
-def page(title: str, body: str, drawn: Sequence[Figure] = ()) -> str:
-    """Return the HTML file.
+@dataclasses.dataclass
+class Page:
+    """A page under way: its HTML, and the figures that it shows.
 
-    Args:
+    Attributes:
         title: title of the window.
         body: HTML, in which `data-figure` names charts and maps by their keys.
-        drawn: the figures.
+        figures: in their order.
     """
-    data: dict[str, Any] = {
-        "figures": {each.key: figures.as_json(each) for each in drawn if not isinstance(each, Bars)}
-    }
-    if any(isinstance(each, HeatMap) for each in drawn):
-        data["heat"] = _heat()
-    here = files(__package__)
-    return _PAGE.substitute(
-        title=text(title),
-        plot_style=(here / "uplot" / "uPlot.min.css").read_text(),
-        style=(here / "page.css").read_text(),
-        licence=(here / "uplot" / "LICENSE").read_text(),
-        plot=(here / "uplot" / "uPlot.iife.min.js").read_text(),
-        script=(here / "page.js").read_text(),
-        # A script ends at the first "</script", wherever it stands.
-        data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
-        axes="".join(
-            f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not number)}>'
-            f"<span>{axis}</span></label>"
-            for number, axis in enumerate(AXES)
-        ),
-        body=body,
-    )
+
+    title: str
+    body: str = ""
+    figures: list[Figure] = dataclasses.field(default_factory=list)
+
+    def section(self, key: str, title: str, *parts: str) -> None:
+        """Add a part of the page; nothing if it is empty."""
+        body = "".join(parts)
+        if body:
+            self.body += f'<section id="{text(key)}"><h2>{text(title)}</h2>{body}</section>'
+
+    def grid(self, some: Sequence[Figure | None], prefix: str = "") -> str:
+        """Return figures side by side; the prefix makes their keys unique."""
+        known = [each for each in some if each is not None]
+        kept = [dataclasses.replace(each, key=f"{prefix}{each.key}") for each in known]
+        self.figures += kept
+        return f'<div class="figures">{"".join(map(_figure, kept))}</div>' if kept else ""
+
+    def html(self) -> str:
+        """Return the file."""
+        drawn = [each for each in self.figures if not isinstance(each, Bars)]
+        data: dict[str, Any] = {"figures": {each.key: figures.as_json(each) for each in drawn}}
+        if any(isinstance(each, HeatMap) for each in drawn):
+            data["heat"] = _heat()
+        here = files(__package__)
+        return _PAGE.substitute(
+            title=text(self.title),
+            plot_style=(here / "uplot" / "uPlot.min.css").read_text(),
+            style=(here / "page.css").read_text(),
+            licence=(here / "uplot" / "LICENSE").read_text(),
+            plot=(here / "uplot" / "uPlot.iife.min.js").read_text(),
+            script=(here / "page.js").read_text(),
+            # A script ends at the first "</script", wherever it stands.
+            data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
+            axes="".join(
+                f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (not number)}>'
+                f"<span>{axis}</span></label>"
+                for number, axis in enumerate(AXES)
+            ),
+            body=self.body,
+        )
 
 
-def single(run: Run, parts: Parts, profile: Profile | None) -> str:
-    """Return the body of the page of one run."""
-    return (
+def single(run: Run, profile: Profile | None) -> Page:
+    """Return the page of one run."""
+    page = Page(run.name)
+    page.body = (
         f'<div class="title"><h1>{text(run.name)}</h1>'
-        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>'
-        + _about(run)
-        + section("training", "Training", _curves(parts["training"]))
-        + _inner(run, parts, profile)
-        + section("options", "Configuration", _options(run))
-        + _footer([run])
+        f'<span class="badge {text(run.status)}">{text(run.status)}</span></div>{_about(run)}'
     )
+    page.section("training", "Training", *_curves(page, charts.of_training([run], [run.name])))
+    _add_run(page, run, profile)
+    page.section("options", "Configuration", _options(run))
+    return page
 
 
-def several(
-    runs: Sequence[Run],
-    labels: Sequence[str],
-    curves: Sequence[Chart],
-    each: Mapping[str, Parts],
-    profiles: Mapping[str, Profile],
-) -> str:
-    """Return the body of the page of several runs.
+def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page:
+    """Return the page of several runs.
 
     Args:
         runs: two or more.
-        labels: a name of each, see `compare.labels`.
-        curves: charts that show all of them.
-        each: name of the run → its own figures.
         profiles: name of the run → its profile.
     """
-    labelled = list(zip(runs, labels, strict=True))
-    body = f'<div class="title"><h1>{len(runs)} runs compared</h1></div>'
-    body += "".join(_failure(run, f"{label}: ") for run, label in labelled)
-    body += table(*summary.results(runs, labels), "Results")
-    body += section("training", "Training", _curves(curves))
+    page, best = Page(f"{len(runs)} runs compared"), summary.best(runs)
+    named = [f"{label} ★" if i == best else label for i, label in enumerate(labels(runs))]
+    page.body = f'<div class="title"><h1>{page.title}</h1></div>'
+    page.body += "".join(
+        _failure(run, f"{label}: ") for run, label in zip(runs, named, strict=True)
+    )
+    page.body += table(*summary.results(runs, named), "Results")
     found = groups(runs)
+    curves = [*charts.of_training(runs, named), charts.over_seeds(found)]
+    page.section("training", "Training", *_curves(page, curves))
     if any(len(group) > 1 for group in found):
         lead = (
             "Runs that differ in run.seed only: mean ± half the width of the 95 % interval of "
             "Student's t, over those that are complete. A number behind a value is the number of "
             "runs that have it."
         )
-        body += section(
-            "over_seeds", "Over seeds", _lead(lead) + table(*summary.over_seeds(found), "Seeds")
+        rows = table(*summary.over_seeds(found), "Seeds")
+        page.section("over_seeds", "Over seeds", _lead(lead), rows)
+    page.section("differences", "Differences of configuration", _differences(runs, named))
+    for run, label in zip(runs, named, strict=True):
+        page.body += f'<details class="run"><summary>{text(label)}</summary>{_about(run)}'
+        _add_run(page, run, profiles.get(run.name), f"{_key(run)}-")
+        page.body += "</details>"
+    return page
+
+
+def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") -> None:
+    """Add the sections that belong to one run."""
+    layers, few = maps.of_layers(run), ""
+    if 0 < len(run.layers) < maps.LEAST_ROWS:
+        few = _lead(
+            f"Maps of layers over time need {maps.LEAST_ROWS} rows of layers.jsonl; this run has "
+            f"{len(run.layers)}. Log more with a shorter run.layers_every."
         )
-    body += section("differences", "Differences of configuration", _differences(runs, labels))
-    for run, label in labelled:
-        own = _about(run) + _inner(run, each[run.name], profiles.get(run.name), f"{run_key(run)}-")
-        body += f'<details class="run"><summary>{text(label)}</summary>{own}</details>'
-    return body + _footer(runs)
+    weights = [each for each in layers if not each.key.startswith("bn_")]
+    statistics = layers[len(weights) :]
+    page.section(f"{prefix}layers", "Layers", page.grid(weights, prefix), few)
+    page.section(f"{prefix}norms", "BatchNorm statistics", page.grid(statistics, prefix))
+    time = page.grid([charts.of_time(run)], prefix)
+    page.section(f"{prefix}time", "Time and events", time, _events(run))
+    if profile is not None:
+        shares = page.grid([charts.of_trace(profile.split)], prefix)
+        page.section(f"{prefix}trace", "Device", *_trace(profile, shares))
 
 
-def run_key(run: Run) -> str:
-    """Return the name of a run as part of an id or of the name of a file."""
+def _key(run: Run) -> str:
+    """The name of a run as part of an id or of the name of a file."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
 
 
@@ -153,9 +191,8 @@ def text(value: object) -> str:
     return escape(str(value), quote=True).replace(" %", "\u00a0%")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: str) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str) -> str:
     """Return a table in a box that scrolls in narrow windows; one of `Cell` can be sorted."""
-    rows = [list(row) for row in rows]
     sortable = any(isinstance(cell, Cell) for row in rows for cell in row)
     names = (f"<button>{text(name)}</button>" if sortable else text(name) for name in head)
     cells = "".join(f'<th scope="col">{name}</th>' for name in names)
@@ -169,11 +206,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: st
         f"<table{kind}><thead><tr>{cells}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def section(key: str, title: str, body: str) -> str:
-    """Return a part of the page; nothing if it is empty."""
-    return f'<section id="{text(key)}"><h2>{text(title)}</h2>{body}</section>' if body else ""
 
 
 def _cell(tag: str, cell: str | Cell) -> str:
@@ -196,27 +228,6 @@ def _about(run: Run) -> str:
     rows = "".join(f"<dt>{text(f.name)}</dt><dd>{text(f.value)}</dd>" for f in summary.details(run))
     remarks = f'<ul class="remarks">{items}</ul>' if items else ""
     return f'{_failure(run)}<dl class="tiles">{tiles}</dl>{remarks}<dl class="facts">{rows}</dl>'
-
-
-def _inner(run: Run, parts: Parts, profile: Profile | None, prefix: str = "") -> str:
-    """The sections that belong to one run."""
-    few = ""
-    if 0 < len(run.layers) < LEAST_ROWS:
-        few = _lead(
-            f"Maps of layers over time need {LEAST_ROWS} rows of layers.jsonl; this run has "
-            f"{len(run.layers)}. Log more with a shorter run.layers_every."
-        )
-    return (
-        section(f"{prefix}layers", "Layers", _grid(parts["layers"]) + few)
-        + section(f"{prefix}norms", "BatchNorm statistics", _grid(parts["statistics"]))
-        + section(f"{prefix}time", "Time and events", _grid(parts["time"]) + _events(run))
-        + section(f"{prefix}trace", "Device", _trace(profile, parts["trace"]))
-    )
-
-
-def _grid(some: Sequence[Figure]) -> str:
-    made = "".join(map(_figure, some))
-    return f'<div class="figures">{made}</div>' if made else ""
 
 
 def _figure(found: Figure) -> str:
@@ -257,8 +268,9 @@ def _lead(words: str) -> str:
     return f'<p class="lead">{text(words)}</p>'
 
 
-def _curves(charts: Sequence[Figure]) -> str:
-    return _lead(_HELP) + _grid(charts) if charts else ""
+def _curves(page: Page, some: Sequence[Figure | None]) -> tuple[str, ...]:
+    grid = page.grid(some)
+    return (_lead(_HELP), grid) if grid else ()
 
 
 def _heat() -> list[str]:
@@ -290,9 +302,7 @@ def _events(run: Run) -> str:
     return f'<details class="events" open><summary>{text(title)}</summary>{made}</details>'
 
 
-def _trace(profile: Profile | None, some: Sequence[Figure]) -> str:
-    if profile is None:
-        return ""
+def _trace(profile: Profile, shares: str) -> tuple[str, str, str]:
     longest = [
         (
             k.name,
@@ -309,7 +319,7 @@ def _trace(profile: Profile | None, some: Sequence[Figure]) -> str:
         "the host is the device, its threads count together."
     )
     head = ("kernel", "class", "ms", "runs", "from")
-    return _lead(lead) + _grid(some) + table(head, longest, "The longest kernels")
+    return _lead(lead), shares, table(head, longest, "The longest kernels")
 
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
@@ -341,10 +351,3 @@ def _options(run: Run) -> str:
         + table(("option", "value"), rest, "Options at their defaults")
         + "</details>"
     )
-
-
-def _footer(runs: Sequence[Run]) -> str:
-    last = max((mark.time for run in runs for mark in marks(run.events)), default=0.0)
-    rows = max(len(run.metrics) for run in runs)
-    newest = f"Last event: {summary.moment(last)}. " if last else ""
-    return f"<footer>{text(newest)}Up to {rows:,} rows of a log were read.</footer>"

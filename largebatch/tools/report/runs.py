@@ -1,42 +1,24 @@
-"""Read the directory of a run: complete, failed or still training."""
+"""Read the directory of a run: complete, failed or still training; its attempts and events."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from largebatch.errors import DataError, UserError
 from largebatch.files import read_json
+from largebatch.tools.report.series import Row, Rows
 from largebatch.tracking import read_rows
 
-Row = Mapping[str, Any]
 _FILES = ("metrics.jsonl", "config.json", "events.jsonl")
 """A directory with any of these is a run."""
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of a JSON file is a finite number."""
-    try:
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        return known and math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-class Rows(tuple[Row, ...]):
-    """Rows of a log, with its columns as arrays."""
-
-    def column(self, name: str) -> np.ndarray:
-        """Return a column as float64 `[rows]`, NaN where a row has no number of it."""
-        columns = self.__dict__.setdefault("_columns", {})
-        if name not in columns:
-            values = (row.get(name) for row in self)
-            columns[name] = np.array([v if is_number(v) else np.nan for v in values], np.float64)
-        return columns[name]
+PARTS = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
+"""What an attempt spends its time on."""
+RESTART, FAILED = "restart", "failed"
+TROUBLE = ("skipped", "rollback", FAILED)
+_KINDS = ("checkpoint", "preempted", "skipped", "rollback", "replay")
+"""Kinds of events that are shown with their values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +33,7 @@ class Run:
         events: all rows of `events.jsonl` in the order of time, with the keys `event`, `time`,
             `step` and `samples`.
         config: `config.json`; empty if there is none.
-        summary: the numbers and the status in `summary.json`; empty if there is none.
+        summary: what `summary.json` knows; empty if there is none.
         remarks: one sentence for each file that is missing or damaged.
     """
 
@@ -75,10 +57,8 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that any file mentions."""
-        steps = (self.metrics[-1:], self.events[-1:])
-        return max(
-            self.summary.get("steps", 0), *(row["step"] for rows in steps for row in rows), 0
-        )
+        rows = (*self.metrics[-1:], *self.events[-1:])
+        return max(self.summary.get("steps", 0), *(row["step"] for row in rows), 0)
 
     @property
     def status(self) -> str:
@@ -91,6 +71,16 @@ class Run:
     def is_complete(self) -> bool:
         """Whether the training reached its end and all of it was logged."""
         return self.status == "complete"
+
+
+class Mark(NamedTuple):
+    """An event that the report shows."""
+
+    kind: str  # start, restart, evaluation, hosts, slow host, failed or one of _KINDS
+    time: float  # Unix seconds
+    step: int
+    samples: float
+    text: str  # details for readers; may be empty
 
 
 def is_run(path: Path) -> bool:
@@ -110,39 +100,37 @@ def load(paths: Sequence[Path]) -> tuple[Run, ...]:
     length = 1
     while len({path.parts[-length:] for path in full}) < len(full):
         length += 1
-    names = ["/".join(path.parts[-length:]) for path in full]
-    return tuple(load_one(path, name) for path, name in zip(paths, names, strict=True))
+    return tuple(_load(path, "/".join(path.parts[-length:])) for path in full)
 
 
-def load_one(path: Path, name: str) -> Run:
-    """Read one run; a file that is missing or damaged becomes a remark.
-
-    Raises:
-        DataError: the path is not the directory of a run.
-    """
+def _load(path: Path, name: str) -> Run:
     if not is_run(path):
         found = "contains none of" if path.is_dir() else "is not a directory with"
         raise DataError(f"{path} {found} {', '.join(_FILES)}; give the --workdir of a training")
     remarks: list[str] = []
+
+    def read(file: str, function: Callable[[Path], Any], default: Any) -> Any:
+        try:
+            (path / file).stat()  # a missing file is an empty log to `read_rows`
+            return function(path / file)
+        except FileNotFoundError:
+            remarks.append(f"There is no {file}.")
+        except OSError as error:
+            remarks.append(f"{file} cannot be read ({error.strerror}).")
+        except UserError as error:
+            remarks.append(str(error))
+        except ValueError:
+            remarks.append(f"{file} is damaged and was left out.")
+        return default
+
     metrics, layers, events = (
-        _read(path / file, _rows, remarks) or []
-        for file in ("metrics.jsonl", "layers.jsonl", "events.jsonl")
+        read(file, read_rows, []) for file in ("metrics.jsonl", "layers.jsonl", "events.jsonl")
     )
-    config = _read(path / "config.json", _config, remarks) or {}
-    summary = _read(path / "summary.json", _summary, remarks) or {}
+    config, summary = (read(file, read_json, {}) for file in ("config.json", "summary.json"))
+    summary = {key: value for key, value in summary.items() if value is not None}
     return Run(
-        path,
-        name,
-        current(metrics),
-        current(layers),
-        tuple(_event(row) for row in events if isinstance(row.get("event"), str)),
-        config,
-        {
-            k: v
-            for k, v in summary.items()
-            if is_number(v) or (k == "status" and isinstance(v, str))
-        },
-        tuple(remarks),
+        *(path, name, current(metrics), current(layers), tuple(events), config, summary),
+        remarks=tuple(remarks),
     )
 
 
@@ -150,52 +138,67 @@ def current(rows: Sequence[Row]) -> Rows:
     """Return one row for each step: where a log goes back, the later rows replace the old ones."""
     kept: list[Row] = []
     for row in rows:
-        step = row.get("step")
-        if not isinstance(step, int):
-            continue
-        while kept and kept[-1]["step"] > step:
+        while kept and kept[-1]["step"] > row["step"]:
             kept.pop()
-        if kept and kept[-1]["step"] == step:
+        if kept and kept[-1]["step"] == row["step"]:
             kept[-1] = {**kept[-1], **row}
         else:
             kept.append(row)
     return Rows(kept)
 
 
-def _read(path: Path, read: Callable[[Path], Any], remarks: list[str]) -> Any:
-    """Return what `read` makes of a file, or None and a remark."""
-    try:
-        return read(path)
-    except FileNotFoundError:
-        remarks.append(f"There is no {path.name}.")
-    except OSError as error:
-        remarks.append(f"{path.name} cannot be read ({error.strerror}).")
-    except UserError as error:
-        remarks.append(str(error))
-    except ValueError:
-        remarks.append(f"{path.name} is damaged and was left out.")
-    return None
+def attempts_of(events: Sequence[Row]) -> list[tuple[Row, Mapping[str, float]]]:
+    """Return the first event of each run attempt, and the seconds of each of PARTS.
+
+    Each start of `train.py` on a run directory begins an attempt; its event is named `turn`. The
+    times are those of its last `times` event; empty if it wrote none.
+    """
+    found: list[tuple[Row, Mapping[str, float]]] = []
+    for event in events:
+        if event["event"] == "turn":
+            found.append((event, {}))
+        elif event["event"] == "times" and found:
+            names = ("compile_s", "wait_s", "train_s", "evaluation_s", "checkpoint_s", "other_s")
+            values = [max(0.0, event.get(name, 0.0)) for name in names]
+            values[2] = max(0.0, values[2] - values[1])  # train_s includes the waits
+            found[-1] = (found[-1][0], dict(zip(PARTS, values, strict=True)))
+    return found
 
 
-def _rows(path: Path) -> list[Row]:
-    path.stat()  # a missing file is an empty log to `read_rows`
-    return read_rows(path)
+def marks(events: Sequence[Row]) -> list[Mark]:
+    """Return the events that the report shows, in order."""
+    found, attempts = [], 0
+    for event in events:
+        kind = event["event"]
+        if kind == "turn":
+            attempts += 1
+            kind, text = (RESTART if attempts > 1 else "start"), f"attempt {attempts}"
+            text += f", resumed after step {event['step']}" if attempts > 1 else ""
+            if event.get("device_kind"):
+                text += f", {event.get('devices')} × {event['device_kind']}"
+        elif kind == "eval_stop":
+            top1 = event.get("top1")
+            kind, text = "evaluation", "" if top1 is None else f"top-1 {100 * top1:.2f} %"
+        elif kind == "hosts":
+            kind, text = "slow host" if event.get("slow") else kind, _host_text(event)
+        elif kind == "unhealthy":
+            kind, text = FAILED, event.get("why") or ""
+        elif kind in _KINDS:
+            values = {k: v for k, v in event.items() if k not in Mark._fields and k != "event"}
+            text = ", ".join(
+                f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+                for key, value in values.items()
+            )
+        else:
+            continue
+        found.append(Mark(kind, event["time"], event["step"], event["samples"], text))
+    return found
 
 
-def _config(path: Path) -> Row:
-    found = read_json(path)
-    parts = {name: found.get(name, {}) for name in ("config", "plan", "environment")}
-    sections = parts["config"].values() if isinstance(parts["config"], dict) else ()
-    if not all(isinstance(part, dict) for part in (*parts.values(), *sections)):
-        raise ValueError("not the configuration of a run")
-    return parts
-
-
-def _summary(path: Path) -> Row:
-    found = read_json(path).items()
-    return {k: v for k, v in found if is_number(v) or (k == "status" and isinstance(v, str))}
-
-
-def _event(row: Row) -> Row:
-    numbers = {key: row.get(key) for key in ("time", "step", "samples")}
-    return {**row, **{key: value if is_number(value) else 0 for key, value in numbers.items()}}
+def _host_text(event: Row) -> str:
+    slowest, hosts = event.get("slowest", -1), event.get("host") or ()
+    if slowest < 0 or event.get("factor") is None:
+        return ""
+    name = f" on {hosts[slowest]}" if slowest < len(hosts) else ""
+    cause = f", {event['cause']}" if event.get("cause") else ""
+    return f"process {slowest}{name} takes {event['factor']:.2f} × the median{cause}"

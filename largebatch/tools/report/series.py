@@ -1,19 +1,30 @@
-"""Columns of a log as curves: positions on the horizontal axes, and fewer points."""
+"""Logs as columns and curves: positions on the horizontal axes, and fewer points."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from largebatch.tools.report.runs import Rows
-
+Row = Mapping[str, Any]
 AXES = {"epochs": "epoch", "samples": "samples", "time": "seconds"}
 """Horizontal axis → its column. Time is in seconds, without the pauses between run attempts."""
 
 
-def positions(rows: Rows) -> dict[str, np.ndarray]:
-    """Return the positions of the rows on each axis: float64 `[rows]`, NaN where unknown."""
-    return {axis: rows.column(name) for axis, name in AXES.items()}
+class Rows(tuple[Row, ...]):
+    """Rows of a log, with its columns as arrays."""
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column as float64 `[rows]`, NaN where a row has no number of it."""
+        columns = self.__dict__.setdefault("_columns", {})
+        if name not in columns:
+            columns[name] = np.array([row.get(name) for row in self], np.float64)
+        return columns[name]
+
+    def last(self, name: str) -> float | None:
+        """Return the last number of a column; None if there is none."""
+        known = self.column(name)[np.isfinite(self.column(name))]
+        return float(known[-1]) if known.size else None
 
 
 def curve(rows: Rows, name: str, points: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -29,7 +40,8 @@ def curve(rows: Rows, name: str, points: int) -> tuple[dict[str, np.ndarray], np
     """
     chosen = np.flatnonzero([name in row for row in rows])
     chosen = chosen[thinned(rows.column(name)[chosen], points)]
-    return {axis: x[chosen] for axis, x in positions(rows).items()}, rows.column(name)[chosen]
+    x = {axis: rows.column(column)[chosen] for axis, column in AXES.items()}
+    return x, rows.column(name)[chosen]
 
 
 def thinned(y: np.ndarray, points: int) -> np.ndarray:
@@ -63,17 +75,15 @@ def place(rows: Rows, samples: Sequence[float] | np.ndarray) -> dict[str, np.nda
     Epochs are proportional to samples; times are interpolated between rows.
     """
     at = np.asarray(samples, np.float64)
-    found = {}
-    for axis, value in positions(rows).items():
-        known = rows.column("samples")
+    found = {"samples": at}
+    for axis in ("epochs", "time"):
+        known, value = rows.column("samples"), rows.column(AXES[axis])
         good = np.isfinite(known) & np.isfinite(value)
         known, value = known[good], value[good]
-        if axis == "samples":
-            found[axis] = at
-        elif not known.size:
+        if not known.size:
             found[axis] = np.full_like(at, np.nan)
         elif axis == "epochs":
-            found[axis] = at * value[-1] / known[-1] if known[-1] else np.zeros_like(at)
+            found[axis] = at * value[-1] / max(known[-1], 1.0)
         else:
             found[axis] = np.interp(at, known, value)
     return found

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from largebatch.tools.report.attempts import FAILED, attempts_of, marks
 from largebatch.tools.report.compare import NONE, complete, interval
-from largebatch.tools.report.runs import Run, is_number
+from largebatch.tools.report.runs import FAILED, Run, attempts_of, marks
 from largebatch.tracking.progress import images_per_s_text
 
 
@@ -22,17 +21,11 @@ class Fact(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a sortable table.
-
-    Attributes:
-        text: the text of the cell.
-        value: the sort key; None sorts last.
-        best: whether it is the best of its column.
-    """
+    """A cell of a sortable table."""
 
     text: str
-    value: float | str | None = None
-    best: bool = False
+    value: float | str | None = None  # the sort key; None sorts last
+    best: bool = False  # whether it is the best of its column
 
 
 def failure(run: Run) -> str | None:
@@ -49,7 +42,7 @@ def best(runs: Sequence[Run]) -> int | None:
 
     def score(index: int) -> tuple[float, float]:
         loss = validation(runs[index], "loss")
-        return validation(runs[index], "top1"), -math.inf if loss is None else -loss
+        return validation(runs[index], "top1") or 0.0, -math.inf if loss is None else -loss
 
     known = [i for i, run in enumerate(runs) if validation(run, "top1") is not None]
     return max(known, key=score) if len(known) > 1 else None
@@ -58,52 +51,48 @@ def best(runs: Sequence[Run]) -> int | None:
 def seconds_of(run: Run) -> float | None:
     """Return the wall time of all attempts; for an unfinished run, until its last row."""
     complete_s = run.summary.get("wall_s") if run.status != "unfinished" else None
-    return last(run, "seconds") if complete_s is None else complete_s
+    return run.metrics.last("seconds") if complete_s is None else complete_s
 
 
 def validation(run: Run, name: str) -> float | None:
     """Return the last value of `validation/NAME`, or the summary's if no row has it."""
-    found = last(run, f"validation/{name}")
+    found = run.metrics.last(f"validation/{name}")
     return run.summary.get(name) if found is None else found
-
-
-def last(run: Run, name: str) -> float | None:
-    """Return the last number of a column of `metrics.jsonl`; None if there is none."""
-    column = run.metrics.column(name)
-    known = column[np.isfinite(column)]
-    return float(known[-1]) if known.size else None
 
 
 def target(run: Run) -> tuple[float, int | None, float | None] | None:
     """Return the target accuracy, and the step and the seconds at which it was reached."""
     wanted = run.summary.get("target_top1") or run.options.get("run.target")
-    if not is_number(wanted) or wanted <= 0:
+    if not wanted:
         return None
     if "target_step" in run.summary:
         return wanted, run.summary["target_step"], run.summary.get("target_s")
     reached = np.flatnonzero(run.metrics.column("validation/top1") >= wanted)
     if not reached.size:
         return wanted, None, None
-    second = float(run.metrics.column("seconds")[reached[0]])
-    return wanted, run.metrics[reached[0]]["step"], second if math.isfinite(second) else None
+    row = run.metrics[reached[0]]
+    return wanted, row["step"], row.get("seconds")
 
 
 def headline(run: Run) -> list[Fact]:
     """Return the results at the head of the page."""
     planned = run.config.get("plan", {}).get("steps")
     mean = None if run.status == "unfinished" else run.summary.get("images_per_s")
-    top5 = percent(validation(run, "top5"))
-    samples = last(run, "samples") or run.summary.get("samples")
+    last = run.metrics.last
+    samples = last("samples") or run.summary.get("samples")
     found = [
-        Fact("top-1", percent(validation(run, "top1")), f"top-5 {top5}"),
+        Fact(
+            "top-1",
+            percent(validation(run, "top1")),
+            f"top-5 {percent(validation(run, 'top5'))}",
+        ),
         Fact("validation loss", number(validation(run, "loss"), ".4g")),
         Fact("time", duration_text(seconds_of(run)), "with compilation"),
-        Fact("throughput", number(mean or last(run, "images_per_s"), ",.0f"), "images/s"),
-        Fact("samples", number(samples, ",.0f"), f"{number(last(run, 'epoch'), '.2f')} epochs"),
-        Fact("steps", f"{run.step:,}", f"of {planned:,}" if is_number(planned) else ""),
+        Fact("throughput", number(mean or last("images_per_s"), ",.0f"), "images/s"),
+        Fact("samples", number(samples, ",.0f"), f"{number(last('epoch'), '.2f')} epochs"),
+        Fact("steps", f"{run.step:,}", f"of {planned:,}" if planned else ""),
     ]
-    aim = target(run)
-    if aim:
+    if aim := target(run):
         wanted, step, second = aim
         reached = f"after step {step:,}" if step is not None else "not reached"
         found.insert(2, Fact(f"to {percent(wanted)}", duration_text(second), reached))
@@ -114,23 +103,28 @@ def details(run: Run) -> list[Fact]:
     """Return hardware, software and recipe of a run."""
     attempts, options = attempts_of(run.events), run.options
     environment, plan = (run.config.get(name, {}) for name in ("environment", "plan"))
-    facts = attempts[-1].facts if attempts else {}
-    versions = environment.get("versions")
-    versions = {**versions} if isinstance(versions, dict) else {}
+    facts = attempts[-1][0] if attempts else {}
+    versions = dict(environment.get("versions", {}))
     versions |= {"jax": facts["jax"]} if facts.get("jax") else {}
     devices = facts.get("devices") or environment.get("devices")
     kind = facts.get("device_kind") or environment.get("device")
     batch = plan.get("samples_per_step")
+    model = [options.get("model.name")]
+    if ":" not in str(model[0]) and options.get("model.width"):  # the width is not of an own model
+        model.append(f"width {options['model.width']}")
+    optimizer = [options.get("optimizer.name"), options.get("optimizer.options")]
+    if optimizer[0] == "lars":
+        optimizer[1] = f"flavour {options.get('optimizer.flavour')}"
     rows = (
         ("directory", run.path),
-        ("started", moment(attempts[0].facts["time"]) if attempts else ""),
+        ("started", moment(attempts[0][0]["time"]) if attempts else ""),
         ("run attempts", len(attempts)),
         ("devices", f"{devices} × {kind}" if devices else ""),
         ("processes", facts.get("processes") or environment.get("processes")),
         ("host", facts.get("host")),
-        ("batch", f"{batch:,} images" if is_number(batch) else ""),
-        ("model", _model(options)),
-        ("optimizer", _optimizer(options)),
+        ("batch", f"{batch:,} images" if batch else ""),
+        ("model", ", ".join(map(str, filter(None, model)))),
+        ("optimizer", ", ".join(map(str, filter(None, optimizer)))),
         ("data", options.get("data.source")),
         ("seed", str(options.get("run.seed", ""))),
         ("Python", facts.get("python") or environment.get("python")),
@@ -142,22 +136,35 @@ def details(run: Run) -> list[Fact]:
 
 def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list[list[Cell]]]:
     """Return head and rows of the table of several runs, the best of each column marked."""
+
+    def shown(text: Callable[[Any], str]) -> Callable[[Any], str]:
+        return lambda value: NONE if value is None else text(value)
+
+    times = [aim[2] if (aim := target(run)) else None for run in runs]
+    named = all(label.startswith(run.name) for run, label in zip(runs, labels, strict=True))
+    directories = [None if named else run.name for run in runs]
     columns: list[tuple[str, Sequence[Any], Callable[[Any], str], Any]] = [
-        ("run", list(labels), str, None),
+        ("run", labels, str, None),
         ("status", [run.status for run in runs], str, None),
         ("top-1", [validation(run, "top1") for run in runs], percent, max),
         ("top-5", [validation(run, "top5") for run in runs], percent, max),
-        ("validation loss", [validation(run, "loss") for run in runs], _loss_text, min),
+        ("validation loss", [validation(run, "loss") for run in runs], shown("{:.4g}".format), min),
         ("time", [seconds_of(run) for run in runs], duration_text, None),
-        ("throughput", [run.summary.get("images_per_s") for run in runs], _rate_text, None),
+        (
+            "throughput",
+            [run.summary.get("images_per_s") for run in runs],
+            shown(images_per_s_text),
+            None,
+        ),
+        ("time to target", times, duration_text, min),
+        ("directory", directories, shown(str), None),
     ]
-    aims = [target(run) for run in runs]
-    if any(aims):
-        times = [aim[2] if aim else None for aim in aims]
-        columns.append(("time to target", times, duration_text, min))
-    if not all(label.startswith(run.name) for label, run in zip(labels, runs, strict=True)):
-        columns.append(("directory", [run.name for run in runs], str, None))
-    made = [_column(values, shown, better) for _, values, shown, better in columns]
+    columns = [column for column in columns if any(value is not None for value in column[1])]
+    made = []
+    for _, values, text, better in columns:
+        known = {value for value in values if value is not None}
+        top = better(known) if better and len(known) > 1 else None
+        made.append([Cell(text(v), v, top is not None and v == top) for v in values])
     return [name for name, *_ in columns], [list(row) for row in zip(*made, strict=True)]
 
 
@@ -206,43 +213,7 @@ def duration_text(seconds: float | None) -> str:
 
 def moment(seconds: float) -> str:
     """Return Unix seconds as a date and a time, UTC."""
-    try:
-        found = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    except (OverflowError, ValueError, OSError):
-        return NONE
-    return f"{found:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _column(
-    values: Sequence[Any], shown: Callable[[Any], str], better: Callable[[Any], Any] | None
-) -> list[Cell]:
-    known = {value for value in values if is_number(value)}
-    top = better(known) if better and len(known) > 1 else None
-    return [Cell(shown(value), value, top is not None and value == top) for value in values]
-
-
-def _loss_text(value: float | None) -> str:
-    return number(value, ".4g")
-
-
-def _rate_text(value: float | None) -> str:
-    return NONE if value is None else images_per_s_text(value)
-
-
-def _model(options: dict[str, Any]) -> str:
-    is_own = ":" in str(options.get("model.name"))
-    return _joined(options, "model.name", "" if is_own else "model.width", ", width ")
-
-
-def _optimizer(options: dict[str, Any]) -> str:
-    if options.get("optimizer.name") == "lars":
-        return _joined(options, "optimizer.name", "optimizer.flavour", ", flavour ")
-    return _joined(options, "optimizer.name", "optimizer.options", ", ")
-
-
-def _joined(options: dict[str, Any], first: str, second: str, between: str) -> str:
-    parts = [str(options[key]) for key in (first, second) if options.get(key)]
-    return between.join(parts)
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _spread(values: Sequence[float | None], scale: float, form: str, unit: str) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
-from largebatch.tools.report import charts, compare, maps, page, png, summary, trace
-from largebatch.tools.report.figures import Figure
+from largebatch.tools.report import page, png, trace
 from largebatch.tools.report.runs import Run, load
 from largebatch.tools.report.trace import Profile
 
@@ -41,51 +40,15 @@ def report(
     check_parent(out / PAGE)
     read = [_with_profile(run, profile) for run in runs]
     runs = tuple(run for run, _ in read)
-    profiles = {run.name: found for run, found in read if found is not None}
-    each = {run.name: _of_run(run, profiles.get(run.name)) for run in runs}
     if len(runs) == 1:
-        (run,) = runs
-        parts = {"training": charts.of_training(runs, [run.name])} | each[run.name]
-        figures = [figure for part in parts.values() for figure in part]
-        body, title = page.single(run, parts, profiles.get(run.name)), run.name
+        made = page.single(*read[0])
     else:
-        best = summary.best(runs)
-        labels = [
-            f"{label} ★" if i == best else label for i, label in enumerate(compare.labels(runs))
-        ]
-        together = charts.of_training(runs, labels)
-        spread = charts.over_seeds(compare.groups(runs))
-        together += [spread] if spread else []
-        each = {run.name: _keyed(each[run.name], page.run_key(run)) for run in runs}
-        own = [figure for parts in each.values() for part in parts.values() for figure in part]
-        figures = [*together, *own]
-        body = page.several(runs, labels, together, each, profiles)
-        title = f"{len(runs)} runs compared"
-    for figure in figures:
+        made = page.several(runs, {run.name: found for run, found in read})
+    for figure in made.figures:
         png.write(figure, out / f"{figure.key}.png")
     with replacing(out / PAGE) as stream:
-        stream.write(page.page(title, body, figures).encode())
+        stream.write(made.html().encode())
     return out / PAGE, runs
-
-
-def _of_run(run: Run, profile: Profile | None) -> dict[str, list[Figure]]:
-    """Return the figures of one run by part of the page."""
-    layers = maps.of_layers(run)
-    time = charts.of_time(run)
-    return {
-        "layers": [figure for figure in layers if not figure.key.startswith("bn_")],
-        "statistics": [figure for figure in layers if figure.key.startswith("bn_")],
-        "time": [time] if time else [],
-        "trace": [charts.of_trace(profile.split)] if profile else [],
-    }
-
-
-def _keyed(parts: dict[str, list[Figure]], prefix: str) -> dict[str, list[Figure]]:
-    """Return figures whose keys begin with the run's, since a page holds several runs."""
-    return {
-        part: [dataclasses.replace(each, key=f"{prefix}-{each.key}") for each in some]
-        for part, some in parts.items()
-    }
 
 
 def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:

@@ -18,6 +18,7 @@ from largebatch.parallel.hardware import hardware_of, machine
 from largebatch.planning.forecast import forecast
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.recipe_text import facts_of
+from largebatch.tools.report.compare import interval
 from largebatch.tracking import Summary
 from largebatch.training.microbatch import model_of
 
@@ -63,29 +64,15 @@ class SeedResult:
         return own | {name: getattr(self.summary, name) for name in _OF_SUMMARY}
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """The mean of some runs, and its 95 % confidence interval, None with one run."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    runs: int
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean with its 95 % confidence interval, by Student's t: mean ± t·s/√n.
+def estimate(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Return mean, low and high of its 95 % interval (see `interval`), and the number of runs.
 
     Args:
-        values: one for each run, at least one.
+        values: one for each run, at least one; of one run, low and high are None.
     """
-    mean, count = statistics.fmean(values), len(values)
-    if count == 1:
-        return Estimate(mean, None, None, 1)
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
+    mean, half = interval(values)
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return {"mean": mean, "low": low, "high": high, "runs": len(values)}
 
 
 def olympic_mean(values: Sequence[float | None]) -> float | None:
@@ -136,14 +123,14 @@ def record(
         "devices": f"{plan.facts.devices} × {about['environment']['device']}",
         "length_epochs": plan.epochs,
         "target_top1": target or None,
-        "top1": top1 and dataclasses.asdict(estimate(top1)),
+        "top1": estimate(top1) if top1 else None,
         "clock_s": {
             "mean": olympic_mean(times),
             "without_extremes": len(times) >= 5,
             "not_reached": times.count(None) if target else None,
             "not_finished": None if target else times.count(None),
         },
-        "epochs_to_target": dataclasses.asdict(estimate(epochs)) if epochs else None,
+        "epochs_to_target": estimate(epochs) if epochs else None,
         "published": published and dataclasses.asdict(published),
         "comparable": None if published is None else not unlike,
         "unlike_published": list(unlike),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -160,25 +161,23 @@ def _folder(request: Request, devices: Sequence[jax.Device]) -> Path:
     kind = re.sub(r"[^a-z0-9]+", "-", devices[0].device_kind.lower()).strip("-")
     device = kind if len(devices) == 1 else f"{kind}-{len(devices)}"
     name = f"{today.isoformat()}_{recipe}_{device}"
-    number = 1
-    while (request.out / _numbered(name, number)).exists():
-        number += 1
-    folder = request.out / _numbered(name, processes.agreed_minimum(number))
-    processes.first_process_does(lambda: _make(folder))
+
+    def numbered(number: int) -> Path:
+        return request.out / (name if number == 1 else f"{name}_{number}")
+
+    free = next(number for number in itertools.count(1) if not numbered(number).exists())
+    folder = numbered(processes.agreed_minimum(free))
+
+    def make() -> None:
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(
+                f"--out: {folder} cannot be created ({error.strerror}); use another directory"
+            ) from error
+
+    processes.first_process_does(make)
     return folder
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}_{number}"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(
-            f"--out: {folder} cannot be created ({error.strerror}); use another directory"
-        ) from error
 
 
 def _run(
@@ -196,29 +195,24 @@ def _run(
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
     config = load(request.recipe, chosen)
     summary = session.run(config, asked, hosts=hosts, devices=devices, watchdog=watchdog)
-    target = config.run.target
-    return processes.first_process_does(
-        lambda: _kept(workdir, folder, seed, summary, has_target=bool(target))
-    )
 
+    def keep() -> SeedResult:
+        """Copy the logs of the run to the record, and return its result."""
+        log = folder / f"result_{seed}.txt"
+        shutil.copyfile(workdir / log.name, log)
+        for name in ("config.json", "metrics.jsonl", "layers.jsonl"):
+            stem, suffix = name.split(".")
+            shutil.copyfile(workdir / name, folder / f"{stem}_{seed}.{suffix}")
+        events = read_log(log)
+        stop = events[-1]
+        return SeedResult(
+            seed=seed,
+            summary=summary,
+            reached=stop.metadata["status"] == "success" if config.run.target else None,
+            clock_s=interval(events, "run"),
+            epochs=stop.metadata.get("epoch_num"),
+            initialisation_s=interval(events, "init"),
+            accepted=check_log(log).accepted,
+        )
 
-def _kept(
-    workdir: Path, folder: Path, seed: int, summary: tracking.Summary, *, has_target: bool
-) -> SeedResult:
-    """Copy the logs of a run to the record, and return its result."""
-    log = folder / f"result_{seed}.txt"
-    shutil.copyfile(workdir / log.name, log)
-    shutil.copyfile(workdir / "config.json", folder / f"config_{seed}.json")
-    for name in ("metrics", "layers"):
-        shutil.copyfile(workdir / f"{name}.jsonl", folder / f"{name}_{seed}.jsonl")
-    events = read_log(log)
-    stop = events[-1]
-    return SeedResult(
-        seed=seed,
-        summary=summary,
-        reached=stop.metadata["status"] == "success" if has_target else None,
-        clock_s=interval(events, "run"),
-        epochs=stop.metadata.get("epoch_num"),
-        initialisation_s=interval(events, "init"),
-        accepted=check_log(log).accepted,
-    )
+    return processes.first_process_does(keep)

@@ -1,8 +1,8 @@
-"""What the directory of a sweep keeps: what is swept, the results, the command of the winner."""
+"""What the directory of a sweep keeps: its settings, the results, the command of the winner."""
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,13 @@ def keep_results(workdir: Path, trials: Sequence[Trial], total: int) -> None:
     write_json(workdir / RESULTS, {"trials": rows, "total": total})
 
 
-def keep(workdir: Path, about: dict[str, Any]) -> bool:
+def keep(workdir: Path, about: Mapping[str, Any]) -> bool:
     """Write the description of a sweep, or compare it to the one that is there.
+
+    Args:
+      workdir: directory of the sweep.
+      about: recipe, overrides, objective, and ``settings``: option → value, with what must stay
+        the same when the sweep is resumed.
 
     Returns:
       Whether the sweep was begun before.
@@ -74,10 +79,9 @@ def keep(workdir: Path, about: dict[str, Any]) -> bool:
             raise DataError(f"{path} is missing beside a study; use another --workdir")
         write_json(path, about)
         return False
-    try:
-        was, now = _settings(_read(path)), _settings(plain(about))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}); use another --workdir") from error
+    was, now = _read(path).get("settings"), plain(about["settings"])
+    if not isinstance(was, dict):
+        raise DataError(f"{path} is damaged; use another --workdir")
     for key in {**now, **was}:
         old, new = was.get(key, "not given"), now.get(key, "not given")
         if old != new:
@@ -85,25 +89,6 @@ def keep(workdir: Path, about: dict[str, Any]) -> bool:
                 f"{workdir} holds another sweep: {key} was {old}, now {new}; use another --workdir"
             )
     return True
-
-
-def _settings(about: dict[str, Any]) -> dict[str, Any]:
-    """Return each setting of a description under the name to show."""
-    axes = []
-    for axis in about["axes"]:
-        points = ",".join(":".join(point) for point in axis["points"])
-        between = axis["range"]
-        bounds = between and f"{between['shape']}:{between['low']:g}:{between['high']:g}"
-        axes.append(f"{','.join(axis['keys'])}={bounds or points}")
-    return {
-        "--config": about["recipe"],
-        "--search": about["search"],
-        "--objective": about["objective"],
-        "--seed": about["seed"],
-        "--sweep": " ".join(axes),
-        **{f"--config.{key}": text for key, text in about["overrides"]},
-        **about["options"],
-    }
 
 
 def _read(path: Path) -> dict[str, Any]:

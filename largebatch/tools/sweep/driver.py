@@ -20,33 +20,23 @@ from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
 from largebatch.tools.sweep.executors import Executor, Handle, Job
 from largebatch.tools.sweep.space import Choice
 from largebatch.tools.sweep.study import Study
-from largebatch.tools.sweep.trial import (
-    OUTPUT,
-    Objective,
-    Outcome,
-    Seen,
-    Trial,
-    last_words,
-    look,
-    outcome,
-)
+from largebatch.tools.sweep.trial import OUTPUT, Outcome, Seen, Trial, last_words, look, outcome
 
 MOST_RESTARTS = 3
 """The most restarts in a row of a trial that makes no step."""
 
 
 @dataclasses.dataclass
-class _Attempt:
-    """A job that runs a trial."""
+class _Begun:
+    """A trial between its begin and its end."""
 
-    handle: Handle
-    began: float
-    step: int
-    """Steps done before."""
+    handle: Handle | None = None  # its job; None while it waits for one
+    since: float = 0.0  # start of the job, monotonic seconds
+    step: int = 0  # steps done before the job
     asked: Literal["", "prune", "stop"] = ""
     kill_at: float = math.inf
-    reported: int = 0
-    """Evaluations that the study knows."""
+    reported: int = 0  # evaluations that the study knows
+    restarts: int = 0  # in a row without a step
 
 
 class Driver:
@@ -58,13 +48,10 @@ class Driver:
         executor: Executor,
         directory: Path,
         command: Callable[[Choice, Path], tuple[str, ...]],
-        *,
         planned: Sequence[Choice],
+        *,
         total: int,
-        objective: Objective,
-        prune: bool,
         grace_s: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Find the trials of an earlier sweep; start nothing yet.
 
@@ -75,147 +62,129 @@ class Driver:
           command: of a trial, from its values and its directory.
           planned: the values of the first trials; the study suggests the others.
           total: number of trials.
-          objective: what is optimised.
-          prune: whether the study may end trials early.
           grace_s: seconds that a trial has to save after SIGTERM.
-          clock: monotonic, in seconds.
         """
         self._study, self._executor, self._directory = study, executor, directory
         self._command, self._planned, self._total = command, planned, total
-        self._objective, self._prune, self._grace_s = objective, prune, grace_s
-        self._clock = clock
+        self._grace_s = grace_s
         self._trials = {trial.number: trial for trial in study.trials()}
-        self._attempts: dict[int, _Attempt] = {}
-        self._waiting: list[int] = []
-        """Begun trials without a job."""
-        self._elsewhere: list[int] = []
-        """Begun trials that a job of an earlier sweep may still run."""
-        self._restarts: dict[int, int] = {}
+        self._begun: dict[int, _Begun] = {}
         for number in [trial.number for trial in self.trials if trial.state == "running"]:
             handle, seen = executor.attach(study.job(number)), look(self._workdir(number))
-            if handle is not None:
-                self._attempts[number] = _Attempt(handle, clock(), seen.step or 0)
-            elif seen.summary:
-                self._end(number, outcome(0, "", seen, objective, ""), seen)
+            if handle is None and seen.summary:
+                self._end(number, outcome(0, "", seen, study.objective, ""), seen)
             else:
-                self._elsewhere.append(number)
+                self._begun[number] = _Begun(handle, time.monotonic(), seen.step or 0)
 
     @property
     def trials(self) -> list[Trial]:
         """All trials that have been begun, in their order."""
         return [self._trials[number] for number in sorted(self._trials)]
 
-    def run(
-        self,
-        watch: Callable[[Sequence[Trial]], None],
-        stopping: Callable[[], bool],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> bool:
+    def run(self, watch: Callable[[Sequence[Trial]], None], stopping: Callable[[], bool]) -> bool:
         """Run until all trials have ended, or the sweep is asked to stop.
 
         Args:
           watch: called with the trials after each poll.
           stopping: whether the sweep must stop.
-          sleep: waits between two polls, in seconds.
 
         Returns:
           Whether all have ended; False if the sweep stopped, with every trial saved and ended.
         """
         while True:
-            if stopping():
-                for attempt in self._attempts.values():
-                    self._ask(attempt, "stop")
-            self.poll(start=not stopping())
+            stop = stopping()
+            if stop:
+                for begun in self._begun.values():
+                    self._ask(begun, "stop")
+            self.poll(start=not stop)
             watch(self.trials)
-            finished = not self._elsewhere and not self._left()
-            if not self._attempts and (finished or stopping()):
+            finished = not self._begun and len(self._trials) >= self._total
+            if finished or (stop and not any(begun.handle for begun in self._begun.values())):
                 return finished
-            sleep(self._executor.every_s)
+            time.sleep(self._executor.every_s)
 
     def poll(self, *, start: bool = True) -> None:
         """Record what has ended, end what is pruned, and start what there is room for."""
-        for number in list(self._attempts):
-            self._check(number)
+        for number, begun in list(self._begun.items()):
+            if begun.handle:
+                self._check(number, begun, begun.handle)
         if start:
             self._start()
 
     def kill(self) -> None:
         """End all jobs at once."""
-        for attempt in self._attempts.values():
-            attempt.handle.kill()
+        for begun in self._begun.values():
+            if begun.handle:
+                begun.handle.kill()
 
     def _workdir(self, number: int) -> Path:
         return self._directory / f"{number:04d}"
 
     def _start(self) -> None:
         """Give the executor as many jobs as it takes; a trial that runs elsewhere counts as one."""
-        free = max(0, self._executor.at_once - len(self._attempts))
-        for number in self._elsewhere[:free]:
-            if not in_use(self._workdir(number)):
-                self._elsewhere.remove(number)
-                self._waiting.append(number)
-        jobs: list[Job] = []
-        while len(jobs) < free - len(self._elsewhere) and self._left():
-            number = self._waiting.pop(0) if self._waiting else self._begin()
-            workdir = self._workdir(number)
-            jobs.append(Job(number, self._command(self._trials[number].values, workdir), workdir))
+        free = self._executor.at_once - sum(bool(each.handle) for each in self._begun.values())
+        chosen: list[int] = []
+        for number in [number for number, each in self._begun.items() if not each.handle]:
+            if len(chosen) < free and in_use(self._workdir(number)):
+                free -= 1
+            elif len(chosen) < free:
+                chosen.append(number)
+        while len(chosen) < free and len(self._trials) < self._total:
+            chosen.append(self._begin())
+        jobs = [
+            Job(n, self._command(self._trials[n].values, self._workdir(n)), self._workdir(n))
+            for n in chosen
+        ]
         for job, handle in zip(jobs, self._executor.start(jobs) if jobs else [], strict=True):
-            self._attempts[job.number] = _Attempt(
-                handle, self._clock(), look(job.workdir).step or 0
-            )
+            restarts, step = self._begun[job.number].restarts, look(job.workdir).step or 0
+            self._begun[job.number] = _Begun(handle, time.monotonic(), step, restarts=restarts)
             if handle.token:
                 self._study.set_job(job.number, handle.token)
-
-    def _left(self) -> bool:
-        return bool(self._waiting) or len(self._trials) < self._total
 
     def _begin(self) -> int:
         following = len(self._trials)
         known = following < len(self._planned)
         trial = self._study.begin(self._planned[following] if known else None)
-        self._trials[trial.number] = trial
+        self._trials[trial.number], self._begun[trial.number] = trial, _Begun()
         return trial.number
 
-    def _check(self, number: int) -> None:
-        attempt = self._attempts[number]
-        code = attempt.handle.poll()  # before looking, so that nothing is written after
+    def _check(self, number: int, begun: _Begun, handle: Handle) -> None:
+        code, now = handle.poll(), time.monotonic()  # before looking: nothing is written after
         seen = look(self._workdir(number))
-        seconds = self._clock() - attempt.began
-        running = dataclasses.replace(self._trials[number], seconds=seconds)
+        running = dataclasses.replace(self._trials[number], seconds=now - begun.since)
         self._trials[number] = running.with_seen(seen)
         if code is not None:
-            del self._attempts[number]
-            self._ended(number, attempt, code, seen)
-        elif self._clock() > attempt.kill_at:
-            attempt.handle.kill()
-            attempt.kill_at = math.inf
-        elif self._prune and not attempt.asked and len(seen.evaluations) > attempt.reported:
-            attempt.reported = len(seen.evaluations)
-            if self._study.report(number, seen.values(self._objective)):
-                self._ask(attempt, "prune")
+            self._ended(number, begun, code, seen)
+        elif now > begun.kill_at:
+            handle.kill()
+            begun.kill_at = math.inf
+        elif self._study.prune and not begun.asked and len(seen.evaluations) > begun.reported:
+            begun.reported = len(seen.evaluations)
+            if self._study.report(number, seen.values(self._study.objective)):
+                self._ask(begun, "prune")
 
-    def _ask(self, attempt: _Attempt, why: Literal["prune", "stop"]) -> None:
-        if not attempt.asked:
-            attempt.asked, attempt.kill_at = why, self._clock() + self._grace_s
-            attempt.handle.stop()
+    def _ask(self, begun: _Begun, why: Literal["prune", "stop"]) -> None:
+        if begun.handle and not begun.asked:
+            begun.asked, begun.kill_at = why, time.monotonic() + self._grace_s
+            begun.handle.stop()
 
-    def _ended(self, number: int, attempt: _Attempt, code: int, seen: Seen) -> None:
+    def _ended(self, number: int, begun: _Begun, code: int, seen: Seen) -> None:
         workdir = self._workdir(number)
         if code == MISTAKE and in_use(workdir):
-            self._elsewhere.append(number)
+            self._begun[number] = _Begun(restarts=begun.restarts)
             self._study.set_job(number, "")  # our job, which has ended, did not run it
             return
         said = last_words(workdir / OUTPUT)
-        result = outcome(code, attempt.asked, seen, self._objective, said)
-        if result.state == "running" and attempt.asked != "stop":
-            further = (seen.step or 0) > attempt.step
-            self._restarts[number] = 1 if further else self._restarts.get(number, 0) + 1
-            if self._restarts[number] > MOST_RESTARTS:
-                often = f"ended {self._restarts[number]} times with code {PREEMPTED}"
-                result = Outcome("failed", error=f"{often} without a step: {said}")
+        result, restarts = outcome(code, begun.asked, seen, self._study.objective, said), 0
+        if result.state == "running" and begun.asked != "stop":
+            restarts = 1 if (seen.step or 0) > begun.step else begun.restarts + 1
+            if restarts > MOST_RESTARTS:
+                often = f"ended {restarts} times with code {PREEMPTED} without a step"
+                result = Outcome("failed", error=f"{often}: {said}")
         if result.state == "running":
-            self._waiting.append(number)
+            self._begun[number] = _Begun(restarts=restarts)
         else:
+            del self._begun[number]
             self._end(number, result, seen)
 
     def _end(self, number: int, result: Outcome, seen: Seen) -> None:
@@ -224,8 +193,8 @@ class Driver:
         error = result.error.replace(str(workdir.resolve()), str(workdir))
         result = dataclasses.replace(result, error=error)
         trial = self._trials[number].with_seen(seen)
-        if self._prune and result.state != "failed":
-            self._study.report(number, seen.values(self._objective))
+        if self._study.prune and result.state != "failed":
+            self._study.report(number, seen.values(self._study.objective))
         self._study.tell(trial, result)
         self._trials[number] = dataclasses.replace(trial, **dataclasses.asdict(result))
 
@@ -233,14 +202,10 @@ class Driver:
 def in_use(workdir: Path) -> bool:
     """Return whether a training runs in a directory; one on another host is watched for seconds."""
     try:
-        with lock.hold(workdir, note=_ignore, lost=_ignore):
+        with lock.hold(workdir, note=lambda _: None, lost=lambda _: None):
             return False
     except UserError:
         return True
-
-
-def _ignore(message: str) -> None:
-    """Drop a message of the lock."""
 
 
 @contextlib.contextmanager

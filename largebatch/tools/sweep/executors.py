@@ -89,7 +89,7 @@ class LocalExecutor:
         self.at_once = len(shared)
         self._free = list(shared)
 
-    def start(self, jobs: Sequence[Job]) -> list["Handle"]:
+    def start(self, jobs: Sequence[Job]) -> list["_Process"]:
         """Start a process for each job."""
         return [_Process(job, self._free) for job in jobs]
 
@@ -101,7 +101,6 @@ class _Process:
     """A process, which gives its share back at its end."""
 
     token = ""
-    """Empty: no other process can find it again."""
 
     def __init__(self, job: Job, free: list[Share]) -> None:
         share = free.pop(0)
@@ -120,18 +119,15 @@ class _Process:
             )
 
     def poll(self) -> int | None:
-        """Return the exit code, -n for signal n; None while it runs."""
         code = self._process.poll()
         if code is not None and self._given:
             self._free.append(self._given.pop())
         return code
 
     def stop(self) -> None:
-        """Ask it to save and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -213,7 +209,7 @@ class SubmititExecutor:
         except (ValueError, NameError, TypeError) as error:
             raise UserError(f"--slurm: {one_line(error)}; see --help") from error
 
-    def start(self, jobs: Sequence[Job]) -> list["Handle"]:
+    def start(self, jobs: Sequence[Job]) -> list["_Submitted"]:
         """Submit jobs, several as one array.
 
         Raises:
@@ -227,7 +223,7 @@ class SubmititExecutor:
             raise UserError(f"sbatch refuses the trials: {one_line(error)}") from error
         return [_Submitted(job, self._cluster) for job in submitted]
 
-    def attach(self, token: str) -> "Handle | None":
+    def attach(self, token: str) -> "_Submitted | None":
         """Find a job that waits, runs or has left its exit code; SLURM forgets others in days."""
         if not token:
             return None
@@ -247,7 +243,6 @@ class _Submitted:
         self._job, self._cluster = job, cluster
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it waits or runs."""
         if not self._job.done():
             return None
         if self._cluster == "local" and not self._job.paths.result_pickle.exists():
@@ -268,9 +263,10 @@ class _Submitted:
             subprocess.run(["scancel", "--signal=TERM", self.token], check=False)
 
     def kill(self) -> None:
-        """End it at once."""
         self._job.cancel(check=False)
 
 
 Executor = LocalExecutor | SubmititExecutor
+"""It starts jobs, at most `at_once`, and is polled every `every_s` seconds."""
 Handle = _Process | _Submitted
+"""A job: `poll` returns its exit code (-n for signal n) or None, `stop` lets it save and end."""

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ def _file(argument: str) -> Path | None:
     return Path(argument) if argument.endswith(".py") or "/" in argument else None
 
 
-def sweep(request: Request, say: Callable[[str], None] = print) -> None:
+def sweep(request: Request) -> None:
     """Run a sweep, or resume it.
 
     Raises:
@@ -102,45 +102,38 @@ def sweep(request: Request, say: Callable[[str], None] = print) -> None:
     planned, total = _planned(request, axes)
     space.check(base, request.overrides, axes, planned)
     names = ", ".join(axis.name for axis in axes)
-    say(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
+    print(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
     if request.dry_run:
-        _list(request, planned, total, say)
+        _list(request, planned, total)
         return
     study.optuna()
     executor = _executor(request)
-    running: list[Driver] = []
-
-    def kill() -> None:
-        for driver in running:
-            driver.kill()
-
-    with lock.hold(workdir, note=say, lost=_end), signals(kill) as stopped_by:
+    with lock.hold(workdir, note=print, lost=_end):
         resumed = directory.keep(workdir, _description(request, config, axes))
+        kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
         driver = Driver(
-            study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune),
+            kept,
             executor,
             workdir / "trials",
             request.command,
-            planned=planned,
+            planned,
             total=total,
-            objective=objective,
-            prune=prune,
             grace_s=config.health.grace_s + _TO_END_S,
         )
-        running.append(driver)
         if resumed:
-            say(f"resuming: {view.summary_line(driver.trials, total)}")
+            print(f"resuming: {view.summary_line(driver.trials, total)}")
         show = view.Progress(driver.trials, objective, total)
 
         def watch(trials: Sequence[Trial]) -> None:
             if show(trials):  # the file is current after a kill at any time
                 directory.keep_results(workdir, trials, total)
 
-        complete = driver.run(watch, lambda: bool(stopped_by))
+        with signals(driver.kill) as stopped_by:
+            complete = driver.run(watch, lambda: bool(stopped_by))
         directory.keep_results(workdir, driver.trials, total)
     if not complete:
         raise Interrupted(f"{stopped_by[-1]}: {view.summary_line(driver.trials, total)}")
-    _conclude(workdir, axes, driver.trials, objective, say)
+    _conclude(workdir, axes, driver.trials, kept)
 
 
 def _axes(request: Request, config: Config) -> list[Axis]:
@@ -167,15 +160,13 @@ def _planned(request: Request, axes: Sequence[Axis]) -> tuple[list[Choice], int]
     return space.quasi(axes, few, request.seed), asked
 
 
-def _list(
-    request: Request, planned: Sequence[Choice], total: int, say: Callable[[str], None]
-) -> None:
+def _list(request: Request, planned: Sequence[Choice], total: int) -> None:
     for number, choice in enumerate(planned):
-        say(view.line(Trial(number, choice), request.objective))
+        print(view.line(Trial(number, choice), request.objective))
     if total > len(planned):
-        say(f"and {total - len(planned)} that depend on the results of these")
+        print(f"and {total - len(planned)} that depend on the results of these")
     first = request.command(planned[0], request.place / "trials" / "0000")
-    say(f"the first one: {directory.pasteable(first[2:])}")
+    print(f"the first one: {directory.pasteable(first[2:])}")
 
 
 def _executor(request: Request) -> Executor:
@@ -187,15 +178,19 @@ def _executor(request: Request) -> Executor:
 
 
 def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return what must stay the same when a sweep is resumed."""
     return {
         "recipe": str(request.recipe),
         "overrides": request.overrides,
-        "axes": [dataclasses.asdict(axis) for axis in axes],
-        "search": request.search,
         "objective": request.objective,
-        "seed": request.seed,
-        "options": changed(config),
+        "settings": {
+            "--config": str(request.recipe),
+            "--search": request.search,
+            "--objective": request.objective,
+            "--seed": request.seed,
+            "--sweep": " ".join(map(str, axes)),
+            **{f"--config.{key}": text for key, text in request.overrides},
+            **changed(config),
+        },
     }
 
 
@@ -203,26 +198,25 @@ def _conclude(
     workdir: Path,
     axes: Sequence[Axis],
     trials: Sequence[Trial],
-    objective: Objective,
-    say: Callable[[str], None],
+    kept: study.Study,
 ) -> None:
     """Write the tables and figures, and print the winner.
 
     Raises:
       UserError: no trial is complete.
     """
-    order = ranked(trials, objective)
+    order = ranked(trials, kept.objective)
     view.write_csv(workdir / "results.csv", order, axes)
-    view.print_table(order, axes, objective)
-    if best(trials, objective) is None:
+    view.print_table(order, axes, kept.objective)
+    if best(trials, kept.objective) is None:
         ended = next((trial for trial in order if trial.error), order[0])
         raise UserError(
             f"none of the {len(order)} trials is complete; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
-    figures = study.draw(workdir, axes, trials, objective)
-    say(f"written into {workdir}: {', '.join(['results.csv', directory.RESULTS, *figures])}")
-    say(f"the best again: {directory.best_command(workdir)[0]}")
+    names = ["results.csv", directory.RESULTS, *kept.draw(workdir)]
+    print(f"written into {workdir}: {', '.join(names)}")
+    print(f"the best again: {directory.best_command(workdir)[0]}")
 
 
 def _end(reason: str) -> None:

@@ -77,6 +77,15 @@ class Axis:
         """The keys, as tables and the study name them."""
         return ",".join(self.keys)
 
+    def __str__(self) -> str:
+        found = self.range
+        if found is None:
+            return f"{self.name}={','.join(map(':'.join, self.points))}"
+        count = f":{len(self.points)}" if self.points else ""
+        return (
+            f"{self.name}={found.shape}:{found.low:g}:{found.high:g}{count} {found.unit}".rstrip()
+        )
+
     def at(self, share: float) -> Choice:
         """Return the values at a share of the axis, at least 0 and below 1."""
         if self.range is not None:
@@ -179,29 +188,24 @@ def _listed(keys: tuple[str, ...], points: Sequence[tuple[str, ...]]) -> Axis:
 
 def _ranged(key: str, said: str) -> Axis:
     match = _PARTS.fullmatch(said)
-    parts = match.groups() if match else ("",) * 5
     try:
-        shape, low, high = parts[0], float(parts[1]), float(parts[2])
+        shape, low_text, high_text, number, unit = match.groups(default="") if match else ""
+        low, high, count = float(low_text), float(high_text), int(number or 0)
     except ValueError:
         raise ConfigError(f"{key}={shown(said)}: expected {FORM}") from None
     kind = {name: field.type for name, _, field in options(Config())}.get(key)
-    count, unit = int(parts[3] or 0), parts[4] or ""
     whole = kind is int or int in typing.get_args(kind)
-    wrong = ""
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        wrong = "LOW must be below HIGH, and both finite"
-    elif shape == "log" and low <= 0:
-        wrong = "LOW must be above 0; use lin"
-    elif parts[3] and not 2 <= count <= MOST_TRIALS:
-        wrong = f"N must be from 2 to {MOST_TRIALS:,}"
-    elif whole and not (low.is_integer() and high.is_integer()):
-        wrong = "LOW and HIGH must be whole numbers"
-    elif kind is str and not unit:
-        wrong = "a duration needs a unit after N, such as '5 epochs'"
-    elif kind not in (str, None) and unit:
-        wrong = "this option has no unit"
-    if wrong:
-        raise ConfigError(f"{key}={shown(said)}: {wrong}")
+    requirements = (
+        (math.isfinite(low) and math.isfinite(high) and low < high, "finite LOW below HIGH"),
+        (shape == "lin" or low > 0, "LOW above 0; use lin"),
+        (not number or 2 <= count <= MOST_TRIALS, f"N from 2 to {MOST_TRIALS:,}"),
+        (not whole or (low.is_integer() and high.is_integer()), "whole numbers"),
+        (kind is not str or unit, "a unit after N for a duration, such as '5 epochs'"),
+        (kind in (str, None) or not unit, "no unit for this option"),
+    )
+    for holds, expected in requirements:
+        if not holds:
+            raise ConfigError(f"{key}={shown(said)}: expected {expected}")
     found = Range(typing.cast(Literal["log", "lin"], shape), low, high, unit, whole)
     points = dict.fromkeys((found.at(index / (count - 1)),) for index in range(count))
     return Axis((key,), tuple(points), found)

@@ -34,7 +34,7 @@ def optuna() -> ModuleType:
         import optuna as found
     except ImportError as error:
         raise UserError("a sweep needs Optuna; run: pip install -e '.[sweep]'") from error
-    found.logging.set_verbosity(found.logging.WARNING)
+    found.logging.set_verbosity(found.logging.ERROR)
     return found
 
 
@@ -62,8 +62,8 @@ class Study:
         Raises:
           UserError: Optuna is absent, or the file is not one of its studies.
         """
-        self._optuna, self._seed = optuna(), seed
-        self._axes, self._objective = tuple(axes), objective
+        self.objective, self.prune = objective, prune
+        self._optuna, self._seed, self._axes = optuna(), seed, tuple(axes)
         self._distributions = {axis.name: self._distribution(axis) for axis in axes}
         pruners = self._optuna.pruners
         try:
@@ -82,18 +82,18 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """Return all trials that have been begun, in their order."""
-        waiting = self._optuna.trial.TrialState.WAITING
-        found = self._study.get_trials(deepcopy=False)
-        return [self._row(each) for each in found if each.state != waiting]
+        return [self._row(each) for each in self._study.get_trials(deepcopy=False)]
 
     def begin(self, choice: Choice | None) -> Trial:
         """Begin a trial of these values; None: where the TPE expects the best result."""
-        create = self._optuna.trial.create_trial
         params = self._suggested() if choice is None else self._params(choice)
-        running = self._optuna.trial.TrialState.RUNNING
         # One write: a kill leaves the trial with all its values, or none.
         self._study.add_trial(
-            create(state=running, params=params, distributions=self._distributions)
+            self._optuna.trial.create_trial(
+                state=self._optuna.trial.TrialState.RUNNING,
+                params=params,
+                distributions=self._distributions,
+            )
         )
         return self._row(self._study.get_trials(deepcopy=False)[-1])
 
@@ -129,7 +129,7 @@ class Study:
         """End a trial; NaN, which Optuna refuses, counts as the worst value."""
         value = result.value
         if value is not None and math.isnan(value):
-            value = worst(self._objective)
+            value = worst(self.objective)
         row = dataclasses.asdict(trial) | dataclasses.asdict(result)
         row["value"] = None if value is None else repr(value)
         self._running(trial.number).set_user_attr("row", row)
@@ -137,6 +137,36 @@ class Study:
         state = {"pruned": known.PRUNED, "failed": known.FAIL}.get(result.state, known.COMPLETE)
         with _quiet():
             self._study.tell(trial.number, value if state == known.COMPLETE else None, state=state)
+
+    def draw(self, directory: Path) -> list[str]:
+        """Draw ``parallel.png`` and ``importance.png`` of the trials that have a finite value.
+
+        The first shows each trial as a line through its values. The second shows the share of the
+        objective's variance that each axis explains, by fANOVA (Hutter et al. 2014).
+
+        Returns:
+          The names of the files; a figure that has too few trials is left out.
+        """
+        values = [trial.value for trial in self.trials() if trial.value is not None]
+        finite = [value for value in values if math.isfinite(value)]
+        drawn: dict[str, tuple[str, dict[str, Any]]] = {}
+        if finite:
+            drawn["parallel.png"] = ("plot_parallel_coordinate", {})
+        if len(self._axes) > 1 and len(finite) >= 4 and len(set(finite)) > 1:
+            evaluator = self._optuna.importance.FanovaImportanceEvaluator(seed=0)
+            drawn["importance.png"] = ("plot_param_importances", {"evaluator": evaluator})
+        for name, (kind, options) in drawn.items():
+            with _quiet():
+                from matplotlib import pyplot
+                from optuna.visualization import matplotlib as figures
+
+                pyplot.switch_backend("agg")  # no display is needed
+                with pyplot.rc_context():
+                    plot = getattr(figures, kind)
+                    made = plot(self._study, target_name=_TITLES[self.objective], **options)
+                    made.figure.savefig(directory / name, dpi=130, bbox_inches="tight")
+                    pyplot.close(made.figure)
+        return [*drawn]
 
     def _running(self, number: int) -> Any:
         frozen = self._study.get_trials(deepcopy=False)[number]
@@ -176,63 +206,6 @@ class Study:
         if found.whole:
             return known.IntDistribution(int(found.low), int(found.high), log=found.shape == "log")
         return known.FloatDistribution(found.low, found.high, log=found.shape == "log")
-
-
-def draw(
-    directory: Path, axes: Sequence[Axis], trials: Sequence[Trial], objective: Objective
-) -> list[str]:
-    """Draw ``parallel.png`` and ``importance.png`` of the trials that are complete.
-
-    The first shows each trial as a line through its values. The second shows the share of the
-    objective's variance that each axis explains, by fANOVA (Hutter et al. 2014); trials that
-    diverged count in it as the worst of the others.
-
-    Returns:
-      The names of the files; a figure that has too few trials is left out.
-    """
-    done = [(trial, trial.value) for trial in trials if trial.value is not None]
-    finite = [value for _, value in done if math.isfinite(value)]
-    complete = [pair for pair in done if pair[0].state == "complete" and math.isfinite(pair[1])]
-    names = []
-    if complete:
-        names.append("parallel.png")
-        _draw("plot_parallel_coordinate", axes, complete, objective, directory / names[-1])
-    if len(axes) > 1 and len(done) >= 4 and len(set(finite)) > 1:
-        bounded = [(trial, min(value, max(finite))) for trial, value in done]
-        names.append("importance.png")
-        _draw("plot_param_importances", axes, bounded, objective, directory / names[-1])
-    return names
-
-
-def _draw(
-    kind: str,
-    axes: Sequence[Axis],
-    scored: Sequence[tuple[Trial, float]],
-    objective: Objective,
-    path: Path,
-) -> None:
-    """Draw a figure of Optuna's, of these trials and values alone."""
-    study = Study(None, axes, objective)
-    for trial, value in scored:
-        params, known = study._params(trial.values), study._distributions
-        study._study.add_trial(
-            optuna().trial.create_trial(value=value, params=params, distributions=known)
-        )
-    with _quiet():
-        from matplotlib import pyplot
-        from optuna.visualization import matplotlib as figures
-
-        pyplot.switch_backend("agg")  # no display is needed
-        options: dict[str, Any] = {"target_name": _TITLES[objective]}
-        if kind == "plot_param_importances":
-            options["evaluator"] = optuna().importance.FanovaImportanceEvaluator(seed=0)
-        with pyplot.rc_context():
-            figure = getattr(figures, kind)(study._study, **options).figure
-            for panel in figure.axes:
-                if panel.get_label() == "<colorbar>":  # the first axis has the same scale
-                    panel.remove()
-            figure.savefig(path, dpi=130, bbox_inches="tight")
-            pyplot.close(figure)
 
 
 def _label(point: Sequence[str]) -> str:

@@ -24,21 +24,13 @@ _TAIL = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The files of a trial; a file that is absent or damaged counts as not there yet.
+    """The files of a trial; a file that is absent or damaged counts as not there yet."""
 
-    Attributes:
-        step: optimizer steps done.
-        evaluations: (top-1, loss) of each evaluation so far, in order.
-        seconds: wall time of all attempts.
-        summary: how training ended, at its end or at ``run.stop_after``; None before.
-        unhealthy: why the newest attempt was given up; empty if it was not.
-    """
-
-    step: int | None = None
-    evaluations: tuple[tuple[float | None, float | None], ...] = ()
-    seconds: float | None = None
-    summary: Summary | None = None
-    unhealthy: str = ""
+    step: int | None = None  # optimizer steps done
+    evaluations: tuple[tuple[float | None, float | None], ...] = ()  # (top-1, loss), in order
+    seconds: float | None = None  # wall time of all attempts
+    summary: Summary | None = None  # of the end of training or of `run.stop_after`; None before
+    unhealthy: str = ""  # why the newest attempt was given up; empty if it was not
 
     @property
     def top1(self) -> float | None:
@@ -71,29 +63,17 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A row of a sweep.
+    """A row of a sweep; the directory of a trial is ``trials/NUMBER``."""
 
-    Attributes:
-        number: from 0; its directory is ``trials/NUMBER``.
-        values: the options that it changes.
-        state: its state.
-        value: the objective, infinite for the worst; None while there is none.
-        top1: of the newest evaluation, a fraction.
-        loss: validation loss.
-        step: optimizer steps done.
-        seconds: wall time of all attempts.
-        error: why it failed, in one line.
-    """
-
-    number: int
-    values: Choice
+    number: int  # from 0
+    values: Choice  # the options that it changes
     state: State = "waiting"
-    value: float | None = None
-    top1: float | None = None
-    loss: float | None = None
-    step: int | None = None
-    seconds: float | None = None
-    error: str = ""
+    value: float | None = None  # the objective, infinite for the worst; None while there is none
+    top1: float | None = None  # of the newest evaluation, a fraction
+    loss: float | None = None  # validation loss
+    step: int | None = None  # optimizer steps done
+    seconds: float | None = None  # wall time of all attempts
+    error: str = ""  # why it failed, in one line
 
     def with_seen(self, seen: Seen) -> "Trial":
         """Return the row with the figures of its directory."""

@@ -2,9 +2,9 @@
 
 import csv
 import io
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -34,14 +34,10 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def objective_text(value: float | None, objective: Objective) -> str:
-    """Return the value of an objective with its unit."""
+    """Return the value of an objective, inf for the worst."""
     if value is None:
         return ""
-    if objective == "top1":
-        return f"{100 * value:.2f} %"
-    if math.isinf(value):
-        return "never" if objective == "target_s" else "diverged"
-    return f"{value:.1f} s" if objective == "target_s" else f"{value:.4f}"
+    return f"{100 * value:.2f} %" if objective == "top1" else f"{value:.4g}"
 
 
 def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Objective) -> None:
@@ -70,44 +66,31 @@ def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Object
 
 def summary_line(trials: Sequence[Trial], total: int) -> str:
     """Return the number of trials in each state."""
-    counts = [
-        f"{count} {state}"
-        for state in ("complete", "diverged", "pruned", "failed", "running")
-        if (count := sum(trial.state == state for trial in trials))
-    ]
-    waiting = total - len(trials)
-    return ", ".join([*counts, *([f"{waiting} to come"] if waiting > 0 else [])])
+    counts = Counter(trial.state for trial in trials)
+    found = [f"{counts[state]} {state}" for state in (*ENDED, "running") if counts[state]]
+    return ", ".join([*found, *([f"{total - len(trials)} to come"] * (total > len(trials)))])
 
 
 class Progress:
     """Prints a line for each trial that begins or ends, and one a minute."""
 
-    def __init__(
-        self,
-        trials: Sequence[Trial],
-        objective: Objective,
-        total: int,
-        say: Callable[[str], None] = lambda text: print(text, flush=True),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, trials: Sequence[Trial], objective: Objective, total: int) -> None:
         """Print nothing yet; trials that have ended by now are not printed."""
-        self._objective, self._total = objective, total
-        self._say, self._clock, self._last = say, clock, clock()
+        self._objective, self._total, self._last = objective, total, time.monotonic()
         self._states = {trial.number: trial.state for trial in trials if trial.state in ENDED}
 
     def __call__(self, trials: Sequence[Trial]) -> bool:
         """Print what has changed; return whether a trial has begun or ended."""
-        states = {trial.number: trial.state for trial in trials}
-        changed = states != self._states
-        for trial in trials:
-            if self._states.get(trial.number) != trial.state:
-                self._say(line(trial, self._objective))
-                self._last = self._clock()
-        if self._clock() - self._last >= _EVERY_S:
-            self._say(summary_line(trials, self._total))
-            self._last = self._clock()
-        self._states = states
-        return changed
+        changed = [trial for trial in trials if self._states.get(trial.number) != trial.state]
+        for trial in changed:
+            print(line(trial, self._objective), flush=True)
+            self._states[trial.number] = trial.state
+        if not changed and time.monotonic() - self._last < _EVERY_S:
+            return False
+        if not changed:
+            print(summary_line(trials, self._total), flush=True)
+        self._last = time.monotonic()
+        return bool(changed)
 
 
 def line(trial: Trial, objective: Objective) -> str:

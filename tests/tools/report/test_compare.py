@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from largebatch.config.schema import Config, options
 from largebatch.tools.report import charts, summary
 from largebatch.tools.report.compare import (
-    EFFECTIVE,
     differing,
     groups,
     interval,
     labels,
-    value_text,
 )
 from largebatch.tools.report.runs import load
 from tests.tools.report import made_up
@@ -54,23 +51,6 @@ def test_a_run_without_a_configuration_differs_in_nothing(tmp_path):
     assert groups(runs) == [[runs[0]], [runs[1]]]
 
 
-def test_options_without_effect_are_left_out(tmp_path):
-    def runs(folder, **options):
-        folders = [made_up.write(folder / "a", **options)]
-        folders.append(made_up.write(folder / "b", optimizer__rmsprop_rate=0.5, **options))
-        return load(folders)
-
-    assert differing(runs(tmp_path / "lars")) == ()
-    (found,) = differing(runs(tmp_path / "rmsprop", optimizer__name="rmsprop_sgd"))
-    assert (found.key, found.values) == ("optimizer.rmsprop_rate", (3e-4, 0.5))
-
-
-def test_what_decides_about_effects_are_options():
-    known = {key: default for key, default, _ in options(Config())}
-    assert {*EFFECTIVE} <= {*known}
-    assert {decider for decider, _ in EFFECTIVE.values()} <= {*known}
-
-
 def test_runs_are_named_by_what_differs(tmp_path):
     def named(*changes):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -91,18 +71,12 @@ def test_runs_are_named_by_what_differs(tmp_path):
         "run.seed=2 (2)",
     ]
     assert named({"seed": 1}, {"seed": 2, "model__width": 8}) == [
-        "width=4, seed=1",
-        "width=8, seed=2",
+        "model.width=4, run.seed=1",
+        "model.width=8, run.seed=2",
     ]
     many = {"seed": 1, "model__width": 8, "model__name": "x", "batch__workers": 2}
     assert named({}, many) == ["0", "1"]
     assert named({"data__source": "a" * 60}, {"data__source": "b"}) == ["0", "1"]
-
-
-def test_values_are_short():
-    assert value_text(1 / 0.75) == "1.33333"
-    assert value_text([0.1 + 0.2, "a"]) == "[0.3, a]"
-    assert [value_text(v) for v in (None, "", True, 3)] == ["–", "(empty)", "true", "3"]
 
 
 def test_the_interval_by_hand():

@@ -57,6 +57,7 @@ class FakeExecutor:
     """Trial n does ``script[n]``, an attempt after the other; the default is to come to 0.5."""
 
     every_s = 0.5
+    token = ""
 
     def __init__(self, script=None, at_once=2):
         self.at_once = at_once
@@ -77,8 +78,8 @@ class FakeExecutor:
         self.running.add(job.number)
         self.most = max(self.most, len(self.running))
         job.workdir.mkdir(parents=True, exist_ok=True)
-        self.handles[job.number] = FakeHandle(job, attempt, self)
+        self.handles[job.number] = FakeHandle(job, attempt, self, self.token)
         return self.handles[job.number]
 
     def attach(self, token):
-        return None
+        return self.handles[int(token.partition("_")[2])] if token else None

@@ -1,5 +1,8 @@
 """The loop of a sweep with an executor that starts no processes."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 
 from largebatch.checkpoint.lock_holder import content, this_process
@@ -7,44 +10,35 @@ from largebatch.tools.sweep import driver as module
 from largebatch.tools.sweep.driver import Driver
 from largebatch.tools.sweep.space import from_text, grid, quasi
 from largebatch.tools.sweep.study import STARTUP, Study
-from largebatch.tools.sweep.trial import Outcome, worst
+from largebatch.tools.sweep.trial import Outcome
 from tests.tools.sweep.fakes import FakeExecutor, summary
 
 pytest.importorskip("optuna")
 AXES = [from_text("schedule.peak=1,2,4"), from_text("run.seed=0,1")]
 
 
-class Clock:
-    def __init__(self):
-        self.now = 0.0
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that sleeping moves."""
+    now = [0.0]
+    fake = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(module, "time", fake)
+    return fake
 
-    def __call__(self):
-        return self.now
 
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-def driver(study, executor, folder, planned=None, **options):
+def driver(study, executor, folder, planned=None, total=None):
     planned = grid(AXES) if planned is None else planned
-    clock = Clock()
-    made = Driver(
+    return Driver(
         study,
         executor,
         folder,
         lambda choice, workdir: ("train", *choice.values(), str(workdir)),
-        **{
-            "planned": planned,
-            "total": len(planned),
-            "objective": "top1",
-            "prune": False,
-            "grace_s": 5.0,
-            "clock": clock,
-        }
-        | options,
+        planned,
+        total=total or len(planned),
+        grace_s=5.0,
     )
-    made.sleep = clock.sleep
-    return made
 
 
 def run(made, ticks=None):
@@ -55,7 +49,7 @@ def run(made, ticks=None):
         looks.append(1)
         return ticks is not None and len(looks) > ticks
 
-    return made.run(lambda trials: None, stopping, made.sleep)
+    return made.run(lambda trials: None, stopping)
 
 
 def states(made):
@@ -99,7 +93,7 @@ def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
     assert not again._executor.started
 
 
-def test_a_killed_sweep_goes_on_and_runs_nothing_twice(tmp_path):
+def test_a_killed_sweep_resumes_and_runs_nothing_twice(tmp_path):
     """Killed with one trial at its end, one on its way, one whose process goes on."""
     study, folder = Study(None, AXES, "top1"), tmp_path
     endless = [{"evaluations": [0.1]}]
@@ -157,31 +151,13 @@ def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
     assert executor.started.count(0) == 2
 
 
-class Submitting(FakeExecutor):
-    """Finds its jobs again, as a cluster does."""
-
-    def _start(self, job):
-        handle = super()._start(job)
-        handle.token = f"42_{job.number}"
-        return handle
-
-    def attach(self, token):
-        return self.handles[int(token.partition("_")[2])] if token else None
-
-
-def test_a_trial_submitted_twice_waits_for_the_other_job(tmp_path, monkeypatch):
-    """Only the lock shows the first job after a kill between submitting it and keeping its name."""
-    first = {"code": 2, "output": "error: in use\n"}
-    executor = Submitting({0: [first, {"code": 0, "top1": 1.0}]}, at_once=1)
-    made = driver(Study(None, AXES, "top1"), executor, tmp_path)
-    used = [True] * 4
-    monkeypatch.setattr(module, "in_use", lambda workdir: bool(used) and used.pop())
-    for _ in range(5):
-        made.poll()
-        assert states(made) == ["running"]
-    assert executor.started == [0, 0]
-    assert run(made)
-    assert states(made) == ["complete"] * 6
+def test_a_job_of_a_cluster_is_found_again(tmp_path):
+    executor = FakeExecutor({0: [{"evaluations": [0.1] * 5, "code": 0, "top1": 0.5}]}, at_once=1)
+    executor.token = "42_0"
+    study = Study(None, AXES, "top1")
+    driver(study, executor, tmp_path, grid(AXES)[:1]).poll()
+    assert run(driver(study, executor, tmp_path, grid(AXES)[:1]))
+    assert executor.started == [0]
 
 
 def test_a_value_that_is_no_number_counts_as_the_worst(tmp_path):
@@ -191,7 +167,7 @@ def test_a_value_that_is_no_number_counts_as_the_worst(tmp_path):
         assert study.trials()[0].value == expected
 
 
-def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
+def test_asked_to_stop_it_waits_for_what_runs_and_resumes_later(tmp_path, clock):
     study = Study(None, AXES, "top1")
     script = {0: [{}, {"code": 0, "top1": 0.5}], 1: [{"obeys": False}, {"code": 0, "top1": 0.4}]}
     executor = FakeExecutor(script)
@@ -199,7 +175,7 @@ def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
     assert not run(made, ticks=3)
     assert executor.handles[0].asked
     assert executor.handles[1].ended == -9  # after the time that it had to save
-    assert made._clock() < 3 * 0.5 + 5.0 + 2.0
+    assert clock.monotonic() < 3 * 0.5 + 5.0 + 2.0
     assert states(made) == ["running", "running"]
     executor.running.clear()
     made = driver(study, executor, tmp_path)
@@ -208,7 +184,7 @@ def test_asked_to_stop_it_waits_for_what_runs_and_goes_on_later(tmp_path):
     assert executor.started == [0, 1, 0, 1, 2, 3, 4, 5]
 
 
-def test_a_trial_that_never_comes_further_is_given_up(tmp_path):
+def test_a_trial_without_progress_is_given_up(tmp_path):
     executor = FakeExecutor({0: [{"code": 75, "output": "SIGTERM, with nothing to save yet\n"}]})
     made = driver(Study(None, AXES, "top1"), executor, tmp_path)
     assert run(made)
@@ -229,7 +205,7 @@ def test_the_median_prunes(tmp_path):
     }
     study = Study(None, axes, "top1", prune=True)
     executor = FakeExecutor(script, at_once=1)
-    made = driver(study, executor, tmp_path, quasi(axes, STARTUP, 0), total=STARTUP + 2, prune=True)
+    made = driver(study, executor, tmp_path, quasi(axes, STARTUP, 0), STARTUP + 2)
     assert run(made)
     assert states(made) == ["complete"] * STARTUP + ["pruned", "complete"]
     assert executor.handles[STARTUP].polls == 3  # asked after its second evaluation
@@ -237,23 +213,19 @@ def test_the_median_prunes(tmp_path):
     assert executor.started == list(range(STARTUP + 2))
 
 
-@pytest.mark.parametrize("objective", ["top1", "loss"])
-def test_tpe_finds_the_better_half_and_survives_divergence(objective):
+def test_tpe_finds_the_better_half_and_survives_divergence():
     """It draws most near the optimum, at 3 of 0.1 to 10, where a rate above 6 diverges."""
     axes = [from_text("schedule.peak=log:0.1:10"), from_text("run.seed=0,1")]
     found = []
     for _ in range(2):  # the same again: of the seed and what is known alone
-        study = Study(None, axes, objective, seed=1)
+        study = Study(None, axes, "loss", seed=1)
         begin = quasi(axes, STARTUP, 1)
         for n in range(24):
             trial = study.begin(begin[n]) if n < STARTUP else study.begin(None)
             peak = float(trial.values["schedule.peak"])
             off = abs(peak / 3 - 1)
-            value = 1 - off / 3 if objective == "top1" else off
-            result = Outcome("complete", value)
-            if peak > 6:
-                result = Outcome("diverged", worst(objective))
-            study.tell(trial, result)
+            diverged = Outcome("diverged", math.inf)
+            study.tell(trial, diverged if peak > 6 else Outcome("complete", off))
         found.append([t.values for t in study.trials()])
     assert found[0] == found[1]
     drawn = [float(v["schedule.peak"]) for v in found[0][STARTUP:]]
