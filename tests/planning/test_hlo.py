@@ -16,7 +16,6 @@ def test_instructions_have_name_opcode_arrays_operands_and_attributes():
     )
     module = hlo.parse(text)
     found = module.instructions
-    assert module.is_scheduled
     assert module.entry == "main"
     assert found["c"].opcode == "convolution"
     assert found["c"].arrays == (hlo.Array("f32", (2, 8, 8, 4)),)  # tilings are no dimensions
@@ -69,7 +68,6 @@ def test_what_a_fusion_holds_is_found_to_any_depth():
 def test_a_compiled_program_of_this_jax_is_read():
     lowered = jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(jnp.ones((8, 8)))
     module = hlo.parse(lowered.compile().as_text())
-    assert module.is_scheduled
     opcodes = {i.opcode for i in module.instructions.values()}
     assert {"parameter", "dot", "tanh"} <= opcodes
     (argument,) = (i for i in module.in_order() if i.opcode == "parameter")

@@ -80,7 +80,7 @@ def test_an_array_of_the_size_of_the_statistics_is_theirs():
     assert schedule.read(hlo.parse(text), SIZES, totals=400).gradient_bytes == 0
 
 
-def test_batch_norm_sums_of_a_span_are_no_gradients_whatever_their_size():
+def test_batch_norm_sums_of_a_span_are_not_gradients():
     found = read(start("s", "span", groups="{'member'}"), conv("b"), done("s"), reduce_("a", "g2"))
     assert [each.nbytes for each in found.collectives] == [400, 600]
     assert [each.name for each in found.gradients] == ["a"]

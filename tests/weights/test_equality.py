@@ -145,7 +145,7 @@ def test_weights_of_the_library(network, library, tmp_path):
             np.testing.assert_array_equal(arrays[key], array, strict=True)
 
 
-def test_timm_builds_what_it_has_no_name_for(tmp_path):
+def test_timm_builds_a_network_that_it_has_no_name_for(tmp_path):
     """Ten layers and one channel, as a folder and as a file."""
     needs("timm")
     weights = sample(Model("resnet10", classes=10, channels=1))
