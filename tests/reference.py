@@ -1,4 +1,4 @@
-"""One training step of ResNet v1.5 at large batch, written plainly: what the trainer must equal.
+"""One training step of a ResNet of basic blocks, written plainly; the trainer must equal it.
 
 Nothing is shared with the package. Spans are computed one by one in a Python loop; the optimizer
 and all averages are NumPy float64. The network computes in the dtype of the parameters given; for
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from jax import lax
 
 Tree = dict[str, Any]
 
-BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
-FIRST_BLOCK = 0
+BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2)}
 
 
 class StepResult(NamedTuple):
@@ -35,37 +35,21 @@ class StepResult(NamedTuple):
     correct: int  # images whose label has the largest logit
 
 
-def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Tree) -> dict[str, Any]:
     """A nested dict as `{"a/b/c": leaf}`."""
-    flat = {}
-    for name, value in tree.items():
-        path = prefix + name
-        flat |= flatten(value, f"{path}/") if isinstance(value, dict) else {path: value}
-    return flat
+    return traverse_util.flatten_dict(tree, sep="/")
 
 
 def unflatten(flat: dict[str, Any], dtype: Any) -> Tree:
     """Undo `flatten`, casting every leaf."""
-    tree: Tree = {}
-    for path, leaf in flat.items():
-        *modules, name = path.split("/")
-        node = tree
-        for module in modules:
-            node = node.setdefault(module, {})
-        node[name] = leaf.astype(dtype)
-    return tree
+    cast = {path: leaf.astype(dtype) for path, leaf in flat.items()}
+    return traverse_util.unflatten_dict(cast, sep="/")
 
 
 def convolve(x: Any, kernel: Any, stride: int, padding: int) -> Any:
     """Cross-correlation of (N, H, W, C) with (kH, kW, C, O); the same zero padding on all sides."""
     layout = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "precision": lax.Precision.HIGHEST}
     return lax.conv_general_dilated(x, kernel, (stride, stride), [(padding, padding)] * 2, **layout)
-
-
-def max_pool(x: Any) -> Any:
-    """3×3 maximum, stride 2, one ring of −inf around the image."""
-    lowest, padding = np.array(-np.inf, x.dtype), [(0, 0), (1, 1), (1, 1), (0, 0)]
-    return lax.reduce_window(x, lowest, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
 
 
 def relu(x: Any) -> Any:
@@ -94,14 +78,9 @@ class _Net:
         x = (x - mean) / jnp.sqrt(var + self.epsilon)
         return x * self.params[f"{path}/scale"] + self.params[f"{path}/bias"]
 
-    def block(self, x: Any, path: str, stride: int, bottleneck: bool) -> Any:
-        if bottleneck:  # v1.5: the stride is the 3×3 convolution's
-            y = relu(self.conv_bn(x, f"{path}/", "1", 1, padding=0))
-            y = relu(self.conv_bn(y, f"{path}/", "2", stride, padding=1))
-            y = self.conv_bn(y, f"{path}/", "3", 1, padding=0)
-        else:
-            y = relu(self.conv_bn(x, f"{path}/", "1", stride, padding=1))
-            y = self.conv_bn(y, f"{path}/", "2", 1, padding=1)
+    def block(self, x: Any, path: str, stride: int) -> Any:
+        y = relu(self.conv_bn(x, f"{path}/", "1", stride, padding=1))
+        y = self.conv_bn(y, f"{path}/", "2", 1, padding=1)
         if stride != 1 or x.shape[-1] != y.shape[-1]:
             x = self.conv_bn(x, f"{path}/downsample_", "", stride, padding=0)
         return relu(x + y)
@@ -110,13 +89,13 @@ class _Net:
 def blocks(depth: int) -> Iterator[tuple[str, int, int]]:
     """Path, stage number and stride of every residual block, from input to output."""
     for stage, count in enumerate(BLOCKS[depth], start=1):
-        for block in range(FIRST_BLOCK, FIRST_BLOCK + count):
-            stride = 2 if stage > 1 and block == FIRST_BLOCK else 1
+        for block in range(count):
+            stride = 2 if stage > 1 and block == 0 else 1
             yield f"stages/{stage - 1}/blocks/{block}", stage, stride
 
 
 def forward(
-    params: Tree, stats: Tree, images: Any, *, depth: int, stem: str, epsilon: float, train: bool
+    params: Tree, stats: Tree, images: Any, *, depth: int, epsilon: float, train: bool
 ) -> tuple[Any, dict[str, tuple[Any, Any, int]]]:
     """Logits (N, classes) of already normalised images (N, H, W, C).
 
@@ -124,11 +103,9 @@ def forward(
     `{path: (mean, variance, values per channel)}`; else it uses `stats`, and the dict is empty.
     """
     net = _Net(params, stats, epsilon, train)
-    stride, padding = {"conv7": (2, 3), "small": (1, 1)}[stem]
-    x = relu(net.conv_bn(images, "stem/", "", stride, padding))
-    x = max_pool(x) if stem == "conv7" else x
+    x = relu(net.conv_bn(images, "stem/", "", 1, padding=1))
     for path, _, stride in blocks(depth):
-        x = net.block(x, path, stride, bottleneck=depth == 50)
+        x = net.block(x, path, stride)
     features = jnp.mean(x, axis=(1, 2))
     logits = jnp.dot(features, net.params["head/kernel"], precision=lax.Precision.HIGHEST)
     return logits + net.params["head/bias"], net.batch_stats
@@ -144,8 +121,6 @@ def cross_entropy(logits: Any, labels: Any, label_smoothing: float) -> Any:
 def normalise(images_uint8: Any, mean: Any, std: Any, params: Tree) -> Any:
     """(x − mean) / std by channel, in units of 0 to 255, computed in the dtype of `params`."""
     dtype = np.result_type(*flatten(params).values())
-    if dtype == np.float64 and not jax.config.jax_enable_x64:
-        raise ValueError("the parameters are float64 but x64 is off: use `jax.enable_x64(True)`")
     return (jnp.asarray(images_uint8, dtype) - jnp.asarray(mean, dtype)) / jnp.asarray(std, dtype)
 
 
@@ -181,8 +156,6 @@ def update(
     if optimizer == "sgd":
         v = momentum * v + direction
         return w - learning_rate * (direction + momentum * v if nesterov else v), v
-    if nesterov:
-        raise ValueError("nesterov is defined here for 'sgd' only")
     w_norm, g_norm, direction_norm = (np.sqrt(np.sum(x**2)) for x in (w, g, direction))
     terms = {"lars_mlperf": (g_norm, decay * w_norm), "lars_optax": (direction_norm, 0.0)}
     norm, more = terms[optimizer]
@@ -192,7 +165,7 @@ def update(
     return w - v, v
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
+@functools.partial(jax.jit, static_argnums=(4, 5, 6, 7))
 @functools.partial(jax.value_and_grad, has_aux=True)
 def _span_gradients(
     params: Tree,
@@ -201,13 +174,11 @@ def _span_gradients(
     labels: Any,
     batch: int,
     depth: int,
-    stem: str,
     epsilon: float,
     label_smoothing: float,
 ) -> tuple[Any, Any]:
     """Loss of one span, its logits and statistics, and the gradients."""
-    net = {"depth": depth, "stem": stem, "epsilon": epsilon}
-    logits, batch_stats = forward(params, stats, images, train=True, **net)
+    logits, batch_stats = forward(params, stats, images, depth=depth, epsilon=epsilon, train=True)
     # A sum over the span divided by the whole batch: the spans' losses and gradients add up.
     loss = jnp.sum(cross_entropy(logits, labels, label_smoothing)) / batch
     return loss, (logits, batch_stats)
@@ -223,7 +194,6 @@ def step(
     workers: int,
     span: int,
     depth: int,
-    stem: str,
     mean: Any,
     std: Any,
     epsilon: float,
@@ -238,8 +208,6 @@ def step(
     the spans' batch statistics), the variances times N / (N − 1) when `unbiased`.
     """
     batch = len(images_uint8)
-    if workers % span or batch % workers or len(labels) != batch:
-        raise ValueError(f"{batch} images, {len(labels)} labels, {workers} workers, span {span}")
     spans, size = workers // span, batch // workers * span
 
     loss, correct = 0.0, 0
@@ -249,7 +217,7 @@ def step(
         images = normalise(images_uint8[first : first + size], mean, std, params)
         truth = np.asarray(labels[first : first + size])
         (part, (logits, batch_stats)), grads = _span_gradients(
-            params, stats, images, truth, batch, depth, stem, epsilon, label_smoothing
+            params, stats, images, truth, batch, depth, epsilon, label_smoothing
         )
         loss += float(part)
         correct += in_top(logits, truth, 1)
@@ -274,7 +242,7 @@ def step(
 def evaluate(
     params: Tree, stats: Tree, images_uint8: Any, labels: Any, *, mean, std, label_smoothing, **net
 ) -> tuple[float, int, int]:
-    """Sum of the losses, top-1 and top-5 counts; `net` is depth, stem and epsilon of `forward`."""
+    """Sum of the losses, top-1 and top-5 counts; `net` is depth and epsilon of `forward`."""
     images = normalise(images_uint8, mean, std, params)
     compiled = jax.jit(functools.partial(forward, train=False, **net))
     logits, _ = compiled(params, stats, images)
@@ -283,7 +251,7 @@ def evaluate(
 
 
 def random_params(
-    seed: int, *, depth: int, stem: str, width: int, channels: int, classes: int, dtype: Any
+    seed: int, *, depth: int, width: int, channels: int, classes: int, dtype: Any
 ) -> tuple[Tree, Tree]:
     """Parameters and statistics, none trivially 0 or 1: kernels normal with variance 2 / fan-in
     (head: 1 / fan-in), scales and variances around 1, biases and means around 0.
@@ -300,18 +268,15 @@ def random_params(
         stats[f"{bn}/mean"] = rng.normal(0, 0.2, outputs)
         stats[f"{bn}/var"] = rng.uniform(0.5, 1.5, outputs)
 
-    conv("stem/", "", {"conv7": 7, "small": 3}[stem], channels, width)
+    conv("stem/", "", 3, channels, width)
     inputs = width
     for path, stage, stride in blocks(depth):
-        inner = width * 2 ** (stage - 1)
-        layers = [(1, inner), (3, inner), (1, 4 * inner)] if depth == 50 else [(3, inner)] * 2
-        before = inputs
-        for number, (size, after) in enumerate(layers, start=1):
-            conv(f"{path}/", str(number), size, before, after)
-            before = after
-        if stride != 1 or inputs != before:
-            conv(f"{path}/downsample_", "", 1, inputs, before)
-        inputs = before
+        outputs = width * 2 ** (stage - 1)
+        conv(f"{path}/", "1", 3, inputs, outputs)
+        conv(f"{path}/", "2", 3, outputs, outputs)
+        if stride != 1 or inputs != outputs:
+            conv(f"{path}/downsample_", "", 1, inputs, outputs)
+        inputs = outputs
     params["head/kernel"] = rng.normal(0, math.sqrt(1 / inputs), (inputs, classes))
     params["head/bias"] = rng.normal(0, 0.2, classes)
     return unflatten(params, dtype), unflatten(stats, dtype)

@@ -24,11 +24,3 @@ def test_the_figure_shows_the_imports():
     edges = architecture.imports()
     assert len(edges) <= 12
     assert architecture.FIGURE.read_text() == architecture.draw(edges)
-
-
-def test_packages_that_import_each_other_are_named():
-    pytest.importorskip("grimp")
-    from pages import architecture
-
-    with pytest.raises(ValueError, match="'a', 'b'"):
-        architecture.levels({"a": {"b"}, "b": {"a"}, "c": set()})

@@ -28,10 +28,8 @@ def parser(**recipe):
     "words",
     [
         ["digits"],
-        ["--config=digits"],
         ["--config", "configs/digits.py"],
         ["--out_dir=x", "digits"],
-        ["digits", "--out_dir=x"],
         [],
     ],
 )
@@ -58,37 +56,32 @@ def test_dashes_and_underscores_are_the_same():
         assert flags.config is None
 
 
-def test_the_old_name_of_a_record_is_taken():
+def test_a_record_has_two_names_and_may_be_required():
+    made = Parser("For a test.")
+    made.add_record(required=True)
     for words in (["--json=a.json"], ["--out=a.json"]):
-        assert parser(optional=True).parse_args(words).json == Path("a.json")
+        assert made.parse_args(words).json == Path("a.json")
+    with pytest.raises(ConfigError, match="--json"):
+        made.parse_args([])
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "remedy"),
     [
-        (["--count=4x"], ["--count=4x", "an integer"]),
-        (["--kind=frist"], ["--kind=frist", "first or second", "did you mean 'first'"]),
-        (["--cuont=4"], ["'--cuont=4'", "did you mean '--count'"]),
-        (["--count"], ["--count has no value"]),
-        (["--lr", "0.1"], ["'--lr'", "--config.schedule.peak=0.1"]),
-        (["digits", "other"], ["one recipe", "'digits'", "'other'"]),
-        (["--config.run.seed"], ["--config.run.seed=VALUE"]),
-        ([], ["no recipe", "--config"]),
+        (["--count=4x"], "--count=4x"),
+        (["--kind=frist"], "'first'"),
+        (["--cuont=4"], "'--count'"),
+        (["--count"], "--count"),
+        (["--lr", "0.1"], "--config.schedule.peak=0.1"),
+        (["digits", "other"], "'digits'.*'other'"),
+        (["--config.run.seed"], "--config.run.seed=VALUE"),
+        ([], "--config"),
     ],
 )
-def test_a_mistake_is_one_line(words, said):
-    with pytest.raises(ConfigError) as caught:
+def test_a_mistake_is_one_line(words, remedy):
+    with pytest.raises(ConfigError, match=remedy) as caught:
         parser().parse_run(words)
     assert "\n" not in str(caught.value)
-    for word in said:
-        assert word in str(caught.value)
-
-
-def test_what_must_be_given_is_named():
-    made = Parser("For a test.")
-    made.add_record(required=True)
-    with pytest.raises(ConfigError, match=r"^--json must be given"):
-        made.parse_args([])
 
 
 def test_a_command_without_options_refuses_them():

@@ -1,11 +1,10 @@
-"""``train.py`` as it is called: one clear line for every mistake, and code 2."""
+"""``train.py`` from the shell: one line for each mistake, and exit code 2."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 import train
@@ -26,46 +25,25 @@ def fails(capsys, *arguments):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--config.batch.wokers=4", ["batch.wokers", "did you mean 'batch.workers'"]),
-        ("--config.batch.microbatch=3", ["batch.microbatch=3", "8 workers", "2 or 4"]),
-        ("--config.batch.images_per_worker=500", ["4,000", "1,437", "data.repeat"]),
-        ("--config.schedule.peak=0", ["schedule.peak", "schedule.per_256"]),
+        ("--config.batch.wokers=4", ["batch.wokers", "'batch.workers'"]),
+        ("--config.batch.workers=12", ["8 devices", "8 or 16 workers"]),
         ("--config.data.source=imagnet", ["imagnet", "digits", "synthetic"]),
-        ("--config.data.examples=32", ["data.examples", "32", "1437"]),
         ("--config.optimizer.decay_skip=norm", ["optimizer.decay_skip", "'norm'", "bn"]),
-        ("--lr=3", ["--lr=3", "--config.schedule.peak=3"]),
         ("--coordinator=localhost:1", ["--processes", "--process"]),
     ],
 )
-def test_a_wrong_option(capsys, tmp_path, option, words, monkeypatch):
-    one = jax.devices()[:1]
-    monkeypatch.setattr("jax.devices", lambda: one)
+def test_a_wrong_option(capsys, tmp_path, option, words):
     line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'run'}", option)
     for word in words:
         assert word in line
     assert not (tmp_path / "run").exists()
 
 
-def test_workers_that_the_devices_cannot_share(capsys, tmp_path):
-    line = fails(capsys, DIGITS, f"--workdir={tmp_path}", "--config.batch.workers=12")
-    assert "12" in line
-    assert "8 devices" in line
-    assert "8 or 16 workers" in line
-
-
 def test_an_unwritable_workdir(capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    line = fails(
-        capsys, DIGITS, f"--workdir={tmp_path / 'file' / 'run'}", "--config.batch.microbatch=1"
-    )
-    assert str(tmp_path / "file" / "run") in line
-    assert "cannot be written to" in line
-
-
-def test_a_workdir_where_no_folder_can_be_created(capsys):
-    line = fails(capsys, DIGITS, "--workdir=/proc/foo", "--config.batch.microbatch=1")
-    assert "--workdir=/proc/foo cannot be written to" in line
-    assert "No such file" not in line
+    for workdir in (tmp_path / "file" / "run", "/proc/foo"):
+        line = fails(capsys, DIGITS, f"--workdir={workdir}", "--config.batch.microbatch=1")
+        assert f"--workdir={workdir}" in line
 
 
 def test_weights_that_do_not_exist(capsys, tmp_path):
@@ -92,7 +70,8 @@ def test_a_mistake_ends_the_process_with_code_2(tmp_path):
     command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: unknown option 'run.sede'; did you mean 'run.seed'?\n"
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 

@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from largebatch.parallel.clusters import cluster_in
 from largebatch.parallel.hardware import machine
 from largebatch.parallel.network import Algorithm
 from largebatch.planning import step_time
-from largebatch.planning.step_time import FAMILIES, Parameters, Step, family_of
+from largebatch.planning.step_time import FAMILIES, Parameters, family_of
 
 IMAGES = 1_281_167
 VALIDATION = 50_000
@@ -124,23 +124,8 @@ def table() -> Table:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """The parts of a run that the clock holds; seconds."""
-
-    step: Step
-    train_s: float
-    """Start on the clock and all steps."""
-    evaluation_s: float
-
-    @property
-    def total_s(self) -> float:
-        """The whole clock."""
-        return self.train_s + self.evaluation_s
-
-
-def clock_of(parameters: Parameters, row: Row) -> Clock:
-    """Predict a row's run, without the construction that the clock of v0.5 held."""
+def rate_of(parameters: Parameters, row: Row) -> float:
+    """Predict a row's images/s per chip, over the time of its clock: start, steps, evaluations."""
     of = machine(row.cluster)
     chips = of.hardware.devices_per_chip
     cluster = cluster_in(of, row.devices * chips)
@@ -157,14 +142,11 @@ def clock_of(parameters: Parameters, row: Row) -> Clock:
     steps = row.epochs * IMAGES / (row.images * row.devices)
     start = parameters.start_s * step_time.gain(parameters, year)
     evaluation = step_time.evaluation_s(parameters, cluster, images=VALIDATION, year=year)
-    times = row.epochs / _EPOCHS_BETWEEN_EVALUATIONS
-    return Clock(step, start + steps * step.total_s, times * evaluation)
-
-
-def rate_of(parameters: Parameters, row: Row) -> float:
-    """Predict a row's images/s per chip, over the time that its clock held."""
-    held = table().off_clock.construction if row.round == "v0.5" else 0.0
-    return row.epochs * IMAGES / ((clock_of(parameters, row).total_s + held) * row.devices)
+    evaluations = row.epochs / _EPOCHS_BETWEEN_EVALUATIONS
+    clock = start + steps * step.total_s + evaluations * evaluation
+    if row.round == "v0.5":  # its clock held construction too
+        clock += table().off_clock.construction
+    return row.epochs * IMAGES / (clock * row.devices)
 
 
 def fit(
@@ -197,41 +179,21 @@ def fit(
     return _parameters(names, least_squares(residuals, means, max_nfev=60).x)
 
 
-def held_out(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
-    """Predict each row by parameters fitted to the others."""
+def held_out(rows: Sequence[Row], by: Literal["run", "family"]) -> tuple[HeldOut, ...]:
+    """Predict each row by parameters fitted to the rows of other runs, or of other families."""
     everything = fit(rows)
+    fits = {
+        key: fit([row for row in rows if getattr(row, by) != key])
+        for key in dict.fromkeys(getattr(row, by) for row in rows)
+    }
     return tuple(
-        HeldOut(
-            row,
-            rate_of(fit([other for other in rows if other is not row]), row),
-            rate_of(everything, row),
-        )
-        for row in rows
+        HeldOut(row, rate_of(fits[getattr(row, by)], row), rate_of(everything, row)) for row in rows
     )
-
-
-def held_out_families(rows: Sequence[Row]) -> tuple[HeldOut, ...]:
-    """Predict each row by parameters fitted to the rows of other families."""
-    everything = fit(rows)
-    found = []
-    for family in dict.fromkeys(row.family for row in rows):
-        others = fit([row for row in rows if row.family != family])
-        found += [
-            HeldOut(row, rate_of(others, row), rate_of(everything, row))
-            for row in rows
-            if row.family == family
-        ]
-    return tuple(found)
 
 
 def quantile(errors: Sequence[HeldOut], share: float) -> float:
     """Return a quantile of |log(predicted / published rate)|."""
     return float(np.quantile([abs(math.log1p(each.error)) for each in errors], share))
-
-
-def as_mapping(parameters: Parameters) -> dict[str, Any]:
-    """Return the parameters as plain numbers, for a file."""
-    return {**dataclasses.asdict(parameters), "sustained": dict(parameters.sustained)}
 
 
 def _parameters(names: Sequence[str], logs: np.ndarray) -> Parameters:

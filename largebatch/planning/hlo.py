@@ -90,7 +90,6 @@ class Module:
 
     entry: str
     computations: dict[str, tuple[Instruction, ...]]
-    is_scheduled: bool
 
     @functools.cached_property
     def instructions(self) -> dict[str, Instruction]:
@@ -145,8 +144,7 @@ def parse(text: str) -> Module:
             body.append(Instruction(name, opcode, arrays, names, attributes))
     if not entry:
         raise ValueError("expected an HLO module, got a text without ENTRY computation")
-    scheduled = "is_scheduled=true" in text.partition("\n")[0]
-    return Module(entry, {name: tuple(body) for name, body in computations.items()}, scheduled)
+    return Module(entry, {name: tuple(body) for name, body in computations.items()})
 
 
 def _array(dtype: str, dimensions: str) -> Array:

@@ -89,28 +89,24 @@ class Proposal:
         return self.epochs * LENGTH
 
 
-def propose(batch: int, points: Sequence[Point] = POINTS) -> Proposal:
-    """Propose hyperparameters for a global batch.
-
-    Args:
-      batch: images of a step, from `LEAST` to `MOST`.
-      points: published points, ascending.
+def propose(batch: int) -> Proposal:
+    """Propose hyperparameters for a global batch, from `LEAST` to `MOST` images.
 
     Raises:
       ConfigError: the batch is outside this range.
     """
     if not LEAST <= batch <= MOST:
         raise ConfigError(f"--batch: expected {LEAST:,} to {MOST:,}, got {batch:,}")
-    for point in points:
+    for point in POINTS:
         if point.batch == batch:
             return _proposal(batch, "published", (point,), 0.0, point.spread)
-    place = bisect.bisect([point.batch for point in points], batch)
-    inside = 0 < place < len(points)
-    first = min(max(place - 1, 0), len(points) - 2)
-    pair = points[first], points[first + 1]
+    place = bisect.bisect([point.batch for point in POINTS], batch)
+    inside = 0 < place < len(POINTS)
+    first = min(max(place - 1, 0), len(POINTS) - 2)
+    pair = POINTS[first], POINTS[first + 1]
     share = math.log(batch / pair[0].batch) / math.log(pair[1].batch / pair[0].batch)
     spread = max(point.spread for point in pair)
-    error = math.hypot(spread, 2 * deviation(points))
+    error = math.hypot(spread, 2 * deviation())
     if not inside:
         # The error grows with the distance from the nearer point, in spans of the last pair.
         error *= 1 + (share - 1 if share > 1 else -share)
@@ -153,19 +149,19 @@ def _power(low: float, high: float, share: float) -> float:
     return low * (high / low) ** share
 
 
-def workers_of(batch: int, most: int = 64) -> tuple[int, int]:
-    """Divide a batch into workers of as many images as possible, up to ``most``.
+def workers_of(batch: int) -> tuple[int, int]:
+    """Divide a batch into workers of as many images as possible, up to 64.
 
     Returns:
       Workers, and images of each.
 
     Raises:
-      ConfigError: the batch has no divisor from 8 to ``most``.
+      ConfigError: the batch has no divisor from 8 to 64.
     """
-    images = max(n for n in range(1, most + 1) if batch % n == 0)
+    images = max(n for n in range(1, 65) if batch % n == 0)
     if images < 8:
-        near = next(n for n in range(batch, batch + most) if n % 32 == 0)
+        near = -(-batch // 32) * 32
         raise ConfigError(
-            f"--batch: expected a multiple of 8 to {most} images, got {batch}; use {near}"
+            f"--batch: expected a multiple of 8 to 64 images, got {batch}; use {near}"
         )
     return batch // images, images

@@ -8,9 +8,8 @@ import dataclasses
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
 from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.parallel.clusters import Cluster, cluster_in
@@ -230,11 +229,7 @@ def start_up_s(cluster: Cluster, elements: int, initialization: Initialization) 
 def load_fitted() -> Fitted:
     """Read ``fitted.toml``, which ``scripts/simulate.py`` writes."""
     path = resources.files("largebatch.planning") / "fitted.toml"
-    return fitted_from(tomllib.loads(path.read_text(encoding="utf-8")))
-
-
-def fitted_from(read: Mapping[str, Any]) -> Fitted:
-    """Return the fit from the tables of ``fitted.toml``."""
+    read = tomllib.loads(path.read_text(encoding="utf-8"))
     return Fitted(Parameters(**read["parameters"]), read["error"], read["unseen_error"])
 
 

@@ -38,8 +38,8 @@ def calibrate() -> tuple[Numbers, Parameters, Parameters]:
       The numbers, the parameters, and those fitted without Fujitsu's row.
     """
     table = calibration.table()
-    alone = calibration.held_out(table.rows)
-    families = calibration.held_out_families(table.rows)
+    alone = calibration.held_out(table.rows, by="run")
+    families = calibration.held_out(table.rows, by="family")
     of_family = {each.row.run: each.error for each in families}
     parameters = calibration.fit(table.rows)
     absolute = [abs(each.error) for each in alone]
@@ -64,7 +64,7 @@ def calibrate() -> tuple[Numbers, Parameters, Parameters]:
         "worst_error": max(absolute),
         "error": calibration.quantile(alone, 0.9),
         "unseen_error": calibration.quantile(families, 0.9),
-        "parameters": calibration.as_mapping(parameters),
+        "parameters": dataclasses.asdict(parameters),
         "half_batch": {
             name: step_time.half_batch(parameters, HARDWARE[name], latest) for name in boards
         },
@@ -131,7 +131,7 @@ def fujitsu(others: Parameters) -> Numbers:
         "sister_error": sister["clock_s"] / SISTER_S - 1,
         "record": record,
         "record_error": {n: each["clock_s"] / RECORD_S - 1 for n, each in record.items()},
-        "parameters": calibration.as_mapping(others),
+        "parameters": dataclasses.asdict(others),
     }
 
 

@@ -119,14 +119,9 @@ def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int =
     return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
 
 
-def fitted_format(hardware: Hardware) -> str:
-    """Return the number format of the fitted runs on such hardware."""
-    return "bfloat16" if hardware.torus else "float16"
-
-
 def fitted_network(hardware: Hardware) -> Network:
-    """Return ResNet-50 in the arithmetic of the fitted runs."""
-    return Network(resnet50(), fitted_format(hardware))
+    """Return ResNet-50 in the arithmetic of the fitted runs on such hardware."""
+    return Network(resnet50(), "bfloat16" if hardware.torus else "float16")
 
 
 @functools.cache

@@ -92,8 +92,7 @@ def outcome(workers: Workers, count: int, policy: Policy, *, common: float = 0.0
         if common:
             raise ConfigError("policy: a deadline with a shared factor has no closed form; draw it")
         times = np.linspace(0.0, policy.deadline, _POINTS)
-        waiting = 1 - workers.cdf(times) ** count
-        step = float(np.sum((waiting[1:] + waiting[:-1]) / 2) * (times[1] - times[0]))
+        step = float(np.trapezoid(1 - workers.cdf(times) ** count, times))
         parts = policy.microbatches
         done = workers.cdf(policy.deadline * parts / np.arange(1, parts + 1))
         gradients = count * float(np.mean(done))

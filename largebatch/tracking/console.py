@@ -19,6 +19,9 @@ from rich.text import Text
 from largebatch.tracking.progress import GAP, PlainProgress, Progress, duration, loss_text
 
 CHANGED = "bold yellow"
+EVERY_S = 10.0
+"""Least time, in seconds, between two progress lines without a terminal. In a SLURM job there is a
+line for each row of the log instead."""
 
 
 class Console:
@@ -35,7 +38,6 @@ class Console:
         file: TextIO | None = None,
         force_terminal: bool | None = None,
         width: int | None = None,
-        every_s: float = 10.0,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,15 +48,13 @@ class Console:
             file: where to print; standard output if None.
             force_terminal: treat the output as a terminal or not; None asks it.
             width: terminal cells; None asks the terminal.
-            every_s: least time, in seconds, between two progress lines without a terminal; in a
-                SLURM job there is one for each row of the log instead.
             clock: a monotonic clock, in seconds.
         """
         terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
         self._quiet = quiet
         self._to_stdout = file is None
         # A job's output is read afterwards, beside the log: one line for each row there.
-        self._every_s = None if "SLURM_JOB_ID" in os.environ else every_s
+        self._every_s = None if "SLURM_JOB_ID" in os.environ else EVERY_S
         self._clock = clock
         self._out = RichConsole(
             file=file,

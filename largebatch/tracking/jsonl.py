@@ -33,12 +33,7 @@ class JsonlTracker(Tracker):
             resume_step: step of the checkpoint resumed from; rows of later steps are dropped.
                 0 is a new run, which starts without rows.
             again: whether the row of `resume_step` itself will be written again.
-
-        Raises:
-            ValueError: `resume_step` is negative.
         """
-        if resume_step < 0:
-            raise ValueError(f"resume_step: expected 0 (a new run) or more, got {resume_step}")
         self._metrics = _open(workdir / "metrics.jsonl", resume_step - again)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
         self._events = (workdir / "events.jsonl").open("ab", buffering=0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from largebatch.files import read_json, write_json
 
@@ -55,10 +55,6 @@ class Summary:
     target_top1: float | None = None
     target_step: int | None = None
     target_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.status not in get_args(Status):
-            raise ValueError(f"status: expected one of {get_args(Status)}, got {self.status!r}")
 
     @classmethod
     def read(cls, workdir: Path) -> "Summary | None":

@@ -29,12 +29,7 @@ class TensorBoardTracker(Tracker):
             workdir: run directory, created if absent.
             resume_step: step of the checkpoint resumed from; events of later steps are purged
                 from display. 0 is a new run, which purges everything.
-
-        Raises:
-            ValueError: `resume_step` is negative.
         """
-        if resume_step < 0:
-            raise ValueError(f"resume_step: expected 0 (a new run) or more, got {resume_step}")
         # It imports torch if that is installed, which takes seconds.
         from tensorboardX import RecordWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog

@@ -78,11 +78,6 @@ def to_own(path: str, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(np.argsort(_axes(path, array.ndim))))
 
 
-def foreign_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of one of our arrays in PyTorch's layout."""
-    return tuple(shape[axis] for axis in _axes(path, len(shape)))
-
-
 def imported(
     found: Mapping[str, np.ndarray], where: str, stated: Model | None = None
 ) -> tuple[Model, PyTree, PyTree]:
@@ -121,10 +116,11 @@ def imported(
         raise WeightsError(f"{where}: {few(left)} is no part of {model.name}; {_KNOWN}")
     for path, shape in expected.items():
         array, name = arrays[path], foreign_name(path, style)
-        if array.shape != foreign_shape(path, shape):
+        foreign = tuple(shape[axis] for axis in _axes(path, len(shape)))
+        if array.shape != foreign:
             raise WeightsError(
-                f"{where}: {name}: expected shape {foreign_shape(path, shape)} in {model.name} of "
-                f"width {model.width}, got {array.shape}"
+                f"{where}: {name}: expected shape {foreign} in {model.name} of width "
+                f"{model.width}, got {array.shape}"
             )
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             raise WeightsError(f"{where}: {name}: expected floats, got {array.dtype}")

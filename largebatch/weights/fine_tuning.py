@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from largebatch.data.sources import differing
+from largebatch.models import Model
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights.weights import PyTree, Weights, WeightsError
 
 _HEAD = ("head/kernel", "head/bias")
+_ABSENT = ("absent",)  # in place of a shape
 
 
 def initial(
@@ -33,12 +35,10 @@ def initial(
     """
     fresh = flatten_paths(params), flatten_paths(stats)
     given = flatten_paths(weights.params), flatten_paths(weights.stats)
+    _check_same(weights, fresh[0] | fresh[1], given[0] | given[1])
     ours = theirs = weights.model.classes
     if weights.model.is_resnet:
-        _check_same(weights, fresh[0] | fresh[1], given[0] | given[1])
         ours = fresh[0]["head/kernel"].shape[-1]
-    else:
-        _check_identical(weights, fresh[0] | fresh[1], given[0] | given[1])
     kept = () if ours == theirs else _HEAD
     taken = [
         {
@@ -56,42 +56,31 @@ def initial(
     return *(unflatten_paths(flat) for flat in taken), text
 
 
-def _check_identical(weights: Weights, fresh: dict, given: dict) -> None:
-    """Raise a WeightsError unless all arrays of a user's module have the same names and shapes."""
-    for path in sorted({*fresh, *given}):
-        now, then = (tuple(each[path].shape) if path in each else None for each in (fresh, given))
-        if now != then:
-            raise WeightsError(
-                f"{weights.origin}: {path}: expected shape {now}, got {then} in "
-                f"model.name={weights.model.name}; use the same model.name and number of classes"
-            )
-
-
 def _check_same(weights: Weights, fresh: dict, given: dict) -> None:
-    """Raise a WeightsError unless all arrays but the head have the same names and shapes."""
-    model = weights.model
-    for path in ["stem/conv/kernel", *fresh, *given]:  # the stem first: its message is the clearest
-        if path not in given or path not in fresh:
-            side = "the run's network" if path in fresh else "the file"
-            raise WeightsError(
-                f"{weights.origin}: the weights are of {model.name}, the run's network differs "
-                f"(only {side} has {path}); use model.name={model.name}"
-            )
-        now, then = tuple(fresh[path].shape), tuple(given[path].shape)
-        compared = slice(None)
-        if path in _HEAD:  # all but the classes
-            compared = slice(None, -1)
+    """Raise a WeightsError unless all arrays have the same names and shapes.
+
+    The number of classes of a ResNet may differ.
+    """
+    resnet = weights.model.is_resnet
+    first = ["stem/conv/kernel"] if resnet else []  # its message is the clearest
+    for path in [*first, *fresh, *given]:
+        now, then = (each[path].shape if path in each else _ABSENT for each in (fresh, given))
+        compared = slice(-1) if resnet and path in _HEAD else slice(None)
         if now[compared] != then[compared]:
             raise WeightsError(
-                f"{weights.origin}: {path} has shape {then}, the run's has {now}; use "
-                f"{_remedy(path, now, then, weights)}"
+                f"{weights.origin}: {path}: expected shape {now}, got {then}; use "
+                f"{_remedy(path, now, then, weights.model)}"
             )
 
 
-def _remedy(path: str, now: tuple[int, ...], then: tuple[int, ...], weights: Weights) -> str:
+def _remedy(path: str, now: tuple, then: tuple, model: Model) -> str:
+    if not model.is_resnet:
+        return f"model.name={model.name} and the same number of classes"
+    if _ABSENT in (now, then):
+        return f"model.name={model.name}"
     if path == "stem/conv/kernel":
         if now[:2] != then[:2]:
-            return f"model.stem={weights.model.stem}"
+            return f"model.stem={model.stem}"
         if now[2] != then[2]:
             return f"data of {then[2]} channel(s)"
-    return f"model.name={weights.model.name} and model.width={weights.model.width}"
+    return f"model.name={model.name} and model.width={model.width}"

@@ -1,7 +1,6 @@
 """The configuration files of a folder for Hugging Face's hub, in timm's or transformers' format."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,13 @@ def described(path: Path) -> dict[str, Any]:
     """
     config = _json(path / CONFIG)
     timms = "architecture" in config or "pretrained_cfg" in config
-    return _from_timm(path, config) if timms else _from_transformers(path, config)
+    try:
+        return _from_timm(path, config) if timms else _from_transformers(path, config)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise WeightsError(
+            f"{path}: {CONFIG} or {PREPROCESSOR} holds a value of the wrong type or range "
+            f"({one_line(error)})"
+        ) from error
 
 
 def files(weights: Weights, form: str) -> dict[str, dict[str, Any]]:
@@ -55,18 +60,18 @@ def _from_timm(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             f"{path} is timm's {name!r}, which differs from the ResNets here; "
             f"{did_you_mean(name, DEPTHS)}"
         )
-    arguments = _mapping(config, "model_args", path)
+    arguments = config.get("model_args") or {}
     if other := sorted(set(arguments) - _SHAPES):
         raise WeightsError(
             f"{path}/{CONFIG} builds its network with {other[0]}={arguments[other[0]]!r}, which no "
             "network here has"
         )
-    stated = _mapping(config, "pretrained_cfg", path) or config
+    stated = config.get("pretrained_cfg") or config
     fields: dict[str, Any] = {}
     if "mean" in stated and "std" in stated:
-        fields = {key: _scaled(stated[key], 255.0, path, key) for key in ("mean", "std")}
+        fields = {key: _scaled(stated[key], 255.0) for key in ("mean", "std")}
     if size := stated.get("test_input_size") or stated.get("input_size"):
-        fields["image_shape"] = _shape(size, path)
+        fields["image_shape"] = _shape(size)
     if crop := stated.get("test_crop_pct") or stated.get("crop_pct"):
         fields["evaluation_crop"] = crop
     names = config.get("label_names") or stated.get("label_names")
@@ -88,7 +93,7 @@ def _from_transformers(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             raise WeightsError(
                 f"{path}/{CONFIG} has {key}={str(value)[:80]!r}, which no network here has"
             )
-    labels = _mapping(config, "id2label", path)
+    labels = config.get("id2label") or {}
     names = [labels.get(str(number)) for number in range(len(labels))]
     plain = all(name == f"LABEL_{number}" for number, name in enumerate(names))
     fields: dict[str, Any] = {"classes": () if plain else names, "origin": str(path)}
@@ -100,22 +105,19 @@ def _from_preprocessor(path: Path, channels: Any) -> dict[str, Any]:
     file = path / PREPROCESSOR
     if not file.exists():
         return {}
-    if type(channels) is not int or not 0 < channels <= _MAX_CHANNELS:
-        raise WeightsError(f"{path}/{CONFIG} has num_channels={str(channels)[:80]}")
+    if not 0 < channels <= _MAX_CHANNELS:
+        raise ValueError(f"num_channels={channels}")
     stated, fields = _json(file), {}
-    factor = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale", True) else 1
-    (scale,) = _scaled([factor], 1, file, "rescale_factor")
-    if scale <= 0:
-        raise WeightsError(f"{file}: rescale_factor: expected a number above 0, got {scale}")
+    scale = stated.get("rescale_factor", 1 / 255) if stated.get("do_rescale", True) else 1
     means, deviations = stated.get("image_mean"), stated.get("image_std")
     if not stated.get("do_normalize", True):
         means, deviations = (0,) * channels, (1,) * channels
     if means is not None and deviations is not None:
-        fields["mean"] = _scaled(means, 1 / scale, file, "image_mean")
-        fields["std"] = _scaled(deviations, 1 / scale, file, "image_std")
+        fields["mean"] = _scaled(means, 1 / scale)
+        fields["std"] = _scaled(deviations, 1 / scale)
     size = stated.get("size")
     if side := size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size:
-        fields["image_shape"] = _shape((channels, side, side), file)
+        fields["image_shape"] = _shape((channels, side, side))
     if stated.get("crop_pct"):
         fields["evaluation_crop"] = stated["crop_pct"]
     number = stated.get("resample", _FILTERS.index("bilinear"))
@@ -205,30 +207,14 @@ def _fractions(levels: tuple[float, ...]) -> list[float]:
     return [round(level / 255, 12) for level in levels]
 
 
-def _scaled(value: Any, factor: float, path: Path, name: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(x) * factor for x in value)
-    except (TypeError, ValueError):
-        found = (math.nan,)
-    if not all(map(math.isfinite, found)):
-        raise WeightsError(f"{path}: {name}: expected numbers, got {str(value)[:80]!r}")
-    return found
+def _scaled(values: Sequence[float], factor: float) -> tuple[float, ...]:
+    return tuple(float(x) * factor for x in values)
 
 
-def _shape(size: Any, path: Path) -> tuple[int, int, int]:
+def _shape(size: Sequence[int]) -> tuple[int, int, int]:
     """Height, width and channels, from channels, height and width."""
-    try:
-        channels, height, width = (int(side) for side in size)
-    except (TypeError, ValueError) as error:
-        raise WeightsError(f"{path}: invalid image size {str(size)[:80]!r}") from error
+    channels, height, width = map(int, size)
     return height, width, channels
-
-
-def _mapping(config: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
-    found = config.get(key) or {}
-    if not isinstance(found, Mapping):
-        raise WeightsError(f"{path}/{CONFIG}: {key}: expected an object, got {str(found)[:80]!r}")
-    return found
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from largebatch.weights.exporting import Written
 from largebatch.weights.reading import read, read_safetensors
 from largebatch.weights.weights import Weights, WeightsError, by_path
 
-LIMIT = 1e-4
+_LIMIT = 1e-4
 """Largest difference of two logits, for each unit of the largest logit (at least 1).
 
 Libraries sum the products of a convolution in different orders, so the float32 results of a layer
 differ by some roundings, 6e-8 of their size. Through ResNet-50 the difference has been seen to grow
 to 1e-6 of the largest logit; a wrong epsilon, stride or array shows at 1e-3 and above.
 """
-_IMAGES = 2
 _NEEDED = {
     "torchvision": "torch torchvision",
     "timm": "torch torchvision timm",
@@ -45,7 +44,7 @@ class Comparison:
     @property
     def limit(self) -> float:
         """The largest difference that rounding explains."""
-        return LIMIT * max(1.0, self.largest)
+        return _LIMIT * max(1.0, self.largest)
 
     @property
     def is_equal(self) -> bool:
@@ -89,6 +88,7 @@ def compare(written: Written) -> Comparison | None:
     if not library:
         return None
     images = random_images(written.weights)
+    ours = logits(written.weights, images)
     try:
         space: dict[str, Any] = {}
         exec("\n".join(written.loading), space)
@@ -99,24 +99,15 @@ def compare(written: Written) -> Comparison | None:
             f"{written.path} was read back, but {library} cannot be imported to compare logits "
             f"({error}): pip install {needed}"
         ) from error
-    return compared(written.weights, images, theirs, library)
-
-
-def compared(weights: Weights, images: np.ndarray, theirs: np.ndarray, library: str) -> Comparison:
-    """Compare our logits with ``theirs`` of the same images."""
-    ours = logits(weights, images)
+    version = importlib.metadata.version(library)
     return Comparison(
-        library,
-        importlib.metadata.version(library),
-        float(np.max(np.abs(ours - theirs))),
-        float(np.max(np.abs(ours))),
+        library, version, float(np.abs(ours - theirs).max()), float(np.abs(ours).max())
     )
 
 
-def random_images(weights: Weights, seed: int = 0) -> np.ndarray:
+def random_images(weights: Weights) -> np.ndarray:
     """Return normal deviates, float32 (2, height, width, channels), like normalized images."""
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal((_IMAGES, *weights.image_shape), np.float32)
+    return np.random.default_rng(0).standard_normal((2, *weights.image_shape), np.float32)
 
 
 def logits(weights: Weights, images: np.ndarray) -> np.ndarray:

@@ -83,11 +83,10 @@ def by_path(weights: Weights) -> dict[str, np.ndarray]:
     return {**flatten_paths(weights.params), **flatten_paths(weights.stats)}
 
 
-def few(names: Iterable[object], most: int = 3) -> str:
-    """Return the first of several names, for a message."""
+def few(names: Iterable[str]) -> str:
+    """Return the first three of several names, for a message."""
     names = list(names)
-    left = len(names) - most
-    return ", ".join(map(str, names[:most])) + (f" and {left} more" if left > 0 else "")
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def encode(weights: About) -> dict[str, str]:

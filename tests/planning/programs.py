@@ -1,4 +1,4 @@
-"""Scheduled HLO modules written by hand, an instruction a word."""
+"""Scheduled HLO modules written by hand, one function for each kind of instruction."""
 
 HEAD = """HloModule jit_step, is_scheduled=true, entry_computation_layout={()->f32[]}
 

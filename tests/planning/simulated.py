@@ -14,7 +14,7 @@ from largebatch.parallel.hardware import Link
 
 @dataclasses.dataclass
 class World:
-    """Ranks, what they hold of each chunk, and the time that has passed."""
+    """Ranks, the contributions to each chunk that they hold, and the time that has passed."""
 
     ranks: int
     chunk_bytes: list[float]
@@ -44,26 +44,6 @@ class World:
                 assert sorted(chunk) == list(range(self.ranks))
 
 
-def ring_phases(world: World, rings: list[tuple[list[int], list[list[int]], Link]]) -> tuple:
-    """Reduce-scatter and all-gather on several rings at once, as two lists of steps.
-
-    Args:
-      world: where.
-      rings: for each its ranks in order, one list of chunks for each of them, and the link.
-    """
-    length = len(rings[0][0])
-
-    def messages(shift: int, step: int):
-        for members, pieces, link in rings:
-            for i, rank in enumerate(members):
-                piece = pieces[(i + shift - step) % length]
-                yield rank, members[(i + 1) % length], piece, link
-
-    scatter = [lambda s=s: world.step(messages(0, s), reduce=True) for s in range(length - 1)]
-    gather = [lambda s=s: world.step(messages(1, s), reduce=False) for s in range(length - 1)]
-    return scatter, gather
-
-
 def ring(ranks: int, nbytes: float, links: list[Link]) -> World:
     """One ring; rank i sends over ``links[i]``."""
     world = World(ranks, [nbytes / ranks] * ranks)
@@ -84,10 +64,10 @@ def halving_doubling(
 ) -> World:
     """Recursive halving, then recursive doubling, the most distant first.
 
-    Ranks beyond the largest power of two give all to a partner first, and are given the sum last.
+    Ranks beyond the largest power of two give all to a partner first, and receive the sum last.
 
     Args:
-      ranks: how many.
+      ranks: number of ranks.
       nbytes: of each.
       link: between ranks.
       inside: between ranks of a node instead, if nodes have several.
@@ -96,32 +76,29 @@ def halving_doubling(
     power = 1 << (ranks.bit_length() - 1)
     world = World(ranks, [nbytes / power] * power)
     everything = list(range(power))
-    if ranks > power:
-        extra = [(rank, rank - power, everything, link) for rank in range(power, ranks)]
-        world.step(extra, reduce=True)
+    extra = range(power, ranks)
+    if extra:
+        world.step([(rank, rank - power, everything, link) for rank in extra], reduce=True)
     mine = [everything for _ in range(power)]
-    distances = []
-    distance = power // 2
-    while distance:
-        distances.append(distance)
-        over = inside if inside and distance < group else link
+    distances = [power >> i for i in range(1, power.bit_length())]
+
+    def over(distance):
+        return inside if inside and distance < group else link
+
+    for distance in distances:
         messages = []
         for rank in range(power):
             half = len(mine[rank]) // 2
             low, high = mine[rank][:half], mine[rank][half:]
-            away, kept = (low, high) if rank & distance else (high, low)
-            messages.append((rank, rank ^ distance, away, over))
-            mine[rank] = kept
+            away, mine[rank] = (low, high) if rank & distance else (high, low)
+            messages.append((rank, rank ^ distance, away, over(distance)))
         world.step(messages, reduce=True)
-        distance //= 2
     for distance in reversed(distances):
-        over = inside if inside and distance < group else link
-        messages = [(rank, rank ^ distance, mine[rank], over) for rank in range(power)]
+        messages = [(rank, rank ^ distance, mine[rank], over(distance)) for rank in range(power)]
         world.step(messages, reduce=False)
         mine = [sorted(mine[rank] + mine[rank ^ distance]) for rank in range(power)]
-    if ranks > power:
-        extra = [(rank - power, rank, everything, link) for rank in range(power, ranks)]
-        world.step(extra, reduce=False)
+    if extra:
+        world.step([(rank - power, rank, everything, link) for rank in extra], reduce=False)
     return world
 
 
@@ -129,32 +106,36 @@ def levels(sizes: list[int], nbytes: float, links: list[Link]) -> World:
     """Rings on nested levels, innermost first: scatter upwards, gather downwards."""
     ranks = math.prod(sizes)
     world = World(ranks, [nbytes / ranks] * ranks)
-    span = [list(range(ranks)) for _ in range(ranks)]
-    gathers, stride = [], 1
+    span = [list(range(ranks)) for _ in range(ranks)]  # the chunks that a rank still reduces
+
+    def messages(rings, link, shift, step):
+        for members, pieces in rings:
+            for i, rank in enumerate(members):
+                target, piece = members[(i + 1) % len(members)], (i + shift - step) % len(members)
+                yield rank, target, pieces[piece], link
+
+    done, stride = [], 1
     for size, link in zip(sizes, links, strict=True):
         rings = []
-        for first in range(ranks):
-            if first // stride % size == 0:
-                members = [first + i * stride for i in range(size)]
-                length = len(span[first]) // size
-                pieces = [span[first][i * length : (i + 1) * length] for i in range(size)]
-                rings.append((members, pieces, link))
-        scatter, gather = ring_phases(world, rings)
-        for step in scatter:
-            step()
-        gathers.append(gather)
-        for members, pieces, _ in rings:
+        for first in (rank for rank in range(ranks) if rank // stride % size == 0):
+            length = len(span[first]) // size
+            pieces = [span[first][i * length : (i + 1) * length] for i in range(size)]
+            rings.append(([first + i * stride for i in range(size)], pieces))
+        for step in range(size - 1):
+            world.step(messages(rings, link, 0, step), reduce=True)
+        for members, pieces in rings:
             for i, member in enumerate(members):
                 span[member] = pieces[(i + 1) % size]
+        done.append((rings, link, size))
         stride *= size
-    for gather in reversed(gathers):
-        for step in gather:
-            step()
+    for rings, link, size in reversed(done):
+        for step in range(size - 1):
+            world.step(messages(rings, link, 1, step), reduce=False)
     return world
 
 
 def root(ranks: int, nbytes: float, link: Link) -> World:
-    """Everybody sends all to rank 0, over its one link one after the other, and is sent the sum."""
+    """Each rank sends all to rank 0 over its one link, in turn, and receives the sum."""
     world = World(ranks, [nbytes])
     busy = Link(link.bandwidth, 0.0)  # while one message arrives, the next is already on its way
     for reduce in (True, False):
@@ -166,75 +147,13 @@ def root(ranks: int, nbytes: float, link: Link) -> World:
 
 
 def hierarchical(nodes: int, group: int, nbytes: float, inside: Link, between: Link) -> World:
-    """Rings inside the nodes, and between equals of all nodes."""
-    ranks = nodes * group
-    world = World(ranks, [nbytes / ranks] * ranks)
-    # Piece d of a node's ring are the chunks [d·nodes, (d+1)·nodes).
-    pieces = [list(range(d * nodes, (d + 1) * nodes)) for d in range(group)]
-    members = [[node * group + d for d in range(group)] for node in range(nodes)]
-    scatter, gather = ring_phases(world, [(m, pieces, inside) for m in members])
-    for step in scatter:
-        step()
-    across = []
-    for d in range(group):
-        owned = pieces[(d + 1) % group]
-        equals = [node * group + d for node in range(nodes)]
-        across.append((equals, [[chunk] for chunk in owned], between))
-    for phase in ring_phases(world, across):
-        for step in phase:
-            step()
-    for step in gather:
-        step()
-    return world
+    """Rings inside the nodes, and between equal ranks of all nodes."""
+    return levels([group, nodes], nbytes, [inside, between])
 
 
 def torus(width: int, height: int, nbytes: float, link: Link, *, both_ways: bool) -> World:
-    """Rings along x, then along y on what x has scattered; half of it each way round if asked."""
-    ways = 2 if both_ways else 1
-    ranks = width * height
-    world = World(ranks, [nbytes / ranks / ways] * (ranks * ways))
+    """Rings along x, then along y; if ``both_ways``, the directions carry one half each.
 
-    def rank(x: int, y: int) -> int:
-        return x * height + y
-
-    def chunk(x: int, y: int, way: int) -> int:
-        return way * ranks + x * height + y
-
-    def column(x: int, way: int) -> list[int]:
-        return [chunk(x, y, way) for y in range(height)]
-
-    def run(phases: list[list]) -> None:
-        # The two directions have links of their own: a step of both lasts as long as one of them.
-        for steps in zip(*phases, strict=True):
-            start = world.seconds
-            took = []
-            for step in steps:
-                world.seconds = start
-                step()
-                took.append(world.seconds)
-            world.seconds = max(took)
-
-    def order(length: int, way: int) -> list[int]:
-        return list(range(length)) if way == 0 else list(range(length))[::-1]
-
-    along_x = []
-    for way in range(ways):
-        xs = order(width, way)
-        rings = [
-            ([rank(x, y) for x in xs], [column(x, way) for x in xs], link) for y in range(height)
-        ]
-        along_x.append(ring_phases(world, rings))
-    run([scatter for scatter, _ in along_x])
-    along_y = []
-    for way in range(ways):
-        ys = order(height, way)
-        rings = []
-        for i, x in enumerate(order(width, way)):
-            owned = order(width, way)[(i + 1) % width]
-            pieces = [[chunk(owned, y, way)] for y in ys]
-            rings.append(([rank(x, y) for y in ys], pieces, link))
-        along_y.append(ring_phases(world, rings))
-    run([scatter for scatter, _ in along_y])
-    run([gather for _, gather in along_y])
-    run([gather for _, gather in along_x])
-    return world
+    The directions have links of their own, so a step of both lasts as long as one of them.
+    """
+    return levels([width, height], nbytes / 2 if both_ways else nbytes, [link, link])

@@ -1,4 +1,4 @@
-"""The train step compiled for GPUs and TPUs that are not here: its all-reduces stay apart.
+"""The train step compiled for absent GPUs and TPUs: its all-reduces stay separate.
 
 Needs the extras compile-gpu and compile-tpu. Structure only: shares of such a small network say
 nothing of a large one.

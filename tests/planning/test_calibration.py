@@ -1,4 +1,4 @@
-"""The published runs, the fit to them, and what it says of runs that it has not seen."""
+"""The published runs, the fit to them, and its errors for runs that were left out."""
 
 import dataclasses
 import json
@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.parallel.hardware import HARDWARE
 from largebatch.planning import calibration, simulation
-from largebatch.planning.calibration import Row, clock_of, fit, rate_of, table
+from largebatch.planning.calibration import Row, fit, rate_of, table
 from largebatch.planning.prediction import load_fitted
-from largebatch.planning.step_time import FAMILIES, Parameters, family_of
+from largebatch.planning.step_time import Parameters
 
 RECORD = Path(__file__).parents[2] / "records" / "2026-11-21_cost_model.json"
 FITTED = 2e-5  # six digits are kept, and least squares stops at 1e-8 of its cost
@@ -32,39 +31,15 @@ def test_rows_give_the_times_that_were_logged():
     logged = {
         "v0.6 Fujitsu ABCI": 70.41,
         "v0.6 NVIDIA 32 × DGX-2H": 155.4,
-        "v0.6 NVIDIA 130 × DGX-1": 101.5,
-        "v0.6 NVIDIA 96 × DGX-2H": 79.9,
         "v0.5 NVIDIA 80 × DGX-1": 374.5,
         "v0.6 Google TPU v3": 76.95,
-        "v0.7 Google TPU v3, JAX": 28.30,
-        "v1.0 Google TPU v4": 13.74,
         "v2.0 Google TPU v4": 11.40,
         "v0.7 NVIDIA A100": 63.5,
-        "v1.1 A100, 4,320": 20.82,
-        "v2.0 A100, 4,216": 19.17,
-        "v3.0 H100, 768": 22.16,
         "v3.0 H100, 3,584": 10.98,
-        "v4.0 H100, 8": 789.8,
         "v4.0 H200, 8": 721.6,
-        "v0.7 Ascend 910, 1,024": 32.4,
         "v0.7 Ascend 910, 512": 46.8,
     }
     assert {run: times[run] for run in logged} == pytest.approx(logged, rel=2e-3)
-
-
-def test_every_row_and_prior_is_complete():
-    read = table()
-    assert {row.family for row in read.rows} == set(FAMILIES)
-    assert {row.round for row in read.rows} <= set(read.rounds)
-    fields = {field.name for field in dataclasses.fields(Parameters)}
-    assert set(read.priors) == fields
-    for prior in read.priors.values():
-        assert prior.value > 0
-        assert prior.spread > 0
-        assert prior.source
-        assert prior.meaning
-    assert list(read.rounds.values()) == sorted(read.rounds.values())
-    assert family_of(HARDWARE["tpu:v5p"]) is None
 
 
 def test_the_kept_parameters_are_those_that_the_rows_give():
@@ -122,13 +97,6 @@ def test_fujitsus_runs_are_met_within_5_percent_without_their_row(without_fujits
     )
     assert sister["construction_s"] == pytest.approx(0, abs=1e-9)
     assert found["record"]["90"]["construction_s"] == pytest.approx(2.5 + 25_557_032 / 50e6)
-
-
-def test_the_clock_of_v05_holds_construction():
-    parameters = load_fitted().parameters
-    row = next(row for row in table().rows if row.round == "v0.5")
-    without = row.epochs * calibration.IMAGES / rate_of(parameters, row) / row.devices
-    assert without - clock_of(parameters, row).total_s == pytest.approx(2.5, rel=1e-9)
 
 
 def test_hardware_without_a_family_cannot_be_a_row():

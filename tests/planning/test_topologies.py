@@ -1,4 +1,4 @@
-"""Names of absent devices, and what is wrong with some."""
+"""Names of absent devices, valid and invalid."""
 
 import re
 
@@ -21,13 +21,9 @@ def everything_installed(monkeypatch):
     [
         ("cpu:4", 4, 1, "cpu", ()),
         ("v100:2048", 2048, 512, "cuda", ()),
-        ("a100:8", 8, 1, "cuda", ()),
-        ("h100:2048", 2048, 256, "cuda", ()),
         ("h200:1", 1, 1, "cuda", ()),
         ("tpu:v5p:8x16x16", 2048, 512, "tpu", (8, 16, 16)),
-        ("tpu:v5p:16x8x4", 512, 128, "tpu", (16, 8, 4)),
         ("tpu:v3:32x32", 2048, 256, "tpu", (32, 32)),  # two cores a chip
-        ("tpu:v4:8x16x16", 2048, 512, "tpu", (8, 16, 16)),
         ("tpu:v5e:16x16x8slices", 2048, 512, "tpu", (16, 16)),
         ("tpu:v6e:2x4", 8, 2, "tpu", (2, 4)),
     ],
@@ -47,17 +43,11 @@ def test_names_become_devices(text, devices, processes, platform, shape):
     ("text", "words"),
     [
         ("v10:4", "'v100'"),
-        ("tpu", "v3, v4"),
         ("tpu:v5:2x2", "'v5p'|'v5e'"),
         ("v100:6", "use 4 or 8"),
-        ("h100:12", "use 8 or 16"),
         ("v100:0", "v100:N"),
-        ("v100:many", "v100:N"),
-        ("cpu", "cpu:N"),
         ("tpu:v5p:16x16", "tpu:v5p:4x4x4"),
         ("tpu:v3:4x4x4", "2 axes"),
-        ("tpu:v6e:4x0", "2 axes"),
-        ("tpu:v6e:4x", "2 axes"),
         ("tpu:v6e:4x4x0slices", "2 axes"),
         ("tpu:v5e:32x64", "at most 256 .* 2048"),
     ],
@@ -71,11 +61,9 @@ def test_impossible_names_are_refused(text, words):
 @pytest.mark.parametrize(
     ("text", "present", "extra"),
     [
-        ("v100:4", (), "compile-gpu"),
-        # CUDA 13 knows no V100.
+        # CUDA 13 does not support the V100.
         ("v100:4", ("jax-cuda13-pjrt", "jax-cuda13-plugin", "nvidia-cuda-nvcc"), "compile-gpu"),
         ("h100:8", ("jax-cuda12-pjrt", "jax-cuda12-plugin"), "compile-gpu"),  # no assembler
-        ("h100:8", ("jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"), "compile-gpu"),
         ("tpu:v5p:2x2x1", ("jax-cuda12-pjrt",), "compile-tpu"),
     ],
 )

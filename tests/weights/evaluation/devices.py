@@ -1,4 +1,4 @@
-"""What scripts compute on in tests."""
+"""The device on which tests run scripts."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ import pytest
 
 @contextlib.contextmanager
 def one_quick_device():
-    """One device, and programs that are compiled sooner than they run fast."""
+    """One device, and programs compiled without most optimizations."""
     one = jax.devices()[:1]
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:

@@ -39,24 +39,20 @@ def test_a_subset_among_its_own_classes():
 
 
 @pytest.mark.parametrize(
-    ("names", "outputs", "data", "how", "words"),
+    ("names", "outputs", "data", "how", "remedy"),
     [
-        (WORDS, 1000, SOME, "names", r"^2 of the 2 classes .*997 more\); .*--match=imagenet"),
-        (ANIMALS, 3, SOME, "imagenet", "--match=imagenet: .*1,000 classes, got 3"),
-        ((), 3, ("cat", "dog"), "names", "^folder:x has 2 classes, the weights have 3 without"),
-        (ANIMALS, 3, ("cat", "dog"), "numbers", "^folder:x has 2 classes, the weights have 3, so"),
-        (ANIMALS, 3, ("cat", "dog", "fox"), "names", "^1 of the 3 .*'fox' .*--match=numbers"),
-        (("crane", "dog", "crane"), 3, ("crane", "dog"), "names", "^1 classes .*several .*'crane'"),
+        (WORDS, 1000, SOME, "names", "--match=imagenet"),
+        (ANIMALS, 3, SOME, "imagenet", "--match=names or numbers"),
+        (ANIMALS, 3, ("cat", "dog"), "numbers", "as many classes"),
+        (ANIMALS, 3, ("cat", "dog", "fox"), "names", "'fox' .*--match=numbers"),
+        (("crane", "dog", "crane"), 3, ("crane", "dog"), "names", "'crane'"),
     ],
 )
-def test_mismatches(names, outputs, data, how, words):
-    with pytest.raises(DataError, match=words):
+def test_mismatches(names, outputs, data, how, remedy):
+    with pytest.raises(DataError, match=remedy):
         match(names, outputs, data, "folder:x", how)
 
 
-def test_names_of_outputs():
-    assert class_names(ANIMALS, 3) == (ANIMALS, "")
-    names, note = class_names((), 1000)
-    assert names == imagenet_classes()
-    assert note
+def test_names_of_outputs_without_names():
+    assert class_names((), 1000)[0] == imagenet_classes()
     assert class_names((), 2)[0] == ("0", "1")

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from largebatch import parallel
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import ConfigError
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
-from largebatch.weights.evaluation import inference
-from largebatch.weights.evaluation.classifier import Classifier, Outputs
+from largebatch.weights.evaluation.classifier import Classifier
 from largebatch.weights.evaluation.inference import batch_size
 from tests.weights.evaluation import cases
 
@@ -84,28 +83,3 @@ def test_rows_of_a_batch():
     assert batch_size(3, 1) == 3
     with pytest.raises(ConfigError, match="--batch=-1"):
         batch_size(3, 1, -1)
-
-
-class Four:
-    name = "four"
-
-    def __len__(self):
-        return 4
-
-
-@pytest.mark.parametrize("ids", [([2, 3], [1, 0]), ([0, 1], [3])])
-def test_a_split_is_put_in_order_and_counted(ids, monkeypatch):
-    parts = [
-        (np.array(part), np.array(part) % 2, Outputs(*[np.array(part)] * len(Outputs._fields)))
-        for part in ids
-    ]
-    monkeypatch.setattr(inference, "batch_outputs", lambda *_, **__: iter(parts))
-    if sum(map(len, ids)) < 4:
-        with pytest.raises(DataError, match="3 images of 4"):
-            inference.evaluate(None, Four(), None, None, np.array([5, 6]))
-        return
-    done = []
-    found = inference.evaluate(None, Four(), None, None, np.array([5, 6]), advance=done.append)
-    assert found.labels.tolist() == [5, 6, 5, 6]
-    assert found.outputs.loss.tolist() == [0, 1, 2, 3]
-    assert done == [2, 2]

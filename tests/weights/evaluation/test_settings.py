@@ -69,23 +69,23 @@ def test_networks_of_one_channel_see_the_complete_image():
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "flag"),
     [
         ({"image_size": 0}, "--image_size=0"),
-        ({"mean": (1.0,)}, "--mean: .*3 number"),
+        ({"mean": (1.0,)}, "--mean"),
         ({"std": (50.0, 50.0, 0.0)}, "--std=50,50,0"),
         ({"mean": (0.485, 0.456, 0.406)}, r"--mean=123\.675,116\.28,"),
         ({"max_unreadable": 2.0}, "--max_unreadable=2"),
     ],
 )
-def test_mistakes(flags, words):
-    with pytest.raises(ConfigError, match=words):
+def test_mistakes(flags, flag):
+    with pytest.raises(ConfigError, match=flag):
         settings_of(OF, None, flags)
 
 
-def test_weights_that_do_not_state_their_data():
+def test_weights_that_do_not_state_their_data_or_side():
     foreign = cases.weights()
     with pytest.raises(DataError, match="--source"):
         check_source(settings_of(foreign, None, {}), foreign)
-    with pytest.raises(ConfigError, match="24×32; use --image_size"):
+    with pytest.raises(ConfigError, match="--image_size"):
         settings_of(cases.weights(image_shape=(24, 32, 3)), None, {})
