@@ -101,21 +101,3 @@ def test_what_stays_for_backward_is_narrow():
         _, pull = jax.vjp(lambda *a: ours(*a, mode=BatchMode(2), relu=True), x, scale, bias, given)
         kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.size >= x.size]
         assert [(leaf.size, leaf.dtype) for leaf in kept] == [(x.size, x.dtype)] * large
-
-
-def test_running_statistics_serve_evaluation_with_shortcut_and_rectifier():
-    x, scale, bias, shortcut, _ = inputs()
-    layer = BatchNorm(3, epsilon=EPSILON, rngs=nnx.Rngs(0))
-    layer.eval()
-    layer.scale.set_value(scale)
-    layer.bias.set_value(bias)
-    layer.mean.set_value(jnp.asarray([1.0, 2.0, 3.0]))
-    layer.var.set_value(jnp.asarray([4.0, 5.0, 6.0]))
-    expected = nnx.relu(
-        (x - layer.mean[...]) / np.sqrt(np.asarray(layer.var[...]) + EPSILON) * scale
-        + bias
-        + shortcut
-    )
-    np.testing.assert_allclose(
-        layer(x, shortcut=shortcut, relu=True), expected, rtol=1e-5, atol=1e-5
-    )

@@ -1,4 +1,4 @@
-"""What a user's module may be, and the one line of each that it may not."""
+"""Which modules of users can be trained, and which are refused."""
 
 import functools
 
@@ -13,8 +13,6 @@ from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, BatchNorm, Model
 from largebatch.models.tracing import work_of
 from largebatch.optim import KINDS
-from largebatch.parallel.backward_times import estimate, shapes_of
-from largebatch.parallel.hardware import HARDWARE
 
 HERE = __name__
 SHAPE = (8, 8, 3)
@@ -77,20 +75,8 @@ def of(layer):
     return functools.partial(Net, layer)
 
 
-def flat_logits(classes, *, rngs, dtype):
-    return nnx.Sequential(nnx.Linear(3, classes, rngs=rngs))
-
-
 def not_a_module(classes, *, rngs, dtype):
     return "a network"
-
-
-def without_dtype(classes, *, rngs):
-    return None
-
-
-def nothing(classes, *, rngs, dtype):
-    return nnx.Sequential(nnx.relu)
 
 
 def other_channels(classes, *, rngs, dtype):
@@ -100,7 +86,6 @@ def other_channels(classes, *, rngs, dtype):
 good = of(lambda rngs: nnx.BatchNorm(4, rngs=rngs))
 dropout = of(lambda rngs: nnx.Dropout(0.5, rngs=rngs))
 first_axis = of(lambda rngs: nnx.BatchNorm(4, axis=1, rngs=rngs))
-named_axis = of(lambda rngs: nnx.BatchNorm(4, axis_name="batch", rngs=rngs))
 own_norm = of(lambda rngs: OwnNorm(4, rngs=rngs))
 many = of(lambda rngs: stacked(jax.random.split(rngs.params(), 2)))
 constant, spread, unused, twice = map(of, (Constant, Spread, Unused, Twice))
@@ -111,58 +96,37 @@ def model(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
-        ("flat_logits", r"expected logits of shape \(images, 5\), got \(2, 8, 8, 5\)"),
-        ("not_a_module", r"expected a factory that returns an nnx\.Module, got str"),
-        ("without_dtype", r"factory\(classes=5, .*raised TypeError: .*'dtype'"),
-        ("nothing", r"nnx\.Param"),
-        ("other_channels", r"float images \(2, 8, 8, 3\) raised"),
-        ("dropout", r"layer\.rngs\..* is a random state"),
-        ("first_axis", r"layer: .*axis=-1, got axis=1"),
-        ("named_axis", r"layer: .*axis_name='batch'.*norm\.span"),
-        ("own_norm", r"layer is a OwnNorm"),
-        ("many", r"shape \(2, 4\).*nnx\.vmap"),
-        ("constant", r"layer\.table: .*got Cache"),
-        ("spread", r"layer\.spread is a statistic outside of nnx\.BatchNorm"),
-        ("unused", r"layer/norm is not called with batch statistics"),
-        ("twice", r"BatchNorm layer is called twice"),
-        ("absent", r"no 'absent'"),
+        ("not_a_module", "not_a_module"),
+        ("other_channels", r"\(2, 8, 8, 3\)"),
+        ("dropout", "layer"),
+        ("first_axis", "axis=1"),
+        ("own_norm", "OwnNorm"),
+        ("many", "layer"),
+        ("constant", "Cache"),
+        ("spread", r"layer\.spread"),
+        ("unused", "layer/norm"),
+        ("twice", "layer"),
+        ("absent", "absent"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(name, said):
-    with pytest.raises(ConfigError, match=said) as error:
+def test_what_cannot_be_trained_is_refused(name, words):
+    with pytest.raises(ConfigError, match=rf"^model\.name=.*{words}"):
         model(name).check(SHAPE)
-    assert str(error.value).startswith("model.name=")
-    assert "\n" not in str(error.value)
-
-
-def test_a_missing_module_is_named():
-    with pytest.raises(ConfigError, match=r"model\.name='nowhere:net'"):
-        Model("nowhere:net", classes=5).check(SHAPE)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
-        ({"name": "resnet5"}, r"model\.name='resnet5': .* 'resnet50'.*factory"),
-        ({"name": "my.net"}, r"model\.name='my\.net': "),
-        ({"name": "my:net", "width": 8}, r"model\.width=8: .*model\.width=64"),
-        (
-            {"name": "my:net", "stem": "small", "remat": "norms"},
-            r"model\.stem=small, model\.remat=norms: .*stem=conv7 --config\.model\.remat=none",
-        ),
+        ({"model": {"name": "resnet5"}}, r"model\.name='resnet5'.*'resnet50'"),
+        ({"model": {"name": "my:net", "width": 8}}, r"model\.width=8"),
+        ({"model": {"name": "my:net"}, "norm": {"last_gamma": 0.0}}, r"norm\.last_gamma=0\.0"),
     ],
 )
-def test_names_and_options_are_checked_before_anything_is_imported(options, said):
-    with pytest.raises(ConfigError, match=said):
-        check_ranges(freeze({"model": options}))
-
-
-def test_norm_options_of_resnets_are_named():
-    made = freeze({"model": {"name": "my:net"}, "norm": {"last_gamma": 0.0}})
-    with pytest.raises(ConfigError, match=r"norm\.last_gamma=0\.0: "):
-        check_ranges(made)
+def test_names_and_options_are_checked_before_anything_is_imported(options, words):
+    with pytest.raises(ConfigError, match=words):
+        check_ranges(freeze(options))
 
 
 def test_plain_batch_norm_is_converted_with_its_names():
@@ -179,7 +143,7 @@ def test_plain_batch_norm_is_converted_with_its_names():
 
 
 def test_without_batch_norm_there_are_no_statistics():
-    made = Model("tests.training.own_models:ConvNext", classes=5)
+    made = Model("tests.training.own_models:VisionTransformer", classes=5, channels=2)
     _, stats = jax.eval_shape(made.init, 0)
     assert stats == {}
     assert set(made.kinds().values()) == set(KINDS)
@@ -202,14 +166,3 @@ def test_work_is_in_the_order_of_first_use():
     # Scores and the weighted mean of values, for which no parameter is read.
     attention = sum(w.flops for p, w in found.items() if p.startswith("attention"))
     assert attention == 4 * 2 * tokens * width * width + 2 * (2 * tokens * tokens * width)
-
-
-def test_the_backward_estimate_serves_any_module():
-    made = Model("tests.training.own_models:ConvNext", classes=7, channels=2)
-    shapes = shapes_of(made, (16, 16, 2))
-    found = estimate(
-        shapes, HARDWARE["v100"], images=8, image_shape=(16, 16, 2), dtype="float16", model=made
-    )
-    assert list(found.seconds) == [path for path, _ in reversed(shapes)]
-    assert found.total_s > 0
-    assert all(seconds >= 0 for seconds in found.seconds.values())

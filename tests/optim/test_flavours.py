@@ -211,22 +211,6 @@ def test_equals_the_published_implementation(flavour):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
 
 
-def test_optax_flavour_equals_optax():
-    history, *_ = ours("optax")
-    table = jax.numpy.asarray(RATES)
-    rule = optax.lars(lambda count: table[count], DECAY, momentum=MOMENTUM)
-    weights, gradients = problem()
-    params, state = plain.device(nested(weights)), rule.init(plain.device(nested(weights)))
-    for gradient, after in zip(gradients, history, strict=True):
-        updates, state = rule.update(plain.device(nested(gradient)), state, params)
-        params = optax.apply_updates(params, updates)
-        jax.tree.map(
-            lambda one, two: np.testing.assert_allclose(one, two, rtol=TOLERANCE, atol=TOLERANCE),
-            after,
-            params,
-        )
-
-
 def test_all_flavours_differ():
     """By far more than the tolerance, so that none passes for another."""
     ends = {flavour: ours(flavour)[0][-1] for flavour in optim.FLAVOURS}
@@ -280,14 +264,6 @@ def test_rate_clip_by_hand(take):
         assert take((6, 8), 0.0, trust_coefficient=0.5, rate_clip=True)[0] == 1
 
 
-def test_decay_times_peak_by_hand(take):
-    # ‖g‖ + n0·L·‖w‖ = 10 + 3·5 = 25; u = (6, 8) + 2·(3, 4) all the same
-    chosen = {"trust_coefficient": 1.0, "denominator_decay": "decay_times_peak"}
-    ratio, after = take((6, 8), decay=2.0, peak_decay=3.0, **chosen)
-    assert ratio == 0.2
-    np.testing.assert_allclose(after, (3 - 0.2 * 12, 4 - 0.2 * 16), rtol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("rule", "weight", "gradient", "ratio"),
     [
@@ -324,8 +300,10 @@ def test_outside_rates_scale_the_whole_velocity():
 def test_settings_of_flavours():
     assert optim.lars_settings("nvidia", epsilon="auto", rate=None) == optim.FLAVOURS["nvidia"]
     assert optim.lars_settings("apex", trust_skip=("bn",)).trust_skip == ("bn",)
-    with pytest.raises(ConfigError, match=r"decay_times_peak .*norm_of_sum"):
+    with pytest.raises(ConfigError, match="'mlperf'"):
+        optim.lars_settings("mlperv")
+    with pytest.raises(ConfigError, match="decay_times_peak"):
         optim.lars_settings("optax", denominator_decay="decay_times_peak")
-    for clip in ((1.0,), (2.0, 1.0), (-1.0, 1.0)):
+    for clip in ((1.0,), (2.0, 1.0)):
         with pytest.raises(ConfigError, match=r"optimizer\.trust_clip="):
             optim.lars_settings("mlperf", trust_clip=clip)

@@ -54,6 +54,5 @@ def test_an_update_is_few_kernels_and_no_copies(tmp_path):
     module = parse(path.read_text())
     entry = module.computations[module.entry]
     issued = [one.opcode for one in entry if one.opcode not in NO_KERNELS]
-    print(len(issued))
     assert set(issued) == {"fusion"}
     assert 20 < len(issued) <= 60  # 39 with jax 0.12; a kernel for each parameter and norm is 441

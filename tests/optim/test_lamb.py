@@ -78,8 +78,10 @@ def test_nothing_moves_without_gradient_and_decay():
     assert state.report.trust_ratio.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("rule", [optim.lamb(), optim.rmsprop_sgd()])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    "rule", [optim.lamb(), optim.rmsprop_sgd(), optim.lars(flavour="mlperf"), optim.sgd()]
+)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 def test_dtypes_are_kept_from_step_to_step(rule, dtype):
     with jax.enable_x64(True):
         params = {"w": jnp.ones(4, dtype)}

@@ -1,4 +1,4 @@
-"""Schedules against numbers from paper, against optax, and at their edges."""
+"""Schedules against published values, against optax, and which of them are refused."""
 
 import dataclasses
 import math
@@ -11,66 +11,14 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.optim import Schedule, peak_rate
 
-POLYNOMIAL = Schedule(
-    peak=8.0, start=2.0, warmup=100, decay_end=500, decay="polynomial", power=2.0, end=1.0
-)
+BASE = {"peak": 8.0, "warmup": 100, "decay_end": 500}
+LINEAR = Schedule(**BASE, decay="linear", end=1.0)
+POLYNOMIAL = Schedule(**BASE, decay="polynomial", power=2.0, start=2.0, end=1.0)
 STEP = Schedule(peak=4.0, warmup=10, decay_end=100, decay="step", steps=(30, 60, 80), factor=0.5)
-OTHER = Schedule(peak=8.0, warmup=100, decay_end=500, decay="linear", end=1.0)
-
-
-@pytest.mark.parametrize(
-    ("position", "rate"),
-    [
-        (0, 2.0),
-        (25, 3.5),  # 2 + 6 / 4
-        (99, 7.94),  # 2 + 6 · 0.99
-        (100, 8.0),
-        (200, 1 + 7 * 0.75**2),
-        (300, 2.75),  # 1 + 7 / 4
-        (499, 1 + 7 / 400**2),
-        (500, 1.0),
-        (501, 1.0),
-        (10**9, 1.0),
-    ],
-)
-def test_polynomial_by_hand(position, rate):
-    assert POLYNOMIAL(position) == pytest.approx(rate, rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("decay", "rates"),
-    [
-        # at 100 (warm-up ends), 200, 300 (the middle), 500, beyond
-        ("linear", (8.0, 1 + 7 * 0.75, 4.5, 1.0, 1.0)),
-        ("cosine", (8.0, 1 + 7 * (1 + math.sqrt(0.5)) / 2, 4.5, 1.0, 1.0)),  # cos 45° = √½
-    ],
-)
-def test_other_decays_by_hand(decay, rates):
-    schedule = dataclasses.replace(OTHER, decay=decay)
-    for position, rate in zip((100, 200, 300, 500, 777), rates, strict=True):
-        assert schedule(position) == pytest.approx(rate, rel=1e-15)
-    assert schedule(0) == 0.0
-    assert schedule(50) == 4.0
-
-
-def test_step_and_constant_by_hand():
-    rates = {0: 0, 5: 2, 10: 4, 29: 4, 30: 2, 59: 2, 60: 1, 79: 1, 80: 0.5, 100: 0.5, 999: 0.5}
-    assert {position: STEP(position) for position in rates} == rates
-    constant = Schedule(peak=4.0, warmup=10, decay_end=100, decay="constant")
-    assert [constant(p) for p in (0, 5, 10, 99, 100, 999)] == [0, 2, 4, 4, 4, 4]
-
-
-@pytest.mark.parametrize("decay", ["polynomial", "linear", "cosine"])
-@pytest.mark.parametrize(("start", "peak", "end"), [(0.2, 0.9, 0.3), (1e-3, 13.0, 0.0325)])
-def test_ends_are_exact(decay, start, peak, end):
-    schedule = Schedule(peak, 7, 23, decay, start=start, end=end)
-    assert (schedule(0), schedule(7), schedule(23)) == (start, peak, end)
-
-
-@pytest.mark.parametrize("decay", ["polynomial", "linear", "cosine", "step", "constant"])
-def test_no_warm_up_starts_at_the_peak(decay):
-    schedule = Schedule(3.0, 0, 9, decay, steps=(4,) if decay == "step" else ())
-    assert schedule(0) == 3.0
+PIECES = Schedule(**BASE, decay="pieces", points=((200, 0.5), (300, 0.25)))
+LINES = Schedule(**BASE, decay="lines", points=((200, 0.5), (400, 0.4), (500, 0.0)))
+ARCTANGENT = Schedule(**BASE, decay="arctangent", turn=300, width=20, cubic=100, end=0.01)
+ROUNDING = 1e-15
 
 
 def theirs(decay):
@@ -84,23 +32,42 @@ def theirs(decay):
 
 @pytest.mark.parametrize("decay", ["polynomial", "linear", "cosine"])
 def test_equals_optax(decay):
-    schedule = dataclasses.replace(OTHER, start=0.5, decay=decay, power=2.2)
+    schedule = dataclasses.replace(LINEAR, start=0.5, decay=decay, power=2.2)
     positions = range(0, 600, 7)
     with jax.enable_x64(True):
         joined = optax.join_schedules(
             [optax.linear_schedule(0.5, 8.0, 100), theirs(decay)], boundaries=[100]
         )
         wanted = jax.vmap(joined)(jnp.asarray(positions))
-    assert wanted.dtype == jnp.float64
     # Near the end optax subtracts from the peak, so its error is relative to that: 1e-14 of 8.
     assert [schedule(p) for p in positions] == pytest.approx(wanted.tolist(), rel=0, abs=1e-13)
 
 
-def test_step_equals_optax():
-    drops = dict.fromkeys(STEP.steps, STEP.factor)
-    piecewise = optax.piecewise_constant_schedule(STEP.peak, drops)
-    for position in (10, 29, 30, 31, 59, 60, 61, 80, 100):
-        assert STEP(position) == float(piecewise(position))
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (POLYNOMIAL, {0: 2.0, 25: 3.5, 99: 7.94, 100: 8.0, 300: 2.75, 500: 1.0, 10**9: 1.0}),
+        (
+            STEP,
+            {0: 0, 5: 2, 10: 4, 29: 4, 30: 2, 59: 2, 60: 1, 79: 1, 80: 0.5, 100: 0.5, 999: 0.5},
+        ),
+        (
+            Schedule(peak=4.0, warmup=10, decay_end=100, decay="constant"),
+            {0: 0, 5: 2, 10: 4, 99: 4, 999: 4},
+        ),
+        # 8 · (¼)³ and 8 · (½)³
+        (
+            Schedule(**BASE, decay="polynomial", warmup_shape="power", warmup_power=3.0),
+            {0: 0.0, 25: 0.125, 50: 1.0, 100: 8.0},
+        ),
+        (
+            Schedule(2.0, 0, 10, "lines", points=((0, 0.25), (4, 1.0), (10, 0.5))),
+            {0: 0.5, 2: 1.25, 4: 2.0, 7: 1.5, 10: 1.0, 11: 1.0},
+        ),
+    ],
+)
+def test_by_hand(schedule, expected):
+    assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
 
 
 # RECIPES: base 13.0, linear warm-up of 36 epochs of 15 steps, power 2.2 over 780 steps to 0.0025.
@@ -108,95 +75,143 @@ FUJITSU = {18: 6.5, 36: 13.0, 50: 6.54, 60: 3.35, 70: 1.29, 80: 0.244, 86: 0.042
 EPOCH = 15 * 86_016
 
 
-@pytest.mark.parametrize(("epoch", "rate"), FUJITSU.items())
-def test_rates_of_a_published_run(epoch, rate):
+def test_rates_of_the_records_run():
     schedule = Schedule(
-        peak=13.0,
-        warmup=36 * EPOCH,
-        decay_end=(540 + 780) * 86_016,
-        decay="polynomial",
-        power=2.2,
-        end=13.0 * 0.0025,
+        13.0, 36 * EPOCH, (540 + 780) * 86_016, "polynomial", power=2.2, end=13.0 * 0.0025
     )
     # The values are published to three digits.
-    assert float(f"{schedule(epoch * EPOCH):.3g}") == rate
+    assert {epoch: float(f"{schedule(epoch * EPOCH):.3g}") for epoch in FUJITSU} == FUJITSU
 
 
-def test_milestones():
-    assert POLYNOMIAL.milestones() == (
-        ("start", 0, 2.0),
-        ("end of warm-up", 100, 8.0),
-        ("middle of decay", 300, 2.75),
-        ("end", 500, 1.0),
+def test_mlperf_rates():
+    """The references' rule: 31.2 at batch 32,768, warm-up of 25 epochs, a square to 1e-4."""
+    base, batch, warmup, total = 31.2, 32_768, 978, 2815
+    schedule = Schedule(base, warmup * batch, total * batch, "polynomial", end=1e-4)
+    for step in (0, 1, 489, 977, 978, 979, 1500, 2814, 2815):
+        expected = base * step / warmup
+        if step > warmup:
+            expected = 1e-4 + (base - 1e-4) * (1 - (step - warmup) / (total - warmup)) ** 2
+        assert schedule(step * batch) == pytest.approx(expected, rel=1e-12)
+
+
+def test_siat_cosine_warm_up():
+    """SIAT's submission to MLPerf v0.7: from 0.8 to 25, 7.6 of 24 epochs, then a cosine to 0."""
+    schedule = Schedule(25.0, 760, 2400, "cosine", start=0.8, warmup_shape="cosine")
+    for i in (0, 1, 380, 759):
+        angle = math.pi + math.pi * i / 760
+        assert schedule(i) == pytest.approx(0.8 + 24.2 * 0.5 * (1 + math.cos(angle)), rel=1e-13)
+    for i in (760, 1580, 2399):
+        angle = math.pi * (i - 760) / 1640
+        assert schedule(i) == pytest.approx(25 * 0.5 * (1 + math.cos(angle)), rel=1e-12)
+    assert schedule(2400) == 0
+
+
+def test_slow_start_in_pieces():
+    """Akiba et al. 2017: ½ for 40 epochs, 0.075 for 30, 0.01 for 15, 0.001 for 5, of 12.8."""
+    points = ((0, 0.5), (40, 0.075), (70, 0.01), (85, 0.001))
+    schedule = Schedule(12.8, 0, 90, "pieces", points=points)
+    expected = {0: 6.4, 39: 6.4, 40: 0.96, 69: 0.96, 70: 0.128, 84: 0.128, 85: 0.0128, 99: 0.0128}
+    assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
+
+
+def test_a_triangle_in_lines():
+    """FFCV: up to 1.7 in 2 epochs, straight down to 0 at 16."""
+    schedule = Schedule(1.7, 200, 1600, "lines", start=1.7e-4, points=((1600, 0.0),))
+    expected = {0: 1.7e-4, 200: 1.7, 900: 0.85, 1250: 0.425, 1600: 0.0, 1700: 0.0}
+    assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
+
+
+def natan(current, total, turn, width, final=-1.0):
+    """Fujitsu's ratio in epochs, written down again."""
+
+    def base(x):
+        x = 2 * x if x > 0 else x
+        return 0.5 - math.atan(x / width + x * x * x / 1000.0) / math.pi
+
+    ratio = base(current - turn)
+    if final >= 0 and current >= turn:
+        ratio = 0.5 - (0.5 - ratio) * (0.5 - final) / (0.5 - base(total - turn))
+    return ratio
+
+
+@pytest.mark.parametrize("final", [-1.0, 0.01])
+def test_arctangent_as_published(final):
+    """A decay over 90 epochs that turns at 50, of width 5; 64 samples an epoch, 1/64 is exact."""
+    schedule = Schedule(
+        13.0,
+        0,
+        90 * 64,
+        "arctangent",
+        turn=50 * 64,
+        width=5 * 64,
+        cubic=10 * 64,
+        end=max(0.0, 13.0 * final),
+        rescaled=final >= 0,
     )
-    assert STEP.milestones() == (
-        ("start", 0, 0.0),
-        ("end of warm-up", 10, 4.0),
-        ("drop 1", 30, 2.0),
-        ("drop 2", 60, 1.0),
-        ("drop 3", 80, 0.5),
-        ("end", 100, 0.5),
-    )
-    constant = Schedule(peak=3.0, warmup=0, decay_end=9, decay="constant")
-    assert constant.milestones() == (("start", 0, 3.0), ("end", 9, 3.0))
+    for position in range(0, 90 * 64 + 1, 96):
+        expected = 13.0 * natan(position / 64, 90, 50, 5, final)
+        assert schedule(position) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+def test_an_arctangent_has_a_floor_and_a_warm_up_to_where_it_begins():
+    assert ARCTANGENT(50) == ARCTANGENT(100) / 2
+    floor = dataclasses.replace(ARCTANGENT, end=1.0)
+    assert floor(499) == floor(900) == 1.0
+    assert ARCTANGENT(499) < 1.0 < floor(300)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "change", "message"),
+    ("schedule", "places"),
     [
-        (OTHER, {"peak": 0.0}, r"schedule\.peak=0 trains nothing; give"),
-        (OTHER, {"peak": -1.0}, r"schedule\.peak=-1\.0 must be finite and not negative"),
-        (OTHER, {"peak": math.inf}, r"schedule\.peak=inf must be finite"),
-        (OTHER, {"power": math.nan}, r"schedule\.power=nan must be finite"),
-        (OTHER, {"warmup": -1}, r"schedule\.warmup=-1 must be finite and not negative"),
-        (OTHER, {"start": -0.1}, r"schedule\.warmup_start=-0\.1 must be finite and not negative"),
-        (OTHER, {"start": 9.0}, r"schedule\.warmup_start=9 is above schedule\.peak=8; lower"),
-        (OTHER, {"start": 1.0, "warmup": 0}, r"schedule\.warmup_start=1 has no effect"),
-        (OTHER, {"end": -1.0}, r"schedule\.end=-1\.0 must"),
-        (OTHER, {"end": 8.5}, r"schedule\.end=8\.5 is above schedule\.peak=8; lower it"),
-        (OTHER, {"power": 0.0}, r"schedule\.power=0 .*; use"),
-        (OTHER, {"warmup": 500}, r"warmup=500 samples must end before schedule\.decay_end=500; u"),
-        (OTHER, {"decay_end": 0}, r"schedule\.warmup=100 .*schedule\.decay_end=0; use"),
-        (OTHER, {"decay": "cosin"}, r"schedule\.decay='cosin' is unknown; did you mean 'cosine'\?"),
-        (OTHER, {"steps": (200,)}, r"schedule\.steps=\(200,\) does not fit schedule\.decay=linear"),
-        (STEP, {"steps": ()}, r"schedule\.steps=\(\) does not fit schedule\.decay=step; set"),
-        (STEP, {"steps": (60, 30)}, r"schedule\.steps=\(60, 30\) samples must ascend; sort"),
-        (STEP, {"steps": (30, 30)}, r"schedule\.steps=\(30, 30\) samples must ascend"),
-        (STEP, {"steps": (10, 30)}, r"drop at 10 samples must lie between schedule\.warmup=10 and"),
-        (STEP, {"steps": (30, 100)}, r"drop at 100 .* schedule\.decay_end=100; move it"),
-        (STEP, {"factor": 0.0}, r"schedule\.factor=0 must be above 0 and below 1"),
-        (STEP, {"factor": 1.0}, r"schedule\.factor=1 must be above 0 and below 1"),
-        (STEP, {"end": 0.1}, r"schedule\.end=0\.1 has no effect .*decay=step; use"),
+        (POLYNOMIAL, [0, 100, 300, 500]),
+        (STEP, [0, 10, 30, 60, 80, 100]),
+        (LINES, [0, 100, 200, 400, 500]),
+        (ARCTANGENT, [0, 100, 300, 500]),
+        (Schedule(peak=3.0, warmup=0, decay_end=9, decay="constant"), [0, 9]),
     ],
 )
-def test_impossible_schedules(schedule, change, message):
-    with pytest.raises(ConfigError, match=message):
+def test_milestones_have_the_rates_of_their_places(schedule, places):
+    found = schedule.milestones()
+    assert [place for _, place, _ in found] == places
+    assert [rate for *_, rate in found] == [schedule(place) for place in places]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "change", "option"),
+    [
+        (LINEAR, {"peak": 0.0}, "peak"),
+        (LINEAR, {"peak": math.inf}, "peak"),
+        (LINEAR, {"start": 9.0}, "warmup_start"),
+        (LINEAR, {"start": 1.0, "warmup": 0}, "warmup_start"),
+        (LINEAR, {"end": 8.5}, "end"),
+        (LINEAR, {"power": 0.0}, "power"),
+        (LINEAR, {"warmup": 500}, "decay_end"),
+        (LINEAR, {"decay": "cosin"}, "decay"),
+        (LINEAR, {"warmup_shape": "cubic"}, "warmup_shape"),
+        (LINEAR, {"warmup_shape": "power", "warmup_power": 0.0}, "warmup_power"),
+        (LINEAR, {"points": ((200, 0.5),)}, "decay=linear"),
+        (STEP, {"steps": ()}, "steps"),
+        (STEP, {"steps": (60, 30)}, "steps"),
+        (STEP, {"steps": (30, 100)}, "decay_end"),
+        (STEP, {"factor": 1.0}, "factor"),
+        (STEP, {"end": 0.1}, "end"),
+        (LINES, {"points": ((300, 0.5), (200, 0.1))}, "points"),
+        (PIECES, {"points": ((99, 0.5),)}, "points"),
+        (PIECES, {"points": ((200, 1.5),)}, "points"),
+        (ARCTANGENT, {"width": 0}, "width"),
+        (ARCTANGENT, {"turn": 100}, "turn"),
+    ],
+)
+def test_impossible_schedules(schedule, change, option):
+    with pytest.raises(ConfigError, match=rf"schedule\.{option}"):
         dataclasses.replace(schedule, **change)
-
-
-def test_constant_has_no_floor():
-    with pytest.raises(ConfigError, match=r"schedule\.end=0\.1 .*schedule\.decay=constant; use"):
-        Schedule(peak=1.0, warmup=0, decay_end=9, decay="constant", end=0.1)
 
 
 def test_peak_rate():
     shared = {"batch": 81_920, "scaling": "linear"}  # 320 × 256
     assert peak_rate(peak=13.0, per_256=0.0, **shared) == 13.0
     assert peak_rate(peak=0.0, per_256=0.1, **shared) == 32.0
-    square = {"batch": 16_384, "scaling": "sqrt"}  # 64 × 256
-    assert peak_rate(peak=0.0, per_256=0.5, **square) == 4.0
-    assert peak_rate(peak=13.0, per_256=0.0, **square) == 13.0
-
-
-@pytest.mark.parametrize(
-    ("peak", "per_256", "message"),
-    [
-        (0.0, 0.0, r"schedule\.peak=0 and schedule\.per_256=0: both are 0; set exactly one"),
-        (13.0, 0.1, r"schedule\.peak=13 and schedule\.per_256=0\.1: both are given; set exactly"),
-        (-1.0, 0.0, r"schedule\.peak=-1 must be above 0"),
-        (0.0, -0.1, r"schedule\.per_256=-0\.1 must be above 0"),
-    ],
-)
-def test_peak_rate_needs_exactly_one(peak, per_256, message):
-    with pytest.raises(ConfigError, match=message):
-        peak_rate(peak=peak, per_256=per_256, batch=256, scaling="linear")
+    assert peak_rate(peak=0.0, per_256=0.5, batch=16_384, scaling="sqrt") == 4.0
+    for peak, per_256 in ((0.0, 0.0), (13.0, 0.1), (-1.0, 0.0), (0.0, -0.1)):
+        with pytest.raises(ConfigError, match=r"schedule\.(peak|per_256)"):
+            peak_rate(peak=peak, per_256=per_256, **shared)

@@ -6,8 +6,6 @@ import pytest
 from largebatch import parallel
 from largebatch.parallel import REPLICATED, SPLIT
 
-AXES = ("group", "member")
-
 
 @pytest.fixture(params=[(1, 1), (2, 1), (4, 2), (8, 4), (8, 8)], ids=str)
 def mesh(request):
@@ -101,13 +99,3 @@ def test_bfloat16_on_the_wire_is_widened_again():
     bound = np.abs(np.asarray(x)).sum(0) * 2.0**-9 * 4
     assert (np.abs(got["a"] - exact) <= bound).all()
     assert not np.array_equal(got["a"], x.sum(0))
-
-
-def test_devices_are_put_in_the_order_of_their_processes():
-    shuffled = [jax.devices()[i] for i in (3, 0, 2, 1)]
-    ordered = parallel.make_mesh(shuffled, 2).devices.flat
-    assert [device.id for device in ordered] == [0, 1, 2, 3]
-
-
-def test_rows_of_this_process_are_all_rows_with_one_process(mesh):
-    assert parallel.local_rows(mesh, 16 * mesh.size) == (0, 16 * mesh.size)

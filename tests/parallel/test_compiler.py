@@ -9,7 +9,6 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
-from largebatch.training.programs import Programs
 from largebatch.training.setup import build
 from tests.training import worlds
 
@@ -55,32 +54,21 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
     assert compiler.options_for("cuda", "tree")[SCHEDULER] == "True"
     for platform in ("cpu", "rocm", "something else"):
         assert compiler.options_for(platform, "bucket") == {}
-    assert all(len(option.why) > 20 for options in compiler.TABLE.values() for option in options)
-
-
-def test_determinism_is_asked_of_gpus_only_and_only_on_demand():
-    for allreduce in ("bucket", "leaf", "tree"):
-        plain = compiler.options_for("cuda", allreduce)
-        assert not plain.keys() & DETERMINISTIC.keys()
-        assert compiler.options_for("cuda", allreduce, deterministic=True) == plain | DETERMINISTIC
-    for platform in ("cpu", "tpu"):
+    for platform in ("cuda", "tpu"):
         plain = compiler.options_for(platform, "bucket")
-        assert compiler.options_for(platform, "bucket", deterministic=True) == plain
+        more = DETERMINISTIC if platform == "cuda" else {}
+        assert compiler.options_for(platform, "bucket", deterministic=True) == plain | more
 
 
 def test_the_compiler_accepts_our_options_and_refuses_others_with_a_reason(verdict):
     assert verdict.accepted == ALL
     assert set(verdict.rejected) == {UNKNOWN, "xla_gpu_autotune_level"}
-    assert UNKNOWN in verdict.rejected[UNKNOWN]
-    assert "not a valid" in verdict.rejected["xla_gpu_autotune_level"]
 
 
 @pytest.mark.usefixtures("no_child")
 def test_a_verdict_is_kept_for_the_same_options_and_versions(verdict, cache, monkeypatch):
     options = dict(verdict.accepted) | {UNKNOWN: "1", "xla_gpu_autotune_level": "x"}
     assert compiler.checked("cuda", options, cache) == verdict
-    with pytest.raises(AssertionError, match="child"):
-        compiler.checked("cuda", options | {UNKNOWN: "2"}, cache)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     with pytest.raises(AssertionError, match="child"):
         compiler.checked("cuda", options, cache)
@@ -111,7 +99,7 @@ def test_an_option_that_ends_the_compiler_is_refused_and_the_others_are_tried_ag
     monkeypatch.setattr(compiler, "_child", child)
     found = compiler.checked("tpu", {"xla_a": "1", "xla_fatal": "1", "xla_b": "1"}, tmp_path)
     assert found.accepted == {"xla_a": "1", "xla_b": "1"}
-    assert "exit code -6" in found.rejected["xla_fatal"]
+    assert set(found.rejected) == {"xla_fatal"}
 
 
 def test_where_nothing_can_be_tried_nothing_is_used_and_nothing_kept(monkeypatch, tmp_path):
@@ -120,7 +108,7 @@ def test_where_nothing_can_be_tried_nothing_is_used_and_nothing_kept(monkeypatch
     )
     found = compiler.checked("tpu", {"xla_a": "1"}, tmp_path)
     assert found.accepted == {}
-    assert "no libtpu" in found.rejected["xla_a"]
+    assert set(found.rejected) == {"xla_a"}
     assert not list(tmp_path.iterdir())
 
 
@@ -147,7 +135,6 @@ def test_the_configurations_options_come_over_ours_and_a_refused_one_is_a_warnin
     assert found == OURS | {COMBINE: "4096", "xla_gpu_other": "True"}
     (warning,) = warnings
     assert UNKNOWN in warning
-    assert "\n" not in warning
 
 
 @pytest.mark.usefixtures("all_taken")
@@ -179,22 +166,10 @@ def test_processes_use_what_all_of_them_can(monkeypatch, tmp_path):
     assert list(found) == order[:1]
 
 
-@pytest.mark.usefixtures("no_child")
-def test_without_options_no_process_is_started():
-    assert program_options(platform="cpu") == ({}, [])
-
-
-@pytest.mark.parametrize("text", ["xla_gpu_x", "xla_gpu_x=", "gpu_x=1", "=1"])
+@pytest.mark.parametrize("text", ["xla_gpu_x", "gpu_x=1"])
 def test_what_is_no_option_is_refused(text):
     with pytest.raises(ConfigError, match="xla_options"):
         compiler.parse_options([text])
-
-
-def test_programs_that_compute_on_images_are_compiled_with_the_options():
-    made = Programs(worlds.steps(worlds.config(), 2, 1, "float32"), {UNKNOWN: "1"})
-    assert made.empty_carry is not None  # has none, so compiles
-    with pytest.raises(jax.errors.JaxRuntimeError, match=UNKNOWN):
-        _ = made.accumulate
 
 
 def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch):
@@ -207,6 +182,7 @@ def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch
     monkeypatch.setattr(compiler, "program_options", program_options)
     console = Console(quiet=True)
     config = worlds.config(
+        model=worlds.SMALL,
         data={"source": "digits"},
         batch={"workers": 8, "images_per_worker": 1},
         comm={"allreduce": "leaf", "xla_options": ("xla_a=1",)},

@@ -8,6 +8,8 @@ from largebatch.errors import ConfigError
 from largebatch.training.programs import Programs
 from tests.training import worlds
 
+MODEL = worlds.SMALL | {"name": "tests.training.own_models:PlainResNet"}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _float64():
@@ -16,7 +18,7 @@ def _float64():
 
 
 def step(batch, images, labels, *, options=None, dtype="float64", microbatch=2):
-    made = worlds.steps(worlds.config(batch=batch), 2, microbatch, dtype)
+    made = worlds.steps(worlds.config(model=MODEL, batch=batch), 2, microbatch, dtype)
     run = Programs(made, options)
     state = run.init(np.int32(3))
     state, metrics = worlds.run_step(run, state, images, labels, 0.5)
@@ -28,7 +30,7 @@ def leaves(state):
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_with_nothing_left_out_it_is_the_plain_step_to_the_bit(dtype):
+def test_with_nothing_left_out_it_is_bitwise_the_plain_step(dtype):
     images, labels = worlds.batch(0, 48)
     batch = {"workers": 16, "images_per_worker": 3}
     plain, metrics = step(batch, images, labels, dtype=dtype)
@@ -57,13 +59,9 @@ def test_what_is_left_out_is_as_if_it_had_not_been_in_the_batch():
         )
 
 
-def test_devices_that_share_statistics_cannot_leave_each_other():
+def test_what_a_deadline_excludes():
     with pytest.raises(ConfigError, match=r"batch\.deadline_s=1 .*norm\.span=4"):
         worlds.steps(worlds.config(batch={"deadline_s": 1.0}, norm={"span": 4}), 4, 1)
-
-
-def test_repeated_steps_may_not_be_cut_short():
-    with pytest.raises(ConfigError, match=r"health\.replay_every='5 steps'"):
-        worlds.steps(
-            worlds.config(batch={"deadline_s": 1.0}, health={"replay_every": "5 steps"}), 2, 2
-        )
+    replayed = worlds.config(batch={"deadline_s": 1.0}, health={"replay_every": "5 steps"})
+    with pytest.raises(ConfigError, match=r"health\.replay_every"):
+        worlds.steps(replayed, 2, 2)

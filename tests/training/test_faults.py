@@ -1,4 +1,4 @@
-"""Faults of one of several real processes: what the others do, and say."""
+"""Faults of one of several real processes: how the others end."""
 
 import json
 import os
@@ -6,17 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-import train as entry
 from tests.training import worlds
+from tests.training.worlds import ROOT, summary
 
-ROOT = Path(entry.__file__).parent
 OPTIONS = (
     "--config=configs/digits.py",
     *(f"--config.model.{name}={value}" for name, value in worlds.SMALL.items()),
+    "--config.schedule.length=100000 steps",
     "--config.schedule.peak=1.0",
     "--config.schedule.warmup=1 epochs",
     "--config.run.log_every=1 steps",
@@ -25,6 +24,13 @@ OPTIONS = (
     "--config.health.peer_timeout_s=15",
 )
 pytestmark = pytest.mark.multiprocess
+
+
+def history(workdir):
+    """The complete lines of metrics.jsonl, which another process writes."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 class Processes:
@@ -67,18 +73,8 @@ class Processes:
         return self.launcher.returncode, errors
 
 
-def history(workdir):
-    path = workdir / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def summary(workdir):
-    return json.loads((workdir / "summary.json").read_text())
-
-
-def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_goes_on(tmp_path):
-    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_resumes(tmp_path):
+    run = Processes(tmp_path, 2)
     run.until_step(7)
     os.kill(run.of(1), signal.SIGTERM)
     code, errors = run.end()
@@ -86,12 +82,11 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_goes_on(tmp_path)
     stopped = summary(tmp_path)
     assert stopped["status"] == "preempted"
     step = stopped["steps"]
-    assert errors.count(f"saved at step {step}") == 2
     assert (tmp_path / "checkpoints" / str(step) / "manifest.json").exists()
     assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 1))
 
     options = [f"--config.run.stop_after={step + 3} steps", "--resume=must"]
-    alone = [f"--workdir={tmp_path}", *OPTIONS, "--config.schedule.length=100000 steps"]
+    alone = [f"--workdir={tmp_path}", *OPTIONS]
     done = subprocess.run(
         [sys.executable, "train.py", *alone, *options],
         cwd=ROOT,
@@ -106,21 +101,21 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_goes_on(tmp_path)
 
 
 def test_a_killed_process_is_named_and_the_other_ends(tmp_path):
-    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+    run = Processes(tmp_path, 2)
     run.until_step(6)
     victim = run.of(1)
     os.kill(victim, signal.SIGKILL)
     _, errors = run.end()
-    assert f"pid {victim}) is dead" in errors
+    assert f"pid {victim}" in errors
     assert summary(tmp_path)["status"] == "failed"
     assert (tmp_path / "checkpoints" / "5" / "manifest.json").exists()
     assert not (tmp_path / "lock.json").exists()
 
 
 @pytest.mark.slow
-def test_when_process_0_is_killed_the_other_says_so_and_ends_with_69(tmp_path):
+def test_when_process_0_is_killed_the_other_ends_with_69(tmp_path):
     """JAX would abort it within a second: the coordinator is gone."""
-    run = Processes(tmp_path, 2, "--config.schedule.length=100000 steps")
+    run = Processes(tmp_path, 2)
     run.until_step(6)
     os.kill(run.of(0), signal.SIGKILL)
     code, errors = run.end()
@@ -130,18 +125,16 @@ def test_when_process_0_is_killed_the_other_says_so_and_ends_with_69(tmp_path):
 
 @pytest.mark.slow
 def test_an_error_of_one_process_ends_the_other_which_names_it(tmp_path):
-    options = ["--config.schedule.length=100000 steps"]
-    code, errors = Processes(tmp_path, 2, *options, fault=("fail", "1", "4")).end()
+    code, errors = Processes(tmp_path, 2, fault=("fail", "1", "4")).end()
     assert code == 1
     assert "RuntimeError: the fan has stopped" in errors  # process 1, with its traceback
-    assert "failed: the fan has stopped" in errors  # process 0
     assert summary(tmp_path)["status"] == "failed"
 
 
 @pytest.mark.slow
 def test_when_one_process_hangs_all_end_with_their_stacks(tmp_path):
-    options = ["--config.schedule.length=100000 steps", "--config.health.step_limit_s=30"]
-    code, errors = Processes(tmp_path, 2, *options, fault=("hang", "1", "4")).end()
+    limit = "--config.health.step_limit_s=30"
+    code, errors = Processes(tmp_path, 2, limit, fault=("hang", "1", "4")).end()
     assert code == 70
     assert "health.step_limit_s=30" in errors
     assert summary(tmp_path)["status"] == "failed"

@@ -1,6 +1,5 @@
-"""A run that is told to stop, wherever it is: what it saves, and that it comes to the same end."""
+"""A run that is interrupted anywhere saves a checkpoint and resumes to the same end."""
 
-import json
 import os
 import signal
 import threading
@@ -15,8 +14,8 @@ from largebatch.training import evaluation, loop, session
 from largebatch.training.session import Request
 from largebatch.training.setup import StageRun
 from tests.training import worlds
+from tests.training.worlds import digests, rows
 
-TIMES = {"images_per_s", "input_wait", "seconds"}
 CONFIG = worlds.config(
     model=worlds.SMALL,
     batch={"workers": 8, "images_per_worker": 10, "microbatch": 2},  # two microbatches a step
@@ -40,22 +39,12 @@ def interrupted(workdir):
     """Train until told to stop; the summary that is left behind."""
     with pytest.raises(Interrupted, match="SIGTERM"):
         train(workdir)
-    summary = json.loads((workdir / "summary.json").read_text())
+    summary = worlds.summary(workdir)
     assert summary["status"] == "preempted"
     return summary
 
 
-def rows(workdir):
-    found = read_rows(workdir / "metrics.jsonl")
-    return [{key: v for key, v in row.items() if key not in TIMES} for row in found]
-
-
-def digests(workdir):
-    text = (workdir / "checkpoints" / "12" / "manifest.json").read_text()
-    return {path: array["digest"] for path, array in json.loads(text)["arrays"].items()}
-
-
-def tell_to_stop():
+def interrupt():
     """A signal, as a cluster sends it; returns when the watchdog's thread has seen it."""
     os.kill(os.getpid(), signal.SIGTERM)
     until(lambda: WATCHDOGS[-1].requested)
@@ -75,9 +64,9 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-def goes_on_to_the_same_end(workdir, uninterrupted):
+def resumes_to_the_same_end(workdir, uninterrupted):
     assert train(workdir).status == "complete"
-    assert digests(workdir) == digests(uninterrupted)
+    assert digests(workdir, 12) == digests(uninterrupted, 12)
     assert rows(workdir) == rows(uninterrupted)
 
 
@@ -95,7 +84,7 @@ def after_calls(monkeypatch, owner, name, calls, action):
 
 
 def test_in_a_step(uninterrupted, tmp_path, monkeypatch):
-    after_calls(monkeypatch, loop, "run_step", 7, tell_to_stop)
+    after_calls(monkeypatch, loop, "run_step", 7, interrupt)
     summary = interrupted(tmp_path)
     # Step 7 had not begun to compute: it is not waited for.
     assert summary["steps"] == 6
@@ -103,36 +92,27 @@ def test_in_a_step(uninterrupted, tmp_path, monkeypatch):
     assert [row["step"] for row in rows(tmp_path)] == list(range(1, 7))
     events = [row["event"] for row in read_rows(tmp_path / "events.jsonl")]
     assert events[-3:] == ["preempted", "checkpoint", "times"]
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
+    resumes_to_the_same_end(tmp_path, uninterrupted)
 
 
-def test_between_microbatches(uninterrupted, tmp_path, monkeypatch):
-    # Each step takes its carry once before its two microbatches.
-    after_calls(monkeypatch, loop.Health, "look", 3, tell_to_stop)
-    summary = interrupted(tmp_path)
-    assert 3 <= summary["steps"] <= 4
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
-
-
-def test_in_an_evaluation_which_is_then_made_up_for(uninterrupted, tmp_path, monkeypatch):
-    after_calls(monkeypatch, evaluation, "evaluate_batch", 2, tell_to_stop)
+def test_in_an_evaluation_which_is_then_repeated(uninterrupted, tmp_path, monkeypatch):
+    after_calls(monkeypatch, evaluation, "evaluate_batch", 2, interrupt)
     summary = interrupted(tmp_path)
     assert summary["steps"] == 3  # of step 4 the evaluation is missing
     assert (tmp_path / "checkpoints" / "4").is_dir()
     assert rows(tmp_path)[-1]["step"] == 3
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
+    resumes_to_the_same_end(tmp_path, uninterrupted)
 
 
-def test_a_last_evaluation_is_made_up_for_once(uninterrupted, tmp_path, monkeypatch):
+def test_a_last_evaluation_is_repeated_once(uninterrupted, tmp_path, monkeypatch):
     batches = -(-360 // 40)  # of the validation split
-    after_calls(monkeypatch, evaluation, "evaluate_batch", 2 * batches + 2, tell_to_stop)
+    after_calls(monkeypatch, evaluation, "evaluate_batch", 2 * batches + 2, interrupt)
     interrupted(tmp_path)  # in the last one
-    checkpoint = tmp_path / "checkpoints" / "12" / "manifest.json"
-    assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 1
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
-    assert json.loads(checkpoint.read_text())["progress"]["evaluation_due"] == 0
+    assert worlds.manifest(tmp_path, 12)["progress"]["evaluation_due"] == 1
+    resumes_to_the_same_end(tmp_path, uninterrupted)
+    assert worlds.manifest(tmp_path, 12)["progress"]["evaluation_due"] == 0
     monkeypatch.setattr(session.OpenedRun, "build", pytest.fail)  # the run is complete
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
+    resumes_to_the_same_end(tmp_path, uninterrupted)
 
 
 def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
@@ -148,7 +128,7 @@ def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
             if microbatch.position >= 6 * 80:
                 if not release.is_set():
                     until(lambda: len(steps) > 6)  # the trainer has used what was read ahead
-                    tell_to_stop()
+                    interrupt()
                 release.wait(600)
             yield microbatch
 
@@ -157,10 +137,4 @@ def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
     summary = interrupted(tmp_path)
     assert summary["steps"] == 6  # all that there was data for
     release.set()
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
-
-
-def test_what_is_saved_already_is_not_saved_again(uninterrupted, tmp_path, monkeypatch):
-    after_calls(monkeypatch, loop, "run_step", 6, tell_to_stop)  # behind the checkpoint of step 5
-    assert interrupted(tmp_path)["steps"] == 5
-    goes_on_to_the_same_end(tmp_path, uninterrupted)
+    resumes_to_the_same_end(tmp_path, uninterrupted)

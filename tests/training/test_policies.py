@@ -9,18 +9,17 @@ import math
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.data import identity
-from largebatch.errors import CheckpointError, DataError, HealthError
+from largebatch.errors import CheckpointError, HealthError
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
 from largebatch.training.session import Request
 from largebatch.training.setup import OpenedRun, build
 from tests.training import worlds
+from tests.training.worlds import digests, manifest, rows, summary
 
-TIMES = {"images_per_s", "input_wait", "seconds"}
 STEPS = 12
 
 
@@ -104,26 +103,9 @@ def killed_after_saving(monkeypatch, killed):
     monkeypatch.setattr(loop.Loop, "_save", saves)
 
 
-def summary(workdir):
-    return json.loads((workdir / "summary.json").read_text())
-
-
-def rows(workdir):
-    found = read_rows(workdir / "metrics.jsonl")
-    return [{key: v for key, v in row.items() if key not in TIMES} for row in found]
-
-
 def events(workdir, *names):
     found = read_rows(workdir / "events.jsonl")
     return [(row["event"], row["step"]) for row in found if row["event"] in names]
-
-
-def manifest(workdir, step):
-    return json.loads((workdir / "checkpoints" / str(step) / "manifest.json").read_text())
-
-
-def digests(workdir, step):
-    return {path: array["digest"] for path, array in manifest(workdir, step)["arrays"].items()}
 
 
 def state(workdir, made, step):
@@ -177,10 +159,7 @@ def test_stop(fault, at, kept, undisturbed, tmp_path, monkeypatch):
         faulty(patch, {at: fault})
         with pytest.raises(HealthError) as caught:
             train(config(), tmp_path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "not finite" in message or "is nan" in message
-    assert f"{tmp_path}/checkpoints/{kept[-1]}" in message
+    assert f"{tmp_path}/checkpoints/{kept[-1]}" in str(caught.value)
     assert summary(tmp_path)["status"] == "failed"
     assert all_sound(tmp_path, config()) == kept
     assert train(config(), tmp_path).status == "complete"
@@ -190,7 +169,7 @@ def test_stop(fault, at, kept, undisturbed, tmp_path, monkeypatch):
 SKIP = config({"policy": "skip", "max_skips": 2}, run={"checkpoint_every": "1 steps"})
 
 
-def test_skip(tmp_path, monkeypatch, capfd):
+def test_skip(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         faulty(patch, {5: no_gradient, 8: no_gradient})
         found = train(SKIP, tmp_path)
@@ -203,8 +182,6 @@ def test_skip(tmp_path, monkeypatch, capfd):
     assert [manifest(tmp_path, s)["progress"]["skips"] for s in (4, 5, 7, 8)] == [0, 1, 1, 2]
     assert events(tmp_path, "skipped") == [("skipped", 5), ("skipped", 8)]
     assert math.isfinite(rows(tmp_path)[-1]["loss"])
-    told = capfd.readouterr()
-    assert "(2 of at most 2)" in " ".join((told.out + told.err).split())
 
 
 def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeypatch):
@@ -216,7 +193,7 @@ def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeyp
                 train(SKIP, tmp_path)
         assert manifest(tmp_path, killed)["progress"]["skips"] == killed // 4
     faulty(monkeypatch, {10: no_gradient})
-    with pytest.raises(HealthError, match=r"raise health\.max_skips=2; .*checkpoints/9$"):
+    with pytest.raises(HealthError, match=r"health\.max_skips=2.*checkpoints/9$"):
         train(SKIP, tmp_path)
     assert (summary(tmp_path)["status"], summary(tmp_path)["skips"]) == ("failed", 2)
     assert max(checkpoint_directories.complete(tmp_path / "checkpoints")) == 9
@@ -244,29 +221,12 @@ def test_rollback(fault, at, back_to, saved_at, undisturbed, tmp_path, monkeypat
     assert math.isfinite(found.loss)
     assert digests(tmp_path, saved_at) == digests(undisturbed, back_to)
     assert manifest(tmp_path, saved_at)["progress"]["rollbacks"] == 1
-    assert events(tmp_path, "rollback")[0][0] == "rollback"
     # What is trained on moves on: each step has the examples that it has without trouble.
     expected = {row["step"]: row["fingerprint"] for row in rows(undisturbed)}
     seen = {row["step"]: row["fingerprint"] for row in rows(tmp_path)}
     assert seen.items() <= expected.items()
     assert len(seen) >= STEPS - 1  # of a step that is dropped there is nothing to say
     assert set(all_sound(tmp_path, ROLL)) == {4, 8, 12, saved_at}
-
-
-def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        faulty(patch, {6: no_gradient})
-        killed_after_saving(patch, 6)
-        with pytest.raises(KeyboardInterrupt):
-            train(ROLL, tmp_path)
-    assert sorted(checkpoint_directories.complete(tmp_path / "checkpoints")) == [4, 6]
-    assert manifest(tmp_path, 6)["progress"]["rollbacks"] == 1
-    with monkeypatch.context() as patch:
-        faulty(patch, {9: no_gradient, 12: no_gradient})
-        with pytest.raises(HealthError, match=r"raise health\.max_rollbacks=2; .*checkpoints/10$"):
-            train(ROLL, tmp_path)
-    assert (summary(tmp_path)["status"], summary(tmp_path)["rollbacks"]) == ("failed", 2)
-    assert train(ROLL, tmp_path).rollbacks == 2  # the trouble was of this turn alone
 
 
 def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
@@ -294,7 +254,7 @@ def test_replay_changes_nothing_and_finds_nothing(undisturbed, tmp_path):
     assert not any("names" in row for row in found)
 
 
-def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch, capfd):
+def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch):
     original = inspection.run_step
 
     def tampered(programs, state, feed, rates):
@@ -311,62 +271,6 @@ def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch,
     found = {r["step"]: r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "replay"}
     assert found[6]["names"] == ["params/head/kernel"]
     assert [step for step, row in found.items() if "names" in row] == [6]
-    told = capfd.readouterr()
-    text = " ".join((told.out + told.err).split())
-    assert "step 6" in text
-    assert "params/head/kernel" in text
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    place = tmp_path_factory.mktemp("pictures")
-    for split, count in (("train", 50), ("val", 6)):
-        for index in range(count):
-            path = place / split / "ab"[index % 2] / f"{index}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (10, 8), (4 * index, 20, 90)).save(path)
-    (place / "train" / "b" / "7.jpg").write_text("no picture")
-    return place
-
-
-def of_pictures(place, share):
-    return config(
-        steps=4,
-        model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
-        data={"source": f"folder:{place}", "image_size": 8, "shift": 0, "max_unreadable": share},
-    )
-
-
-def test_a_picture_that_cannot_be_decoded_is_told_listed_and_counted(pictures, tmp_path, capfd):
-    found = train(of_pictures(pictures, 0.05), tmp_path)
-    assert (found.status, found.unreadable) == ("complete", 1)
-    assert summary(tmp_path)["unreadable"] == 1
-    (listed,) = read_rows(tmp_path / "unreadable_0.jsonl")
-    assert listed["name"] == f"{pictures}/train/b/7.jpg"
-    told = capfd.readouterr()
-    assert "".join((told.out + told.err).split()).count("b/7.jpgcannotbedecoded") == 1
-
-
-def test_without_leave_it_ends_the_run(pictures, tmp_path):
-    with pytest.raises(DataError, match=r"data\.max_unreadable=0 allows 0: ") as caught:
-        train(of_pictures(pictures, 0.0), tmp_path)
-    assert "\n" not in str(caught.value)
-    assert f"{pictures}/train/b/7.jpg" in str(caught.value)
-    assert summary(tmp_path)["status"] == "failed"
-
-
-def test_data_of_other_names_are_no_data_to_go_on_with(undisturbed):
-    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
-    assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
-    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.checkpoint_shapes
-
-    def read(number):
-        facts = dataclasses.replace(run.plan.facts, identity=number)
-        return checkpoint_directories.read(path, dataclasses.replace(run.plan, facts=facts), like)
-
-    assert read(run.plan.facts.identity).step == read(0).step == STEPS  # 0: not known
-    with pytest.raises(CheckpointError, match="digits"):
-        read(run.plan.facts.identity + 1)
 
 
 def full_disk(monkeypatch, steps):
@@ -384,24 +288,43 @@ def full_disk(monkeypatch, steps):
     return tried
 
 
-def test_a_full_disk_at_one_checkpoint_only_warns(undisturbed, tmp_path, monkeypatch, capfd):
-    tried = full_disk(monkeypatch, {8})
-    assert train(config(), tmp_path).status == "complete"
-    same_end(tmp_path, undisturbed)
-    assert tried == [8]
-    assert all_sound(tmp_path, config()) == [4, 12]
-    told = capfd.readouterr()
-    assert "No space left on device" in " ".join((told.out + told.err).split())
-
-
-def test_a_disk_that_stays_full_ends_the_run(undisturbed, tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_run_at_the_second_checkpoint(undisturbed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         tried = full_disk(patch, {8, 12})
-        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+        with pytest.raises(CheckpointError, match="No space left on device"):
             train(config(), tmp_path)
-    assert "\n" not in str(caught.value)
     assert tried == [8, 12, 12]  # the newest once more
     assert summary(tmp_path)["status"] == "failed"
     assert all_sound(tmp_path, config()) == [4]
     assert train(config(), tmp_path).status == "complete"
     same_end(tmp_path, undisturbed)
+
+
+def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        faulty(patch, {6: no_gradient})
+        killed_after_saving(patch, 6)
+        with pytest.raises(KeyboardInterrupt):
+            train(ROLL, tmp_path)
+    assert sorted(checkpoint_directories.complete(tmp_path / "checkpoints")) == [4, 6]
+    assert manifest(tmp_path, 6)["progress"]["rollbacks"] == 1
+    with monkeypatch.context() as patch:
+        faulty(patch, {9: no_gradient, 12: no_gradient})
+        with pytest.raises(HealthError, match=r"raise health\.max_rollbacks=2; .*checkpoints/10$"):
+            train(ROLL, tmp_path)
+    assert (summary(tmp_path)["status"], summary(tmp_path)["rollbacks"]) == ("failed", 2)
+    assert train(ROLL, tmp_path).rollbacks == 2  # the trouble was of this turn alone
+
+
+def test_a_resume_refuses_a_dataset_with_other_names(undisturbed):
+    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
+    assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
+    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.checkpoint_shapes
+
+    def read(number):
+        facts = dataclasses.replace(run.plan.facts, identity=number)
+        return checkpoint_directories.read(path, dataclasses.replace(run.plan, facts=facts), like)
+
+    assert read(run.plan.facts.identity).step == read(0).step == STEPS  # 0: not known
+    with pytest.raises(CheckpointError, match="digits"):
+        read(run.plan.facts.identity + 1)

@@ -7,8 +7,6 @@ import pytest
 
 from largebatch import optim
 from largebatch.config import freeze
-from largebatch.config.registries import OPTIMIZERS
-from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
 
 SHAPES = {"conv": {"kernel": (4,)}, "bn": {"scale": (4,)}, "head": {"kernel": (4,), "bias": (4,)}}
@@ -57,12 +55,10 @@ KERNELS, ALL = {"conv", "fc"}, set(KINDS)
     [
         ({}, KERNELS, KERNELS),
         ({"flavour": "nvidia"}, KERNELS, KERNELS | {"bias"}),
-        ({"flavour": "fujitsu"}, KERNELS, KERNELS),
         ({"flavour": "optax"}, ALL, ALL),
         ({"flavour": "optax", "trust_skip": ("bn",), "decay_skip": ("fc",)}, ALL - {"bn"}, None),
         ({"name": "sgd"}, set(), KERNELS),
         ({"name": "sgd", "decay": "decoupled"}, set(), KERNELS),
-        ({"name": "sgd", "flavour": "optax"}, set(), KERNELS),
         ({"name": "sgd", "decay_skip": ()}, set(), ALL),
         ({"name": "sgd", "weight_decay": 0.0}, set(), set()),
         ({"name": "lamb"}, KERNELS, KERNELS),
@@ -80,19 +76,18 @@ def test_what_is_skipped(options, with_ratio, with_decay):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"name": "lamb"}, optim.lamb()),
         (
             {"name": "lamb", "second_momentum": 0.9, "epsilon": 0.1},
             optim.lamb(second_momentum=0.9, epsilon=0.1),
         ),
-        ({"name": "rmsprop_sgd"}, optim.rmsprop_sgd()),
         (
             {"name": "rmsprop_sgd", "second_momentum": 0.5, "epsilon": 0.1, "rmsprop_rate": 0.2},
             optim.rmsprop_sgd(second_momentum=0.5, epsilon=0.1, rmsprop_rate=0.2),
         ),
-        ({"name": "sgd", "nesterov": True}, optim.sgd(nesterov=True)),
-        ({"name": "sgd", "rate": "inside"}, optim.sgd(inside=True)),
-        ({"name": "lars", "flavour": "apex"}, optim.lars(flavour="apex")),
+        (
+            {"name": "sgd", "nesterov": True, "rate": "inside"},
+            optim.sgd(nesterov=True, inside=True),
+        ),
         (
             {"name": "lars", "epsilon": 0.1, "nesterov": True, "rate": "outside"},
             optim.lars(epsilon=0.1, nesterov=True, rate="outside"),
@@ -132,17 +127,3 @@ def test_decoupled_decay_by_hand():
     found, _ = updated(optimizer=options)
     expected = jax.tree.map(lambda g, w: -(0.1 * g + 0.05 * w), tree(2), tree(1))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)
-
-
-def test_choices_that_contradict_the_flavour():
-    options = {"flavour": "optax", "denominator_decay": "decay_times_peak"}
-    with pytest.raises(ConfigError, match="decay_times_peak"):
-        optimizer_of(freeze({"optimizer": options}))
-
-
-def test_every_optimizer_that_can_be_chosen_has_its_own_rule():
-    states = {
-        name: jax.eval_shape(optimizer_of(freeze({"optimizer": {"name": name}})).init, tree(1))
-        for name in OPTIMIZERS
-    }
-    assert len({type(state) for state in states.values()}) == len(OPTIMIZERS)

@@ -1,24 +1,33 @@
 """Small runs for tests: a plan on some fake devices, with its step functions and data."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from largebatch import parallel
-from largebatch.config import Config, Facts, freeze, resolve
+from largebatch.config import Config, Facts, freeze, override, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import OnDevices
+from largebatch.tracking import read_rows
 from largebatch.training import programs as compiled_programs
 from largebatch.training.microbatch import model_of, optimizer_of
 from largebatch.training.programs import Programs
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
 
+ROOT = Path(__file__).parents[2]
 SHAPE = (16, 16, 2)
 CLASSES = 7
 SMALL = {"name": "tests.training.own_models:Small", "width": 64, "stem": "conv7"}
 """Options of the section ``model`` for runs on digits that need no ResNet."""
+TIMES = {"images_per_s", "input_wait", "seconds"}
+"""Columns of metrics.jsonl that differ from run to run."""
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
 
 
@@ -34,6 +43,47 @@ def config(**sections: Any) -> Config:
     for section, options in sections.items():
         base[section] = {**base.get(section, {}), **options}
     return freeze(base)
+
+
+def changed(config: Config, **options: str) -> Config:
+    """The configuration with ``section__option="text"`` as on the command line."""
+    for key, text in options.items():
+        config = override(config, key.replace("__", "."), text)
+    return config
+
+
+def rows(workdir: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without its times."""
+    found = read_rows(workdir / "metrics.jsonl")
+    return [{key: v for key, v in row.items() if key not in TIMES} for row in found]
+
+
+def summary(workdir: Path) -> dict[str, Any]:
+    """The summary that a run left."""
+    return json.loads((workdir / "summary.json").read_text())
+
+
+def manifest(workdir: Path, step: int) -> dict[str, Any]:
+    """The manifest of a checkpoint."""
+    return json.loads((workdir / "checkpoints" / str(step) / "manifest.json").read_text())
+
+
+def digests(workdir: Path, step: int) -> dict[str, str]:
+    """The digest of each array of a checkpoint: equal where the arrays are bitwise identical."""
+    return {path: array["digest"] for path, array in manifest(workdir, step)["arrays"].items()}
+
+
+def printed_by_two(program: str, workdir: Path) -> list[str]:
+    """The lines that a program prints as two processes, given the directory as its argument."""
+    script = workdir / "two.py"
+    script.write_text(program)
+    command = ["scripts/launch_local.py", "--processes=2", "--", str(script), str(workdir)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
 
 
 def steps(
