@@ -10,14 +10,12 @@ compile-tpu install the compilers of absent devices. Further options are those o
 """
 
 import argparse
-import datetime
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-from benchmarks.measure import environment, write
+from benchmarks.measure import environment, header
 from planning import compiled, report
 from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
@@ -28,7 +26,7 @@ from largebatch.config.recipes import Recipe, load_recipe
 from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent
+from largebatch.files import check_parent, write_json
 from largebatch.parallel.hardware import machine
 from largebatch.planning import forecast
 from largebatch.planning.compile import LIMIT_GIB, LIMIT_S, VARIANTS, parse_variants
@@ -163,12 +161,7 @@ def _plan(arguments: Sequence[str]) -> None:
         draw_schedule(plan, f"{recipe.name}: {recipe.title}", flags.picture)
         print(f"wrote {flags.picture}")
     if flags.json:
-        about = {
-            "date": datetime.date.today().isoformat(),
-            "command": shlex.join(["python", "scripts/plan.py", *arguments]),
-            "environment": around,
-        }
-        write(flags.json, about | kept)
+        write_json(flags.json, header("plan.py", arguments, around) | kept)
 
 
 if __name__ == "__main__":
