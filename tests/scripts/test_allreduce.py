@@ -68,17 +68,6 @@ def test_ours_and_the_peers_reduce_the_same(mesh):
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)  # four terms of order one
 
 
-def test_a_repeat_makes_all_its_calls_and_waits_for_each(monkeypatch):
-    made = []
-    monkeypatch.setattr(jax, "block_until_ready", lambda x: made.append(f"waited {x}"))
-    clock = iter([10.0, 16.0])
-    repeat = timing.timed(lambda gradients: len(made), {}, calls=3)
-    assert made == ["waited 0"]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
-    assert repeat() == 2.0
-    assert made == ["waited 0", "waited 1", "waited 2", "waited 3"]
-
-
 # ---- precision
 
 
