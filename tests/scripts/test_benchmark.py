@@ -123,7 +123,7 @@ def test_how_a_competitor_fails(prepare, error):
 
 @linux
 def test_a_peer_that_fails_or_hangs_is_absent_and_the_rest_is_measured():
-    work = one_core(answer_s=30.0)
+    work = one_core(answer_s=120.0)
     quick = dataclasses.replace(work, answer_s=5.0)
     tasks = {
         "ours": (competitors.counting, work),
