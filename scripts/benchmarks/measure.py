@@ -121,12 +121,15 @@ def header(
 
 
 def show(title: str, results: Sequence[Result]) -> None:
-    """Print the table of medians, then notes and reasons of absence, a line each."""
+    """Print the table of medians, then notes and reasons of absence, each once."""
     console = Console()
     console.print(table(title, results))
+    notes: dict[str, str] = {}
     for result in results:
-        if text := result.absent or result.note:
-            console.print(f"{result.name}: {text}", markup=False, highlight=False)
+        notes.setdefault(result.absent or result.note, result.name)
+    for text, name in notes.items():
+        if text:
+            console.print(f"{name}: {text}", markup=False, highlight=False)
 
 
 def table(title: str, results: Sequence[Result]) -> Table:
