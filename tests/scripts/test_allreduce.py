@@ -196,3 +196,18 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
     assert "by the table for cpu" in results["psum of 1 KiB"]["note"]
     assert results["fitted latency of a hop"]["ours"]["median"] >= 0
     assert 2.0**-13 < results["error of the sum, bfloat16, all"]["ours"]["median"] < 2.0**-7
+
+
+@pytest.mark.usefixtures("mesh")  # which starts JAX: the number of devices can no longer change
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--devices", "1"], "--devices_per_process"),
+        (["--devices", "2", "--sizes_kib", "4,x"], "--sizes_kib"),
+        (["--devices", "2", "--config.model.depth=9"], "'model.depth'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(capsys, arguments, words):
+    assert benchmark.main(["allreduce", *TINY, *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

@@ -182,9 +182,6 @@ def test_a_competitor_ends_with_its_parent_though_it_is_stopped():
         (["end_to_end", "--workers", "3"], "--workers 3"),
         (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
         (["optimizer", "--sets", "0"], "--sets"),
-        (["allreduce", "--devices", "1"], "--devices_per_process"),
-        (["allreduce", "--devices", "2", "--sizes_kib", "4,x"], "--sizes_kib"),
-        (["allreduce", "--devices", "2", "--config.model.depth=9"], "'model.depth'"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_code_2(capsys, options, words):
