@@ -8,8 +8,6 @@ means that ours is better. Peers that are not installed are reported as absent.
 """
 
 import importlib
-import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from benchmarks import measure
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
+from largebatch.files import write_json
 
 SUBCOMMANDS = (
     "input",
@@ -61,8 +60,6 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
       UserError: a mistake on the command line or in the data.
     """
-    # So that competitors, which may be stopped, are ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # The libraries of the other subcommands may not be installed here.
     named = [word for word in arguments[:1] if word in SUBCOMMANDS]
     flags, flags.overrides = parser(named or SUBCOMMANDS).parse_run(arguments)
@@ -72,8 +69,8 @@ def run(arguments: Sequence[str]) -> None:
     if results:
         measure.show(flags.name, results)
     if flags.json and results:
-        command = shlex.join(["python", "scripts/benchmark.py", *arguments])
-        measure.write(flags.json, measure.record(results, command))
+        record = measure.header("benchmark.py", arguments)
+        write_json(flags.json, record | {"results": [result.as_json() for result in results]})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ code is that of a process that failed by itself; the others find that out and en
 if they do not. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -48,12 +49,6 @@ def launch(command: Sequence[str], processes: int, devices: int) -> list[subproc
     return started
 
 
-def wait(started: Sequence[subprocess.Popen]) -> None:
-    """Until all have ended or one has failed."""
-    while None in (ended := [process.poll() for process in started]) and not any(ended):
-        time.sleep(0.1)
-
-
 def verdict(ended: Sequence[int]) -> int:
     """The exit code to pass on: one that says why, rather than that of one that had to follow.
 
@@ -63,17 +58,6 @@ def verdict(ended: Sequence[int]) -> int:
         (code for code in ended if code), key=lambda code: (code < 0, code == codes.PEER)
     )
     return 0 if not failed else failed[0] if failed[0] > 0 else 128 - failed[0]
-
-
-def stop(started: Sequence[subprocess.Popen]) -> None:
-    """Wait for those that still run, which may be saving; kill what does not end."""
-    deadline = time.monotonic() + GRACE_S
-    for process in started:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,9 +97,16 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, pass_on)
     try:
-        wait(started)
+        while None in (ended := [process.poll() for process in started]) and not any(ended):
+            time.sleep(0.1)
+        deadline = time.monotonic() + GRACE_S  # the others may be saving
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
     finally:
-        stop(started)
+        for process in started:
+            process.kill()  # what has not ended
+            process.wait()
     return verdict([process.returncode for process in started])
 
 

@@ -10,25 +10,23 @@ compile-tpu install the compilers of absent devices. Further options are those o
 """
 
 import argparse
-import datetime
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-from benchmarks.measure import environment, write
+from benchmarks.measure import environment, header
 from planning import compiled, report
 from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
 from largebatch.cli import Parser
-from largebatch.config import resolve
+from largebatch.config import Plan, resolve
 from largebatch.config.recipes import Recipe, load_recipe
 from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent
+from largebatch.files import check_parent, write_json
 from largebatch.parallel.hardware import machine
 from largebatch.planning import forecast
 from largebatch.planning.compile import LIMIT_GIB, LIMIT_S, VARIANTS, parse_variants
@@ -91,6 +89,27 @@ def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
     return devices, cluster, row.round if same else ""
 
 
+def why_no_time(plan: Plan, devices: int, cluster: str, asked: bool) -> str:
+    """Return why there is no prediction; empty if there is one.
+
+    Args:
+      plan: the run.
+      devices: their number, of the published run unless asked for.
+      cluster: their cluster; empty is unknown.
+      asked: whether the user gave devices or cluster.
+    """
+    if why := forecast.why_no_forecast(plan):
+        return why
+    if not cluster:
+        return f"--cluster is not given; use one of {', '.join(known_clusters())}"
+    if not asked and any(stage.workers % devices for stage in plan.stages):
+        return (
+            f"the published run's {devices:,} devices cannot share "
+            f"{plan.first_stage.workers:,} workers; use --devices and --cluster"
+        )
+    return ""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Plan; the result is the process's exit code."""
     return exit_code(lambda: _plan(arguments))
@@ -114,16 +133,8 @@ def _plan(arguments: Sequence[str]) -> None:
     flops = forecast.flops_of(plan, model)
     rows, warnings = report.plan_rows(recipe, plan, flops), forecast.doubts(config, plan)
     found, need = None, None
-    asked = flags.devices or flags.cluster
-    why = forecast.why_no_forecast(plan)
-    if not why and not cluster:
-        why = f"--cluster is not given; use one of {', '.join(known_clusters())}"
-    elif not why and not asked and any(stage.workers % devices for stage in plan.stages):
-        why = (
-            f"the published run's {devices:,} devices cannot share "
-            f"{plan.first_stage.workers:,} workers; use --devices and --cluster"
-        )
-    if why:
+    asked = bool(flags.devices or flags.cluster)
+    if why := why_no_time(plan, devices, cluster, asked):
         rows.append(("predicted", f"no time: {why}"))
     else:
         found = forecast.forecast(plan, model, devices, cluster, software)
@@ -163,12 +174,7 @@ def _plan(arguments: Sequence[str]) -> None:
         draw_schedule(plan, f"{recipe.name}: {recipe.title}", flags.picture)
         print(f"wrote {flags.picture}")
     if flags.json:
-        about = {
-            "date": datetime.date.today().isoformat(),
-            "command": shlex.join(["python", "scripts/plan.py", *arguments]),
-            "environment": around,
-        }
-        write(flags.json, about | kept)
+        write_json(flags.json, header("plan.py", arguments, around) | kept)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,12 @@ largebatch.planning.prediction reads are written under that folder; --out=. repl
 checkout. With --from only the figures and the page are written, from a record.
 """
 
-import datetime
-import importlib.util
-import json
-import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import environment, write
+from benchmarks.measure import header
 from pages.cost_model import page
 from pages.markdown import percent
 from plots.cost_model import draw
@@ -30,7 +25,7 @@ from rich.table import Table
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent
+from largebatch.files import check_parent, read_json, write_json
 from largebatch.planning import prediction, simulation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,19 +49,12 @@ def parser() -> Parser:
     return made
 
 
-def run(command: str) -> tuple[dict[str, Any], str]:
+def run(arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Run all studies; return the record and the text of ``fitted.toml``."""
-    began = time.monotonic()
     studies, parameters = simulation.all_studies()
     found = studies["calibration"]
     fitted = prediction.Fitted(parameters, found["error"], found["unseen_error"])
-    kept = {
-        "date": datetime.date.today().isoformat(),
-        "command": command,
-        "environment": environment(),
-        "seconds": round(time.monotonic() - began, 1),
-        "studies": studies,
-    }
+    kept = header("simulate.py", arguments) | {"studies": studies}
     return kept, prediction.fitted_text(fitted)
 
 
@@ -77,12 +65,12 @@ def read(path: Path) -> dict[str, Any]:
       ConfigError: the file is missing or no record of these studies.
     """
     try:
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--from: {path} cannot be read ({error}); leave it out to fit"
         ) from error
-    if not isinstance(kept, dict) or "calibration" not in kept.get("studies", {}):
+    if "calibration" not in kept.get("studies", {}):
         raise ConfigError(f"--from: expected a record of scripts/simulate.py, got {path}")
     return kept
 
@@ -107,44 +95,36 @@ def show(studies: dict[str, Any], console: Console) -> None:
     console.print(f"best backups of 100 machines: {studies['arrivals']['backups']['best']}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    return exit_code(lambda: simulate(sys.argv[1:] if arguments is None else list(arguments)))
+    return exit_code(lambda: simulate(arguments))
 
 
 def simulate(arguments: Sequence[str]) -> None:
     """Fit or read a record, then print, draw and write.
 
     Raises:
-      ConfigError: the record cannot be read, a file cannot be written, or matplotlib is missing.
+      ConfigError: the record cannot be read, or a file cannot be written.
     """
     options = parser().parse_args(arguments)
     if out := options.out:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ConfigError("--out: the figures need matplotlib; run pip install matplotlib")
         for path in (RECORD, PAGE, IMAGES / "any.png", FITTED):
             check_parent(out / path)
-    written: dict[Path, str] = {}
-    if options.record:
-        kept = read(options.record)
-    else:
-        kept, fitted = run(shlex.join(["python", "scripts/simulate.py", *arguments]))
-        written[FITTED] = fitted
+    kept, fitted = (read(options.record), "") if options.record else run(arguments)
     show(kept["studies"], Console())
     if not out:
         print("nothing is written; --out=DIR writes the record, the figures and the page")
         return
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    (out / PAGE).write_text(page(text, kept), encoding="utf-8")
+    written = [out / PAGE, *draw(kept["studies"], out / IMAGES)]
     if not options.record:
-        write(out / RECORD, kept)
-        print(f"wrote {out / RECORD}")
-    written[PAGE] = page((ROOT / PAGE).read_text(encoding="utf-8"), kept)
-    for path, text in written.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        (out / path).write_text(text, encoding="utf-8")
-        print(f"wrote {out / path}")
-    for path in draw(kept["studies"], out / IMAGES):
+        write_json(out / RECORD, kept)
+        (out / FITTED).write_text(fitted, encoding="utf-8")
+        written += [out / RECORD, out / FITTED]
+    for path in written:
         print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -4,14 +4,13 @@
     python scripts/soak.py slow_host --json=records/slow_host.json
 
 Two undisturbed runs must be equal, though the second takes its programs from the cache. Then the
-same command gets SIGKILL at any time, as it writes a checkpoint, and while it starts, and is
-started again. Parameters, statistics, velocities and every row of the history must come out bitwise
-identical. Exit code 1: something was lost, and its directory is kept. slow_host measures a deadline
-while one of several processes is slow (python scripts/soak.py slow_host --help).
+same command gets SIGKILL at any time and as it writes a checkpoint, and is started again.
+Parameters, statistics, velocities and every row of the history must come out bitwise identical.
+Exit code 1: something was lost, and its directory is kept. slow_host measures a deadline while one
+of several processes is slow (python scripts/soak.py slow_host --help).
 """
 
 import dataclasses
-import datetime
 import os
 import random
 import shlex
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import header
 from soaking.runs import (
     Attempt,
     Moment,
@@ -58,10 +58,10 @@ RECIPE = (
 )
 """Without --config: 20 seconds on a laptop, with two microbatches."""
 KILLS_A_RUN = 5
-SHARES = {"any time": 0.55, "save": 0.3, "start-up": 0.15}
-"""The share of kills with each aim."""
+SAVES = 0.3
+"""The share of kills that are aimed at a save; the others come at any time, also in the start."""
 _SAVE_S = 0.1  # longer than the save of a tiny network: some kills come just after it
-_SAVES = 4
+_FIRST_SAVES = 4  # those of a process that are aimed at
 
 
 class Lost(Exception):
@@ -75,7 +75,6 @@ class Kill:
     Attributes:
         run: number of the run, from 1.
         attempt: number of the process in that run, from 1.
-        aim: what the kill was aimed at.
         after_s: seconds after the start of the process.
         hit: what it hit: start-up, with compilation; save; or training.
         row: step of the last row of metrics.jsonl.
@@ -86,7 +85,6 @@ class Kill:
 
     run: int
     attempt: int
-    aim: str
     after_s: float
     hit: str
     row: int
@@ -105,13 +103,11 @@ class Soak:
     rng: random.Random
     plan: Plan | None = None
     whole: dict[str, Any] | None = None
-    start_s: float = 0.0
-    steady_s: float = 0.0
-    compile_s: list[float] = dataclasses.field(default_factory=list)
+    whole_s: float = 0.0
     kills: list[Kill] = dataclasses.field(default_factory=list)
 
     def undisturbed(self) -> None:
-        """Run twice without a kill, for the evidence and the times.
+        """Run twice without a kill, for the evidence and the time.
 
         Raises:
             Lost: a run fails, or the second differs from the first.
@@ -121,14 +117,11 @@ class Soak:
             if ended.code != 0:
                 raise Lost(f"exit code {ended.code} without a kill:\n{ended.log[-2000:]}")
             found = evidence(self.root / name)
-            self.compile_s.append(read_json(self.root / name / "summary.json")["compile_s"])
             if self.whole is None:
                 self.whole, self.plan = found, plan_of(self.root / name)
             elif differ := differences(self.whole, found):
                 raise Lost(f"two runs without a kill differ: {', '.join(differ[:9])}")
-        # Of the second run, whose programs were compiled before.
-        self.start_s = ended.first_row_s or ended.seconds
-        self.steady_s = ended.seconds - self.start_s
+        self.whole_s = ended.seconds  # of the second run, whose programs were compiled before
 
     def disturbed(self, number: int, most: int) -> None:
         """Kill one run up to ``most`` times, then let it end.
@@ -144,8 +137,8 @@ class Soak:
         code = None
         while code is None:
             count += 1
-            kept = checkpoints(self.root / name)[-1]
-            moment = self._draw(kept, interval) if len(self.kills) < end else None
+            step = checkpoints(self.root / name)[-1]
+            moment = self._draw(step, interval) if len(self.kills) < end else None
             ended = self._attempt(name, count, moment)
             code, problems = ended.code, []
             if ended.resumed is not None:
@@ -154,39 +147,30 @@ class Soak:
                     if kill.resumed != kill.checkpoint or kill.repeated > 2 * interval:
                         problems.append(f"checkpoints are {interval} steps apart: {kill}")
                 since = len(self.kills)
-            if code:
+            if code is None:
+                self.kills.append(self._kill(number, count, ended))
+                print(self.kills[-1], flush=True)
+            elif code:
                 problems.append(f"exit code {code}:\n{ended.log[-2000:]}")
-            elif code == 0:
+            else:
                 problems += differences(self.whole, evidence(self.root / name))
             if problems:
                 raise Lost("\n".join([f"{name}, process {count}:", *problems[:9]]))
-            if code is None:
-                self._killed(number, count, moment, ended)
         shutil.rmtree(self.root / name)
 
     def _draw(self, step: int, interval: int) -> Moment:
         """Return a random moment in the life of a process that starts from a step."""
-        left = self.plan.steps - step
-        saves = round(left / interval)
-        aims = [aim for aim in SHARES if aim != "save" or saves]
-        (aim,) = self.rng.choices(aims, [SHARES[name] for name in aims])
-        if aim == "save":
-            number = self.rng.randint(1, min(_SAVES, saves))
-            return Moment(aim, self.rng.uniform(0, _SAVE_S), number)
-        training = left / self.plan.steps * self.steady_s if aim == "any time" else 0
-        return Moment(aim, self.rng.uniform(0, self.start_s + training))
+        saves = round((self.plan.steps - step) / interval)
+        if saves and self.rng.random() < SAVES:
+            number = self.rng.randint(1, min(_FIRST_SAVES, saves))
+            return Moment(self.rng.uniform(0, _SAVE_S), number)
+        return Moment(self.rng.uniform(0, self.whole_s))
 
-    def _killed(self, number: int, count: int, moment: Moment, ended: Attempt) -> None:
+    def _kill(self, number: int, count: int, ended: Attempt) -> Kill:
         workdir = self.root / f"run_{number}"
         hit = "save" if ended.saving else "training" if "compiled " in ended.log else "start-up"
-        kept, row = checkpoints(workdir)[-1], last_row(workdir)
-        kill = Kill(number, count, moment.aim, round(ended.seconds, 3), hit, row, kept)
-        self.kills.append(kill)
-        print(
-            f"run {number}, process {count}: killed after {kill.after_s:.2f} s in {hit}, step "
-            f"{row}, newest checkpoint {kept}",
-            flush=True,
-        )
+        after_s, newest = round(ended.seconds, 3), checkpoints(workdir)[-1]
+        return Kill(number, count, after_s, hit, last_row(workdir), newest)
 
     def _attempt(self, name: str, count: int, moment: Moment | None) -> Attempt:
         log = self.root / f"{name}_{count}.log"
@@ -247,16 +231,10 @@ def run(arguments: Sequence[str]) -> int:
     if flags.json:
         described = root / "whole" / "config.json"
         environment = read_json(described)["environment"] if described.exists() else None
-        record = {
-            "date": datetime.date.today().isoformat(),
-            "command": shlex.join(["python", "scripts/soak.py", *arguments]),
+        record = header("soak.py", arguments, environment) | {
             "train": shlex.join(["train.py", *train[1:]]),
-            "environment": environment,
             "steps": soak.plan and soak.plan.steps,
             "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
-            "compile_s": soak.compile_s,  # without and with programs from the cache
-            "start_s": round(soak.start_s, 2),
-            "steady_s": round(soak.steady_s, 2),
             "wall_s": round(time.monotonic() - began, 1),
             "runs": runs,
             "lost": lost,

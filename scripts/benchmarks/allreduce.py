@@ -1,38 +1,35 @@
 """The all-reduce: our buckets beside pmean per leaf and one psum of all, latency, rate, precision.
 
     allreduce --devices_per_process 4 --json records/allreduce.json
-    allreduce --processes 2 --devices_per_process 2 --image_size 64 --images 4
     allreduce --profile_out profile.json --config.model.dtype=bfloat16
 
-On all devices of all processes, as a cluster manager or --processes has started them;
---devices_per_process makes that many on a CPU, for each process. A sweep of sizes gives the latency
-and rate that the network model of the planner needs. Gradients of a real backward pass show the
-error of a number format on the wire. With --profile_out only the backward pass of one device is
-measured, for comm.backward_profile.
+On all devices of all processes, as a cluster manager or scripts/launch_local.py has started them;
+--devices_per_process makes that many on a CPU. A sweep of sizes gives the latency and rate that the
+network model of the planner needs. Gradients of a real backward pass show the error of a number
+format on the wire. With --profile_out only the backward pass of one device is measured, for
+comm.backward_profile.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import jax
 import jax.numpy as jnp
-import launch_local
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from benchmarks import backward
-from benchmarks.measure import Result, chosen, interleave, require_positive
+from benchmarks.competitor import Figures, Race, interleave
+from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import optim, parallel
 from largebatch.config import Plan
 from largebatch.config.registries import WIRE_FORMATS
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import UserError
 from largebatch.parallel import Bucket, compiler, processes
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
@@ -52,14 +49,12 @@ from largebatch.training.microbatch import model_of
 
 OVERRIDES = True
 WIRES = tuple(WIRE_FORMATS)
-_KIB = 1024
 _FLOAT32 = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
-    add("--processes", type=int, default=1, help="processes to start on this machine's CPU (1)")
     add(
         *("--devices_per_process", "--devices"),
         type=int,
@@ -68,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CPU devices of each process; --devices is the old name (those there are)",
     )
     add("--wire", default=",".join(WIRES), help=f"comma-separated ({','.join(WIRES)})")
-    add("--bucket_mib", default="auto", help="as comm.bucket_mib (auto)")
     add("--sizes_kib", default="4,16,64,256,1024,4096,16384,65536", help="of the sweep")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
     add("--calls", type=int, default=3, help="all-reduces of a repeat, of the gradients (3)")
@@ -76,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--image_size", type=int, default=224, help="pixels a side (224)")
     add("--images", type=int, default=40, help="images that a device computes at a time (40)")
     add("--profile_out", type=Path, help="measure the backward pass into this file, and end")
-    add("--profile_cuts", choices=("block", "stage"), default="block", help="its detail (block)")
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
@@ -84,14 +77,10 @@ def run(flags: argparse.Namespace) -> list[Result]:
 
     Raises:
         ConfigError: Impossible options.
-        UserError: One device alone, or a process that failed.
+        UserError: One device alone.
     """
-    require_positive(flags, "processes", "repeats", "calls")
-    wires, sizes = chosen("--wire", flags.wire, WIRES), _sizes(flags)
-    flags.overrides = (*flags.overrides, ("comm.bucket_mib", flags.bucket_mib))
-    if flags.processes > 1 and processes.PROCESSES not in os.environ:
-        _start(flags)
-        return []
+    require_positive(flags, "repeats", "calls")
+    wires, sizes = chosen("--wire", flags.wire, WIRES), numbers("--sizes_kib", flags.sizes_kib)
     if flags.devices_per_process:
         # Too late where devices are in use already: then the first of them are taken.
         with contextlib.suppress(RuntimeError):
@@ -118,26 +107,19 @@ def run(flags: argparse.Namespace) -> list[Result]:
     return results if jax.process_index() == 0 else []
 
 
-def _start(flags: argparse.Namespace) -> None:
-    """Run the same command as several processes, which print and write by themselves."""
-    started = launch_local.launch(sys.argv, flags.processes, flags.devices_per_process or 1)
-    try:
-        launch_local.wait(started)
-    finally:
-        launch_local.stop(started)
-    if code := launch_local.verdict([process.returncode for process in started]):
-        raise UserError(f"a process ended with exit code {code}; its message is above")
-
-
 def _profile(flags: argparse.Namespace) -> list[Result]:
-    found, times = backward.profile(backward.plan_of(flags, 1), flags.profile_cuts, flags.repeats)
+    found, times = backward.profile(backward.plan_of(flags, 1), flags.repeats)
     found.save(flags.profile_out)
     note = f"{found.images} images, {found.dtype}, {found.hardware}"
-    forward, both = (tuple(1e3 * s for s in times[i]) for i in (0, -1))
     return [
-        Result("forward pass", "ms", forward),
-        Result("forward and backward pass", "ms", both, note=note),
+        Result("forward pass", "ms", tuple(times[0])),
+        Result("forward and backward pass", "ms", tuple(times[-1]), note=note),
     ]
+
+
+def _ms(reduce: Reduce, gradients: Gradients, calls: int) -> Callable[[], Figures]:
+    seconds = timed(reduce, gradients, calls)
+    return lambda: {"ms": 1e3 * seconds()}
 
 
 def _gradients(
@@ -158,37 +140,32 @@ def _gradients(
             "pmean per leaf": per_leaf(mesh, wire),
             "one psum of all": whole_tree(mesh, wire),
         }
-        repeats = {
-            name: timed(reduce, gradients, flags.calls) for name, reduce in competitors.items()
-        }
-        found = interleave(repeats, flags.repeats)
-        ms = {name: tuple(1e3 * s for s in seconds) for name, seconds in found.items()}
+        repeats = {name: _ms(each, gradients, flags.calls) for name, each in competitors.items()}
         mib = sum(bucket.size for bucket in ours) * jnp.dtype(wire).itemsize / 2**20
         note = f"{plan.config.model.name}, {len(ours)} bucket(s), {mib:.1f} MiB; {where}"
-        for peer in list(competitors)[1:]:
-            name = f"gradients, {wire}, beside {peer}"
-            results.append(Result(name, "ms", ms["ours"], ms[peer], peer, note=note))
+        race = Race(interleave(repeats, flags.repeats), about={"ours": note})
+        results += race.results(f"gradients, {wire}")
     return results
 
 
 def _sweep(flags: argparse.Namespace, sizes: Sequence[int], mesh: Mesh, where: str) -> list[Result]:
     """One flat array of each size; the link that fits them, and the planner's own figure."""
     repeats = {}
-    for nbytes in sizes:
-        array = random_gradients(mesh, {"x": (nbytes // _FLOAT32,)})
-        calls = min(50, max(flags.calls, 2**20 // nbytes))
-        repeats[nbytes] = timed(flat_sum(mesh), array, calls)
-    found = interleave(repeats, flags.repeats)
-    link = fit_link(mesh.size, [(nbytes, median(times)) for nbytes, times in found.items()])
-    cluster = cluster_of(list(mesh.devices.flat))
+    for kib in sizes:
+        array = random_gradients(mesh, {"x": (kib * 1024 // _FLOAT32,)})
+        calls = min(50, max(flags.calls, 1024 // kib))
+        repeats[f"psum of {kib:,} KiB"] = _ms(flat_sum(mesh), array, calls)
+    race = Race(interleave(repeats, flags.repeats))
+    times = {1024 * kib: race.column("ms", name) for kib, name in zip(sizes, repeats, strict=True)}
+    medians = [(nbytes, median(each) / 1e3) for nbytes, each in times.items()]
+    link, cluster = fit_link(mesh.size, medians), cluster_of(list(mesh.devices.flat))
     results = []
-    for nbytes, times in found.items():
+    for name, (nbytes, each) in zip(repeats, times.items(), strict=True):
         note = f"fitted {1e3 * ring_s(mesh.size, nbytes, link):.4g} ms"
         if cluster is not None:
             table = f"the table for {cluster.hardware.name}"
             note += f", {1e3 * all_reduce_s(cluster, nbytes):.4g} ms by {table}"
-        name = f"psum of {nbytes // _KIB:,} KiB"
-        results.append(Result(name, "ms", tuple(1e3 * s for s in times), note=note))
+        results.append(Result(name, "ms", each, note=note))
     note = f"one ring of {where}; a call's own cost is part of the latency"
     rate = (link.bandwidth / 1e9,) if link.bandwidth < float("inf") else ()
     absent = "" if rate else "times do not grow with the bytes"
@@ -205,13 +182,11 @@ def _precision(
     gradients = backward.device_gradients(plan, mesh)
     images = plan.first_stage.samples_per_step
     note = f"‖a−b‖/‖b‖, b the float64 sum; {images} images, {where}"
-    results = []
-    for wire, ours in buckets.items():
-        for kind, error in sorted(errors(gradients, mesh, ours, wire).items()):
-            name = f"error of the sum, {wire}, {kind}"
-            results.append(Result(name, "relative", (error,), note=note))
-            note = ""  # once is enough
-    return results
+    return [
+        Result(f"error of the sum, {wire}, {kind}", "relative", (error,), note=note)
+        for wire, ours in buckets.items()
+        for kind, error in sorted(errors(gradients, mesh, ours, wire).items())
+    ]
 
 
 def in_buckets(
@@ -286,11 +261,3 @@ def buckets_of(plan: Plan, mesh: Mesh, wire: str) -> tuple[Bucket, ...]:
         image_shape=plan.facts.image_shape,
         dtype=plan.config.model.dtype,
     )
-
-
-def _sizes(flags: argparse.Namespace) -> list[int]:
-    """In bytes."""
-    words = [word for word in flags.sizes_kib.split(",") if word]
-    if not words or not all(word.isdecimal() and int(word) for word in words):
-        raise ConfigError(f"--sizes_kib: expected integers above 0, got {flags.sizes_kib!r}")
-    return [int(word) * _KIB for word in words]

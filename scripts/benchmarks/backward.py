@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from benchmarks.measure import environment, interleave, require_positive
-from benchmarks.step_work import StepWork, batches
+from benchmarks.competitor import Figures, interleave
+from benchmarks.measure import environment, require_positive
+from benchmarks.training import StepWork, batches
 from largebatch import parallel
 from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
@@ -94,13 +95,12 @@ def device_gradients(plan: Plan, mesh: Mesh) -> Gradients:
     return jax.jit(mapped)(params, stats, images, labels)
 
 
-def parts_of(paths: Sequence[str], cuts: str) -> list[tuple[str, ...]]:
-    """The paths by block or by stage, in their order; stem and head are parts of their own."""
-    depth = {"stage": 2, "block": 4}[cuts]
+def parts_of(paths: Sequence[str]) -> list[tuple[str, ...]]:
+    """The paths by residual block, in their order; stem and head are parts of their own."""
 
-    def part(path: str) -> str:
+    def part(path: str) -> list[str]:
         names = path.split("/")
-        return "/".join(names[: depth if names[0] == "stages" else 1])
+        return names[: 4 if names[0] == "stages" else 1]
 
     return [tuple(members) for _, members in groupby(paths, key=part)]
 
@@ -124,7 +124,7 @@ def shared_out(
     return seconds
 
 
-def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[list[float]]]:
+def profile(plan: Plan, repeats: int) -> tuple[BackwardProfile, list[list[float]]]:
     """Seconds of backward, gradient by gradient, on the first local device.
 
     A gradient with respect to the parameters of the last parts alone ends where the first of these
@@ -133,22 +133,21 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
 
     Args:
         plan: Of one device.
-        cuts: What a part is, `block` or `stage`; each is a program to compile.
         repeats: Of all programs, interleaved, after one of each.
 
     Returns:
-        The profile, from medians, and the repeats in seconds: of the forward pass, then of the
-        program that ends with each part, from the last part on.
+        The profile, from medians, and the repeats in ms: of the forward pass, then of the program
+        that ends with each part, from the last part on.
     """
     model = model_of(plan)
     shapes = shapes_of(model)
-    parts = parts_of([path for path, _ in shapes], cuts)
+    parts = parts_of([path for path, _ in shapes])
     device = jax.local_devices()[0]
     params, stats = jax.jit(model.init)(0)
     flat, *others = jax.device_put((flatten_paths(params), stats, *examples(plan)), device)
     loss = loss_of(plan, model)
 
-    def program(differentiated: Sequence[str]) -> Callable[[], float]:
+    def program(differentiated: Sequence[str]) -> Callable[[], Figures]:
         def of(part: PyTree, rest: PyTree, stats: PyTree, images: Any, labels: Any) -> jax.Array:
             return loss(unflatten_paths({**rest, **part}), stats, images, labels)
 
@@ -156,31 +155,29 @@ def profile(plan: Plan, cuts: str, repeats: int) -> tuple[BackwardProfile, list[
         rest = {path: x for path, x in flat.items() if path not in part}
         compiled = jax.jit(jax.grad(of) if part else of).lower(part, rest, *others).compile()
 
-        def repeat() -> float:
+        def repeat() -> Figures:
             start = time.perf_counter()
             jax.block_until_ready(compiled(part, rest, *others))
-            return time.perf_counter() - start
+            return {"ms": 1e3 * (time.perf_counter() - start)}
 
         repeat()
         return repeat
 
     last = [sum(parts[i:], ()) for i in range(len(parts), -1, -1)]  # none, the head's, …, all
-    times = list(interleave({str(i): program(p) for i, p in enumerate(last)}, repeats).values())
+    found = interleave({str(i): program(paths) for i, paths in enumerate(last)}, repeats)
+    times = [[one["ms"] for one in each] for each in found.values()]
     setting = {
         "images": plan.first_stage.local_images,
         "image_shape": plan.facts.image_shape,
         "dtype": plan.config.model.dtype,
     }
     hardware = hardware_of(device.device_kind) or HARDWARE["cpu"]
-    found = BackwardProfile(
-        seconds=shared_out(
-            parts,
-            [median(seconds) for seconds in times],
-            estimate(shapes, hardware, **setting).seconds,
-        ),
+    ends = [median(each) / 1e3 for each in times]
+    kept = BackwardProfile(
+        seconds=shared_out(parts, ends, estimate(shapes, hardware, **setting).seconds),
         source="measured",
         hardware=device.device_kind,
         versions=environment()["versions"],
         **setting,
     )
-    return found, times
+    return kept, times

@@ -1,32 +1,33 @@
-"""Competitors in child processes: each is stopped (SIGSTOP) while another one is measured.
+"""Races: interleaved repeats of competitors, in this process or in child processes.
 
-So what one reads ahead, its worker processes and its thread pools take nothing from the others.
-A child runs the code of its parent: `multiprocessing` gives it the parent's import path.
+A child is stopped (SIGSTOP) while another one is measured, so what it reads ahead, its worker
+processes and its thread pools take nothing from the others. It runs the code of its parent:
+`multiprocessing` gives it the parent's import path.
 """
 
 import contextlib
 import ctypes
+import dataclasses
 import multiprocessing
 import os
+import pickle
 import signal
-import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
-from benchmarks.measure import Result, interleave
-from largebatch.errors import UserError
+from benchmarks.measure import Result
+from largebatch.errors import UserError, one_line
 
 Figures = dict[str, float]
 """Of one repeat, by unit."""
 Prepare = Callable[[Any], tuple[Callable[[], Figures], str]]
 """Work → the function that does one repeat and returns its figures, and a text on how it works."""
 _SPAWN = multiprocessing.get_context("spawn")
-_STARTING = threading.Lock()
 _GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
@@ -45,11 +46,17 @@ class Work:
 
     Attributes:
         cores: Numbers of the CPU cores to pin it to; empty leaves that to the system.
-        limit_s: Seconds that it may take for an answer.
+        answer_s: Seconds that it may take for an answer.
     """
 
     cores: tuple[int, ...] = ()
-    limit_s: float = 3600.0
+    answer_s: float = 3600.0
+
+    @classmethod
+    def of(cls, flags: Namespace, **more: Any) -> Self:
+        """The work that the flags with the names of its attributes describe."""
+        names = {each.name for each in dataclasses.fields(cls)}
+        return cls(**{k: v for k, v in vars(flags).items() if k in names} | more)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -62,7 +69,6 @@ class Competitor:
 
     Attributes:
         about: How it works, in its own words.
-        ready_s: Seconds from the start of the process until it was ready.
     """
 
     def __init__(self, prepare: Prepare, work: Work) -> None:
@@ -71,18 +77,18 @@ class Competitor:
         Raises:
             Absent: It cannot take part.
             UserError: The work is impossible, such as data that cannot be read.
-            FailedError: It failed, or did not answer within `work.limit_s`.
+            FailedError: It failed, or did not answer within `work.answer_s`.
         """
-        self._limit_s = work.limit_s
+        self._answer_s = work.answer_s
         self._connection, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, prepare, work))
-        start = time.perf_counter()
-        with _STARTING, _inheriting(work):
-            self._process.start()
+        # Pickled once more: the child unpickles it, which imports libraries, when it is set up.
+        task = pickle.dumps((prepare, work))
+        arguments = theirs, dict(work.environment), work.cores, task
+        self._process = _SPAWN.Process(target=_serve, args=arguments)
+        self._process.start()
         theirs.close()
         try:
             self.about: str = self._reply()
-            self.ready_s = time.perf_counter() - start
             self._signal(signal.SIGSTOP)
         except BaseException:
             self.close()
@@ -118,41 +124,29 @@ class Competitor:
 
     def _reply(self) -> Any:
         try:
-            if not self._connection.poll(self._limit_s):
+            if not self._connection.poll(self._answer_s):
                 self._signal(signal.SIGKILL)
-                raise FailedError(f"no answer in {self._limit_s:g} s")
+                raise FailedError(f"failed: no answer in {self._answer_s:g} s")
             reply = self._connection.recv()
         except (EOFError, ConnectionResetError):
-            raise FailedError("its process ended") from None
+            raise FailedError("failed: its process ended") from None
         if isinstance(reply, Exception):
             raise reply
         return reply
 
 
-@contextlib.contextmanager
-def _inheriting(work: Work) -> Iterator[None]:
-    """Environment and cores that a child has before it imports any library."""
-    before = dict(os.environ)
-    cores = os.sched_getaffinity(0) if work.cores else ()
-    os.environ.update(work.environment)
-    if cores:
-        os.sched_setaffinity(0, work.cores)
-    try:
-        yield
-    finally:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        for name in work.environment:
-            del os.environ[name]
-            os.environ.update({name: before[name]} if name in before else {})
-
-
-def _serve(connection: Connection, prepare: Prepare, work: Work) -> None:
+def _serve(
+    connection: Connection, environment: Mapping[str, str], cores: Iterable[int], task: bytes
+) -> None:
     """Run in the child: prepare, then do a repeat for each message, until the parent is gone."""
     os.setsid()  # signals reach its descendants too
     with contextlib.suppress(OSError, AttributeError):  # Linux ends it with its parent, if stopped
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.update(environment)
+    if cores:
+        os.sched_setaffinity(0, cores)
     try:
+        prepare, work = pickle.loads(task)
         repeat, about = prepare(work)
         connection.send(about)
         with contextlib.suppress(EOFError):
@@ -162,7 +156,7 @@ def _serve(connection: Connection, prepare: Prepare, work: Work) -> None:
         connection.send(error)
     except Exception as error:
         traceback.print_exc()
-        connection.send(FailedError(f"{type(error).__name__}: {error}"))
+        connection.send(FailedError(f"failed: {type(error).__name__}: {error}"))
 
 
 @dataclass(frozen=True)
@@ -183,35 +177,32 @@ class Race:
         """One figure of a competitor, repeat by repeat."""
         return tuple(one[unit] for one in self.figures[name])
 
-    def results(
-        self, name: str, goals: Mapping[tuple[str, str], float | None] | None = None
-    ) -> list[Result]:
-        """Our figures, then beside each peer those that both have.
-
-        Args:
-            name: What was measured.
-            goals: By competitor and unit.
-        """
-        goals, units = goals or {}, list(self.figures["ours"][0])
-        found = []
-        for unit in units:
-            note = self.about.get("ours", "") if unit == units[0] else ""
-            goal = goals.get(("ours", unit))
-            found.append(Result(name, unit, self.column(unit), goal=goal, note=note))
+    def results(self, name: str) -> list[Result]:
+        """Our figures, then beside each peer those that both have; `name` is what was measured."""
+        units, found = list(self.figures["ours"][0]), []
         for peer, figures in self.figures.items():
-            for unit in units if peer != "ours" else ():
-                if unit in figures[0]:
-                    note = self.about.get(peer, "") if unit == units[0] else ""
+            for unit in units:
+                note = self.about.get(peer, "") if unit == units[0] else ""
+                if peer == "ours":
+                    found.append(Result(name, unit, self.column(unit), note=note))
+                elif unit in figures[0]:
                     sides = self.column(unit), self.column(unit, peer), peer
-                    goal = goals.get((peer, unit))
-                    found.append(Result(f"{name} vs {peer}", unit, *sides, goal=goal, note=note))
+                    found.append(Result(f"{name} vs {peer}", unit, *sides, note=note))
         for peer, reason in self.absent.items():
             found.append(Result(f"{name} vs {peer}", units[0], peer_name=peer, absent=reason))
         return found
 
 
+def interleave(
+    competitors: Mapping[str, Callable[[], Figures]], repeats: int
+) -> dict[str, list[Figures]]:
+    """Call all competitors once, then again (A B C, A B C), so that drift affects all alike."""
+    rounds = [{name: call() for name, call in competitors.items()} for _ in range(repeats)]
+    return {name: [each[name] for each in rounds] for name in competitors}
+
+
 def compete(tasks: Mapping[str, tuple[Prepare, Work]], repeats: int) -> Race:
-    """Interleave the repeats of competitors, after one of each to warm up.
+    """Race child processes: interleaved repeats, after one of each to warm up.
 
     Args:
         tasks: By name; `ours` must take part.
@@ -229,13 +220,7 @@ def compete(tasks: Mapping[str, tuple[Prepare, Work]], repeats: int) -> Race:
             except (Absent, FailedError) as reason:
                 if name == "ours":
                     raise
-                absent[name] = why(reason)
+                absent[name] = one_line(reason)
                 continue
             running[name], about[name] = competitor.repeat, competitor.about
         return Race(interleave(running, repeats), absent, about)
-
-
-def why(reason: Absent | FailedError) -> str:
-    """In a line, why a competitor does not take part."""
-    words = str(reason).partition("\n")[0]
-    return f"failed: {words}" if isinstance(reason, FailedError) else words

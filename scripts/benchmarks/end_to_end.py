@@ -13,16 +13,14 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from benchmarks import step, step_work
+from benchmarks import training
 from benchmarks.competitor import Figures, compete
 from benchmarks.measure import RATE, Result, require_positive
-from benchmarks.step_work import IN_USE_GIB, PROGRAM_GIB, StepWork, cost
+from benchmarks.training import StepWork, cost
 from largebatch.errors import ConfigError
 from largebatch.training.timing import Clock
 
 OVERRIDES = True
-_ALONE = "microbatch alone"
-_GOALS = {(_ALONE, unit): 0.95 for unit in (RATE, PROGRAM_GIB, IN_USE_GIB)}
 _STEPS = 1 << 10  # far more than are ever run
 
 
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--images", type=int, default=40, help="images of a worker (40)")
     add("--workers", type=int, default=8, help="workers at a time (8)")
     add("--repeats", type=int, default=3, help="repeats, after one to warm up (3)")
-    step.add_work(parser)
+    training.add_work(parser)
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
@@ -45,22 +43,22 @@ def run(flags: argparse.Namespace) -> list[Result]:
     require_positive(flags, "total", "images", "workers")
     if flags.total % flags.workers:
         raise ConfigError(f"--workers {flags.workers} does not divide --total {flags.total}")
-    alone = step.work_of(flags, flags.images * flags.workers)
-    alone = dataclasses.replace(alone, workers=flags.workers)
+    alone = StepWork.of(flags, batch=flags.images * flags.workers)
     whole = dataclasses.replace(alone, microbatches=flags.total // flags.workers)
-    race = compete({"ours": (ours, whole), _ALONE: (step_work.ours, alone)}, flags.repeats)
-    return race.results(f"one step of {flags.total * flags.images:,} images", _GOALS)
+    tasks = {"ours": (ours, whole), "microbatch alone": (training.ours, alone)}
+    race = compete(tasks, flags.repeats)
+    return race.results(f"one step of {flags.total * flags.images:,} images")
 
 
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """Our own step of many microbatches: its feed, its programs, one update. A repeat is a step."""
-    run = step_work.build_run(step_work.config(work))
+    run = training.build_run(training.config(work))
     programs, batch = run.first_stage.programs, run.plan.first_stage.samples_per_step
     programs.prepare(())
     clock = Clock()
     steps = min(_STEPS, 2**31 // batch - 1)
     feed = clock.timed(run.first_stage.train_microbatches(0, steps * batch))
-    one_step = step_work.our_step(run, feed)
+    one_step = training.our_step(run, feed)
 
     def repeat() -> Figures:
         waited, start = clock.wait_s, time.perf_counter()
@@ -71,4 +69,4 @@ def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
         return figures | cost(programs.compile_s, max(programs.bytes.values()))
 
     about = f"{work.microbatches} microbatches of {work.batch} images through the feed"
-    return repeat, f"{about}; {step_work.about(work)}"
+    return repeat, f"{about}; {training.about(work)}"

@@ -10,12 +10,10 @@ printed, and traces.tgz with their profiles. Parts for which no time is left are
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tarfile
@@ -28,7 +26,6 @@ from typing import TextIO
 from benchmarks.measure import RATE, Result, chosen
 
 COMMAND = Path(__file__).resolve().parents[1] / "benchmark.py"
-_GRACE_S = 15.0
 _LEAST_S = 20.0  # with less than this left no part is started
 
 
@@ -48,14 +45,14 @@ class Part:
 
 
 _STEP = "step --dtype bfloat16 --answer_s 150"
-_SMALL = "--image_size 32 --network resnet18 --width 8 --classes 10"
+_TINY = "--image_size 32 --network resnet18 --width 8 --classes 10"
 _SHORT = "--repeats 1 --seconds 0.05"
 SIZES: Mapping[str, Mapping[str, Part]] = {
     "full": {
         "correctness": Part("correctness", 90),
         "step_512_40": Part(f"{_STEP} --batch 512,40", 170, traces=True),
         "step_256": Part(
-            f"{_STEP} --batch 256 --second_batch 0 --peer flax,torch_eager,torch_compile",
+            f"{_STEP} --batch 256 --peer flax,torch_eager,torch_compile",
             270,
             traces=True,
         ),
@@ -64,17 +61,17 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         "microbatch": Part("microbatch --dtype bfloat16", 300),
     },
     "tiny": {
-        "correctness": Part(f"correctness --batch 4 --dtype float32 {_SMALL}", 300),
-        "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_SMALL}", 300, traces=True),
+        "correctness": Part(f"correctness --batch 4 --dtype float32 {_TINY}", 300),
+        "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_TINY}", 300, traces=True),
         "step_256": Part(
-            f"step --batch 4 --second_batch 0 --peer flax,torch_eager {_SHORT} {_SMALL}",
+            f"step --batch 4 --peer flax,torch_eager {_SHORT} {_TINY}",
             300,
             traces=True,
         ),
         "optimizer": Part(f"optimizer --network resnet18 --width 8 --sets 1 {_SHORT}", 300),
-        "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_SMALL}", 300),
+        "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_TINY}", 300),
         "microbatch": Part(
-            f"microbatch --total 4 --images 2 {_SMALL} --config.batch.memory_gib=0.5", 300
+            f"microbatch --total 4 --images 2 {_TINY} --config.batch.memory_gib=0.5", 300
         ),
     },
 }
@@ -90,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
-    """Run the parts one after the other; returns rates, goals and what is missing."""
+    """Run the parts one after the other; returns rates, ratios and what is missing."""
     parts = SIZES[flags.size]
     names = chosen("--parts", flags.parts, parts) or list(parts)
     flags.out.mkdir(parents=True, exist_ok=True)
@@ -131,38 +128,31 @@ def run_part(part: Part, record: Path, trace: Path, output: TextIO, limit_s: flo
     """
     record.unlink(missing_ok=True)
     command = [sys.executable, str(COMMAND), *shlex.split(part.words), "--json", str(record)]
-    process = subprocess.Popen(
-        [*command, "--trace", str(trace)] if part.traces else command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        # The package of this process; lines of a table as long as they need to be.
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        | {"COLUMNS": "160", "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,
-    )
+    # The package of this process; lines of a table as long as they need to be.
+    path = os.pathsep.join(filter(None, sys.path))
+    own = {"PYTHONPATH": path, "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
     try:
-        code = process.wait(limit_s)
+        code = subprocess.run(  # its competitors end with it
+            [*command, "--trace", str(trace)] if part.traces else command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | own,
+            timeout=limit_s,
+            check=False,
+        ).returncode
     except subprocess.TimeoutExpired:
         return f"ended at its limit of {limit_s:.0f} s"
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):  # it ends its competitors at the first
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE_S)
     return "" if code == 0 else f"failed (exit code {code}); see {output.name}"
 
 
 def short(name: str, record: Path) -> list[Result]:
-    """Rates, goals and what is missing of a part's record; the record has the rest."""
+    """Rates, ratios and what is missing of a part's record; the record has the rest."""
     if not record.is_file():
         return []
     found = [Result.from_json(kept) for kept in json.loads(record.read_text())["results"]]
     return [
         dataclasses.replace(each, name=f"{name}: {each.name}", note="")
         for each in found
-        if each.goal is not None or each.absent or each.unit == RATE
+        if each.peer_name or each.absent or each.unit == RATE
     ]

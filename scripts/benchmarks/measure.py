@@ -1,14 +1,13 @@
 """Results of interleaved repeats: medians, ratios to a peer, the table, and the JSON record."""
 
 import argparse
-import dataclasses
 import datetime
-import json
 import os
+import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,16 +15,10 @@ from rich.table import Table
 from largebatch import environment as machine
 from largebatch.errors import ConfigError, did_you_mean
 
-T = TypeVar("T")
 GIB = 1 << 30
 RATE = "images/s"
 PER_CPU = "images per CPU-second"
-PER_HOST = "images/s per host"
-_MORE_IS_BETTER = (
-    *(RATE, PER_CPU, PER_HOST, "images at a time", "GB/s", "TFLOP/s"),
-    *("share of peak FLOP/s", "share"),
-)
-_SIDES = ("ours", "peer")
+_MORE_IS_BETTER = (RATE, PER_CPU, "images at a time", "GB/s", "TFLOP/s", "share of peak FLOP/s")
 # Beyond what a run reports: what the data path, compilers, kernels and peers depend on.
 _PACKAGES = (
     *("largebatch", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"),
@@ -36,7 +29,7 @@ _PACKAGES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Result:
     """One figure of ours and, where there is one, a peer's, from interleaved repeats.
 
@@ -47,7 +40,6 @@ class Result:
         peer: The peer's values, in the same repeats; empty without a peer.
         peer_name: Name of the peer.
         absent: Why the peer, or the complete figure, is missing.
-        goal: Target of the ratio where a peer is named, else of `ours`.
         note: Conditions of the measurement.
     """
 
@@ -57,13 +49,7 @@ class Result:
     peer: tuple[float, ...] = ()
     peer_name: str = ""
     absent: str = ""
-    goal: float | None = None
     note: str = ""
-
-    @property
-    def better(self) -> Literal["more", "less"]:
-        """Whether more or less of the unit is better."""
-        return "more" if self.unit in _MORE_IS_BETTER else "less"
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -71,44 +57,19 @@ class Result:
 
         Taken pair by pair, so that a machine that slows down with time slows both sides.
         """
-        if not self.peer:
-            return ()
-        pairs = zip(self.ours, self.peer, strict=True)
-        return tuple(a / b if self.better == "more" else b / a for a, b in pairs)
-
-    @property
-    def reached(self) -> bool | None:
-        """Whether the median reaches the goal; None without a goal or a figure."""
-        found = self.ratios if self.peer_name else self.ours
-        if self.goal is None or not found:
-            return None
-        median = statistics.median(found)
-        return median >= self.goal if self._goal_is_least else median <= self.goal
-
-    @property
-    def _goal_is_least(self) -> bool:
-        return bool(self.peer_name) or self.better == "more"  # more of a ratio is always better
-
-    @property
-    def goal_text(self) -> str:
-        """The goal as the table shows it."""
-        if self.goal is None:
-            return ""
-        mark = {True: " ✓", False: " ✗", None: ""}[self.reached]
-        return f"{'≥' if self._goal_is_least else '≤'} {self.goal:,.4g}{mark}"
+        pairs = zip(self.ours, self.peer, strict=True) if self.peer else ()
+        return tuple(a / b if self.unit in _MORE_IS_BETTER else b / a for a, b in pairs)
 
     def as_json(self) -> dict[str, Any]:
         """The result as the record keeps it."""
         return {
             "name": self.name,
             "unit": self.unit,
-            "better": self.better,
+            "better": "more" if self.unit in _MORE_IS_BETTER else "less",
             "ours": summary(self.ours),
             "peer_name": self.peer_name or None,
             "peer": summary(self.peer),
             "ratio": summary(self.ratios),
-            "goal": self.goal,
-            "reached": self.reached,
             "absent": self.absent or None,
             "note": self.note or None,
         }
@@ -116,9 +77,9 @@ class Result:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Result":
         """The result that `as_json` has kept."""
-        sides = {side: tuple((kept[side] or {"repeats": ()})["repeats"]) for side in _SIDES}
-        texts = {key: kept[key] or "" for key in ("peer_name", "absent", "note")}
-        return cls(kept["name"], kept["unit"], **sides, **texts, goal=kept["goal"])
+        values = {side: (kept[side] or {"repeats": ()})["repeats"] for side in ("ours", "peer")}
+        texts = {key: kept[key] or "" for key in ("name", "unit", "peer_name", "absent", "note")}
+        return cls(**texts, **{side: tuple(each) for side, each in values.items()})
 
 
 def summary(values: Sequence[float]) -> dict[str, Any] | None:
@@ -128,19 +89,6 @@ def summary(values: Sequence[float]) -> dict[str, Any] | None:
     median, low, high = statistics.median(values), min(values), max(values)
     spread = (high - low) / abs(median) if median else 0.0
     return {"median": median, "min": low, "max": high, "spread": spread, "repeats": list(values)}
-
-
-def interleave(competitors: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
-    """Call all competitors once, then again (A B C, A B C), so that drift affects all alike.
-
-    Returns:
-        What each returned, in the order of the repeats.
-    """
-    found: dict[str, list[T]] = {name: [] for name in competitors}
-    for _ in range(repeats):
-        for name, call in competitors.items():
-            found[name].append(call())
-    return found
 
 
 def environment() -> dict[str, Any]:
@@ -155,41 +103,43 @@ def environment() -> dict[str, Any]:
     }
 
 
-def record(results: Sequence[Result], command: str) -> dict[str, Any]:
-    """The JSON record of a benchmark."""
+def header(
+    script: str, arguments: Sequence[str], around: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The first keys of the record of a script: date, command, environment.
+
+    Args:
+        script: Its file in scripts/.
+        arguments: Its command line.
+        around: The environment, if it is not that of this process.
+    """
     return {
         "date": datetime.date.today().isoformat(),
-        "command": command,
-        "environment": environment(),
-        "results": [result.as_json() for result in results],
+        "command": shlex.join(["python", f"scripts/{script}", *arguments]),
+        "environment": around or environment(),
     }
 
 
-def write(path: Path, kept: Mapping[str, Any]) -> None:
-    """Write a record."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-
-
 def show(title: str, results: Sequence[Result]) -> None:
-    """Print the table of medians, then notes and reasons of absence, a line each."""
+    """Print the table of medians, then notes and reasons of absence, each once."""
     console = Console()
     console.print(table(title, results))
+    notes: dict[str, str] = {}
     for result in results:
-        if text := result.absent or result.note:
-            console.print(f"{result.name}: {text}", markup=False, highlight=False)
+        notes.setdefault(result.absent or result.note, result.name)
+    for text, name in notes.items():
+        if text:
+            console.print(f"{name}: {text}", markup=False, highlight=False)
 
 
 def table(title: str, results: Sequence[Result]) -> Table:
     """Ours, the peer's and the ratio: medians, with half the range of the repeats."""
-    shown = Table(title=title, title_justify="left")
-    for heading in ("measured", "unit"):
-        shown.add_column(heading)
-    for heading in ("ours", "peer", "ratio", "goal"):
+    shown = Table("measured", "unit", title=title, title_justify="left")
+    for heading in ("ours", "peer", "ratio"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         peer = "absent" if result.absent else figure(result.peer)
-        cells = figure(result.ours), peer, figure(result.ratios), result.goal_text
+        cells = figure(result.ours), peer, figure(result.ratios)
         shown.add_row(result.name, result.unit, *cells)
     return shown
 
@@ -218,6 +168,18 @@ def chosen(flag: str, text: str, known: Iterable[str]) -> list[str]:
         if name not in known:
             raise ConfigError(f"{flag} {name} is unknown; {did_you_mean(name, known)}")
     return names
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """Positive integers, comma-separated, each once.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise ConfigError(f"{flag}: expected integers of 1 or more, got {text!r}")
+    return list(dict.fromkeys(map(int, words)))
 
 
 def require_positive(flags: argparse.Namespace, *names: str) -> None:

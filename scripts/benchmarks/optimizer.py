@@ -20,17 +20,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.measure import Result, chosen, interleave, require_positive
+from benchmarks.competitor import Figures, Race, interleave
+from benchmarks.measure import Result, require_positive
 from largebatch import optim
 from largebatch.models import DEPTHS, Model
 
-PEERS = ("optax",)
 LAYOUTS = ("leaf", "rows")
 _PASSES = 7  # over all parameters
 # Every rule's numbers; a step of some per cent of a weight, so that differences would show.
 _RATE, _TRUST, _DECAY, _MOMENTUM = 10.0, 1e-3, 5e-5, 0.9
-_RATIO_GOALS = {"gpu": 3.0, "cpu": 1.0}
-_LIMIT_GOALS = {"gpu": 0.5}
 
 PyTree = Any
 Rule = tuple[Callable, Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]]
@@ -40,7 +38,6 @@ Rule = tuple[Callable, Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
-    add("--peer", default="optax", help=f"comma-separated: {', '.join(PEERS)}; or empty (optax)")
     add("--network", default="resnet50", choices=DEPTHS, help="network (resnet50)")
     add("--width", type=int, default=64, help="channels of the first stage (64)")
     add("--classes", type=int, default=1000, help="classes (1,000)")
@@ -53,52 +50,36 @@ def run(flags: argparse.Namespace) -> list[Result]:
     """Compile all competitors, then interleave their repeats.
 
     Raises:
-        ConfigError: Options that do not fit each other.
+        ConfigError: A number below 1.
     """
-    peers = chosen("--peer", flags.peer, PEERS)
     require_positive(flags, "width", "classes", "sets", "repeats")
     model = Model(flags.network, classes=flags.classes, width=flags.width)
     shapes, _ = jax.eval_shape(model.init, 0)
     params, *sets = (_random(shapes, seed) for seed in range(1 + flags.sets))
-    rules = {"ours": ours("mlperf", "auto")}
-    rules |= {f"layout {layout}": ours("mlperf", layout) for layout in LAYOUTS}
-    if peers:
-        rules |= {"same": ours("optax", "auto"), "optax": plain_optax()}
-    queues = {name: updates(rule, params, sets, flags.seconds) for name, rule in rules.items()}
-    if peers:
-        require_equal(queues["same"].first[0], queues["optax"].first[0], params)
-    nbytes = _PASSES * sum(x.nbytes for x in jax.tree.leaves(params))
-    repeats = {
-        name: lambda queue=queue: queue.repeat() / len(sets) for name, queue in queues.items()
+    rules = {
+        "ours": ours("mlperf", "auto"),
+        "optax.lars": plain_optax(),
+        "flavour optax": ours("optax", "auto"),
+        **{f"layout {layout}": ours("mlperf", layout) for layout in LAYOUTS},
     }
-    found = interleave(repeats | {"pass": plain_pass(nbytes, flags.seconds).repeat}, flags.repeats)
-    ms = {name: tuple(1e3 * x for x in values) for name, values in found.items()}
-    dispatch = max(queue.dispatch_share for queue in queues.values())
-    platform = jax.default_backend()
-
-    def versus(name: str, peer: str, figures: str = "ours", **more: Any) -> Result:
-        return Result(name, "ms", ms[figures], ms[peer], peer, **more)
-
-    goal, rates = _RATIO_GOALS.get(platform), tuple(nbytes / 1e6 / x for x in ms["ours"])
+    queues = {name: updates(rule, params, sets, flags.seconds) for name, rule in rules.items()}
+    require_equal(queues["flavour optax"].first[0], queues["optax.lars"].first[0], params)
+    nbytes = _PASSES * sum(x.nbytes for x in jax.tree.leaves(params))
+    queues["a plain pass"] = plain_pass(nbytes, flags.seconds)
+    figures = interleave({name: queue.repeat for name, queue in queues.items()}, flags.repeats)
+    figures["ours"] = [one | {"GB/s": nbytes / 1e6 / one["ms"]} for one in figures["ours"]]
+    same = Race({"ours": figures.pop("flavour optax"), "optax.lars": figures["optax.lars"]})
     about = f"a pass over the {nbytes / 1e9:.3g} GB that an update must read and write"
-    # On CPUs a dispatch computes too.
-    note = "" if platform == "cpu" else f"dispatched after {dispatch:.0%} of the time"
-    beside = [
-        versus("update vs optax.lars", "optax", goal=goal),
-        versus("update, flavour optax vs optax.lars", "optax", "same", goal=goal),
-    ]
-    return [
-        *(beside if peers else ()),
-        versus("update vs a plain pass", "pass", goal=_LIMIT_GOALS.get(platform), note=about),
-        Result("update", "GB/s", rates, note=note),
-        *(versus(f"update vs layout {layout}", f"layout {layout}") for layout in LAYOUTS),
-    ]
+    race = Race(figures, about={"a plain pass": about})
+    return race.results("update") + same.results("update, flavour optax")[1:]
 
 
 class Queue:
     """A program with its buffers, which are donated; many are dispatched, then waited for."""
 
-    def __init__(self, program: Callable, held: PyTree, given: PyTree, seconds: float) -> None:
+    def __init__(
+        self, program: Callable, held: PyTree, given: PyTree, seconds: float, updates: int = 1
+    ) -> None:
         """Compile, and run the program once.
 
         Args:
@@ -106,31 +87,27 @@ class Queue:
             held: The buffers; a copy is made.
             given: What each run gets, too.
             seconds: Length of a repeat.
+            updates: Number in a program.
         """
         self._program = jax.jit(program, donate_argnums=range(len(held)))
         self._held, self._given = jax.tree.map(jnp.copy, held), given
-        self.dispatch_share = 0.0
-        """The largest share of a repeat until all was dispatched."""
+        self._updates = updates
         self._run(1)
         self.first = jax.tree.map(jnp.copy, self._held)
         """The buffers after one run."""
         self._programs = max(1, math.ceil(seconds / self._run(1)))
 
-    def repeat(self) -> float:
-        """Seconds of a program."""
-        return self._run(self._programs) / self._programs
+    def repeat(self) -> Figures:
+        """Milliseconds of an update."""
+        return {"ms": 1e3 * self._run(self._programs) / (self._programs * self._updates)}
 
     def _run(self, programs: int) -> float:
         jax.block_until_ready(self._held)
         began = time.perf_counter()
         for _ in range(programs):
             self._held = self._program(*self._held, self._given)
-        dispatched = time.perf_counter() - began
         jax.block_until_ready(self._held)
-        wall = time.perf_counter() - began
-        if programs > 1:
-            self.dispatch_share = max(self.dispatch_share, dispatched / wall)
-        return wall
+        return time.perf_counter() - began
 
 
 def updates(rule: Rule, params: PyTree, sets: Sequence[PyTree], seconds: float) -> Queue:
@@ -143,7 +120,7 @@ def updates(rule: Rule, params: PyTree, sets: Sequence[PyTree], seconds: float) 
             params, state = jax.lax.optimization_barrier(update(params, state, gradients))
         return params, state
 
-    return Queue(program, (params, jax.jit(init)(params)), sets, seconds)
+    return Queue(program, (params, jax.jit(init)(params)), sets, seconds, len(sets))
 
 
 def plain_pass(nbytes: int, seconds: float) -> Queue:

@@ -8,24 +8,25 @@ it, the same records as TFRecord: tf.data reads nothing else of TFDS, and we rea
 import io
 import itertools
 import re
-import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.records import serialise, write
+from largebatch.data.prepare.shards import stored_jpeg
 from largebatch.errors import DataError
 
 NAME = "photos"
 VERSION = "1.0.0"
 SHARDS = 4
-SIDE, QUALITY = 256, 90
+SMALL = Store(shorter=256, quality=90)
 _SUFFIXES = (".jpeg", ".jpg")
 _WORDNET = re.compile(r"n[0-9]{8}")
 
 Photo = tuple[str, bytes]
-"""Name of the file, within its folder or tar, and its contents."""
+"""Name of the file, within its folder, and its contents."""
 
 
 def make_set(directory: Path, photos: Path, images: int) -> dict[str, Path]:
@@ -33,7 +34,7 @@ def make_set(directory: Path, photos: Path, images: int) -> dict[str, Path]:
 
     Args:
         directory: `data_dir` of the set.
-        photos: A tar or a folder of JPEG files; the class is the folder or WordNet id in the name.
+        photos: A folder of JPEG files; the class is the folder, or the WordNet id in the name.
         images: Number of examples.
 
     Returns:
@@ -42,10 +43,10 @@ def make_set(directory: Path, photos: Path, images: int) -> dict[str, Path]:
     Raises:
         DataError: There are no such photographs, or the set exists.
     """
-    found = usable(read_photos(photos))
+    found = usable(photos)
     if not found:
-        raise DataError(f"--photos {photos}: no JPEG files in colour or grey; give a tar or folder")
-    small = [(name, reencoded(content, SIDE, QUALITY)) for name, content in found]
+        raise DataError(f"--photos {photos}: no JPEG files in colour or grey; give their folder")
+    small = [(name, stored_jpeg(name, content, SMALL, "ends")) for name, content in found]
     written = {}
     for config, version in (("full", found), ("side256", small)):
         target = directory / NAME / config / VERSION
@@ -57,45 +58,20 @@ def make_set(directory: Path, photos: Path, images: int) -> dict[str, Path]:
     return written
 
 
-def read_photos(place: Path) -> Iterator[Photo]:
-    """The JPEG files of a tar or a folder, in order of name."""
-    if place.is_dir():
-        for path in sorted(place.rglob("*")):
-            if path.suffix.lower() in _SUFFIXES and path.is_file():
-                yield str(path.relative_to(place)), path.read_bytes()
-        return
-    try:
-        with tarfile.open(place) as tar:
-            for member in sorted(tar.getmembers(), key=lambda member: member.name):
-                if member.isfile() and member.name.lower().endswith(_SUFFIXES):
-                    yield member.name, tar.extractfile(member).read()
-    except (OSError, tarfile.TarError) as error:
-        raise DataError(f"--photos {place} is neither a folder nor a tar ({error})") from error
-
-
-def usable(photos: Iterable[Photo]) -> list[Photo]:
+def usable(place: Path) -> list[Photo]:
     """Those that every peer can decode: JPEG in colour or grey, so no CMYK, no PNG named .JPEG."""
     kept = []
-    for name, content in photos:
+    for path in sorted(place.rglob("*")):
+        if path.suffix.lower() not in _SUFFIXES:
+            continue
+        content = path.read_bytes()
         try:
             image = Image.open(io.BytesIO(content))
-        except OSError:
+        except UnidentifiedImageError:
             continue
         if image.format == "JPEG" and image.mode in ("RGB", "L"):
-            kept.append((name, content))
+            kept.append((str(path.relative_to(place)), content))
     return kept
-
-
-def reencoded(content: bytes, side: int, quality: int) -> bytes:
-    """The photograph with its shorter side at `side` pixels; a smaller one is not enlarged."""
-    image = Image.open(io.BytesIO(content)).convert("RGB")
-    scale = side / min(image.size)
-    if scale < 1:
-        size = tuple(max(side, round(scale * length)) for length in image.size)
-        image = image.resize(size, Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=quality)
-    return out.getvalue()
 
 
 def write_config(target: Path, photos: Sequence[Photo], images: int) -> None:

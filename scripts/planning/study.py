@@ -1,19 +1,16 @@
 """The command line of a study that trains: flags, the record, its figures."""
 
-import datetime
-import json
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import environment, write
+from benchmarks.measure import header
 from plots.studies import Figures
 
 from largebatch.cli import Parser
 from largebatch.errors import ConfigError, DataError
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent
+from largebatch.files import check_parent, read_json, write_json
 from largebatch.plots import draw_all
 
 Measure = Callable[[bool, list[int]], dict[str, Any]]
@@ -47,14 +44,10 @@ def _run(
             raise ConfigError("--draw: expected --images with it, such as --images=docs/images")
         kept = _read(flags.draw, figures)
     else:
-        about = {
-            "date": datetime.date.today().isoformat(),
-            "command": shlex.join(["python", f"scripts/{script}", *arguments]),
-            "environment": environment(),
-        }
-        kept = about | measure(flags.quick, _seeds(flags.seeds, flags.quick))
+        measured = measure(flags.quick, _seeds(flags.seeds, flags.quick))
+        kept = header(script, arguments) | measured
         if flags.json:
-            write(flags.json, kept)
+            write_json(flags.json, kept)
     if flags.images:
         for path in draw_all(dict(figures), kept, flags.images):
             say(f"wrote {path}")
@@ -81,7 +74,7 @@ def _read(path: Path, figures: Figures) -> dict[str, Any]:
     """
     needed = {"policies", "arrivals"} if "synchrony_steps" in figures else {"grid", "results"}
     try:
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"--draw: {path} cannot be read ({error}); run the study") from error
     if missing := sorted(needed - set(kept)):

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from largebatch.checkpoint import manifest
 from largebatch.config import Facts, Plan, freeze, resolve
@@ -29,14 +29,12 @@ class Moment:
     """When to kill a process.
 
     Attributes:
-        aim: what to hit.
         after_s: seconds after the start of the process; for a save, after the start of that.
-        saves: for a save, its number among those of the process, from 1; otherwise 0.
+        save: number of a save among those of the process, from 1; otherwise 0.
     """
 
-    aim: Literal["any time", "save", "start-up"]
     after_s: float
-    saves: int = 0
+    save: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +44,12 @@ class Attempt:
     Attributes:
         code: its exit code; None if it was killed.
         seconds: how long it ran.
-        first_row_s: seconds until its first row of metrics.jsonl; None if there was none.
         log: what it printed.
         saving: whether it was killed while it wrote a checkpoint.
     """
 
     code: int | None
     seconds: float
-    first_row_s: float | None
     log: str
     saving: bool
 
@@ -80,10 +76,10 @@ def attempt(
     Raises:
         TimeoutError: it hangs, and has been killed.
     """
-    rows, checkpoints = workdir / "metrics.jsonl", workdir / "checkpoints"
-    before, saves = _stamp(rows), set(checkpoints.glob(PARTIAL))
+    checkpoints = workdir / "checkpoints"
+    saves = set(checkpoints.glob(PARTIAL))
     began = due_from = time.monotonic()
-    first_row_s, killed, saving = None, False, False
+    killed, saving = False, False
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, *train, f"--workdir={workdir}"],
@@ -98,9 +94,7 @@ def attempt(
             now = time.monotonic()
             if now - began > limit_s:
                 raise TimeoutError(f"no end within {limit_s:.0f} s; it printed {log}")
-            if first_row_s is None and _stamp(rows) not in (before, (0, 0)):
-                first_row_s = now - began
-            if moment and moment.saves and len(saves) < moment.saves:
+            if moment and len(saves) < moment.save:
                 saves |= set(checkpoints.glob(PARTIAL))
                 due_from = now
             elif moment and now - due_from >= moment.after_s:
@@ -113,16 +107,7 @@ def attempt(
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     text = log.read_text(errors="replace")
-    return Attempt(None if killed else code, seconds, first_row_s, text, saving)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file is replaced or grows; (0, 0) for one without rows."""
-    try:
-        about = path.stat()
-    except OSError:
-        return 0, 0
-    return (about.st_ino, about.st_size) if about.st_size else (0, 0)
+    return Attempt(None if killed else code, seconds, text, saving)
 
 
 def checkpoints(workdir: Path) -> list[int]:

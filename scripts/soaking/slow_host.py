@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import environment
+from benchmarks.measure import header
 
 from largebatch.cli import Parser
 from largebatch.environment import ROOT
@@ -65,13 +64,9 @@ def slow_host(arguments: Sequence[str]) -> None:
             subprocess.run(command, cwd=ROOT, env=environ, check=True, stdout=subprocess.DEVNULL)
             found[name] = figures(Path(place, "run"), workers * IMAGES)
         print(f"{name}: {found[name]}", flush=True)
-    about = {
-        "command": shlex.join(["python", "scripts/soak.py", "slow_host", *arguments]),
-        "environment": environment(),
-        "options": vars(flags),
-        "batch": workers * IMAGES,
-    }
-    write_json(flags.json, {**about, "runs": found})
+    record = header("soak.py", ["slow_host", *arguments])
+    record |= {"options": vars(flags), "batch": workers * IMAGES, "runs": found}
+    write_json(flags.json, record)
 
 
 def figures(workdir: Path, batch: int) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 import importlib.util
 
 import export
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from largebatch.weights import read, verification
+from largebatch.weights import read
 from tests.weights.test_runs import checkpoint, same
 
 
@@ -30,10 +29,6 @@ def test_a_run_becomes_a_file(run, tmp_path, capsys):
     assert "verified by reading it back" in printed
     found, weights = read(target), read(run)
     assert found.params["head"]["kernel"].tobytes() == weights.params["head"]["kernel"].tobytes()
-    images = verification.random_images(weights)
-    np.testing.assert_allclose(
-        verification.logits(found, images), verification.logits(weights, images), atol=1e-5
-    )
     # A file can be exported again.
     assert export.main([str(target), f"--to={tmp_path / 'y.safetensors'}"]) == 0
     assert same(read(tmp_path / "y.safetensors"), found)
@@ -61,9 +56,7 @@ def test_onnx_is_verified(run, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["{run}", "--to={tmp}/x.pth"], "unknown suffix '.pth'"),
-        (["{run}", "--to={tmp}/x"], "--format=huggingface cannot hold"),
         (["{tmp}", "--to={tmp}/x.safetensors"], "holds no weights"),
-        (["{tmp}/gone", "--to={tmp}/x.safetensors"], "does not exist"),
         (["{run}", "--to={tmp}/taken.safetensors"], "exists; use another --to, or --force"),
         (["{run}", "--to=/proc/x.safetensors"], "cannot be written"),
     ],

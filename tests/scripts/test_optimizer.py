@@ -15,29 +15,19 @@ SHAPES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _small_network(monkeypatch):
+def test_what_it_measures(tmp_path, monkeypatch):
     def init(seed):
-        del seed
         return jax.tree.map(jnp.zeros, SHAPES, is_leaf=lambda x: isinstance(x, tuple)), {}
 
     monkeypatch.setattr(optimizer, "Model", lambda *_, **__: types.SimpleNamespace(init=init))
-
-
-def measure(tmp_path, *arguments):
     path = tmp_path / "record.json"
-    quick = ("--seconds", "0.001", "--repeats", "2", "--sets", "2")
-    code = benchmark.main(["optimizer", *quick, *arguments, "--json", str(path)])
-    return code, json.loads(path.read_text())["results"] if path.exists() else None
-
-
-def test_what_it_measures(tmp_path):
-    code, found = measure(tmp_path)
-    assert code == 0
+    quick = ["--seconds=0.001", "--repeats=2", "--sets=2"]
+    assert benchmark.main(["optimizer", *quick, f"--json={path}"]) == 0
+    found = json.loads(path.read_text())["results"]
     by_name = {(one["name"], one["unit"]): one for one in found}
-    assert len(by_name) == len(found) == 6
+    assert len(by_name) == len(found)
     update = by_name["update vs optax.lars", "ms"]
-    assert (update["peer_name"], update["goal"], update["better"]) == ("optax", 1.0, "less")
+    assert (update["peer_name"], update["better"]) == ("optax.lars", "less")
     ours, peer, ratio = (update[side]["repeats"] for side in ("ours", "peer", "ratio"))
     assert len(ours) == 2
     assert ratio == [b / a for a, b in zip(ours, peer, strict=True)]
@@ -46,7 +36,10 @@ def test_what_it_measures(tmp_path):
     assert rates == pytest.approx([7 * 4 * 1866 / 1e6 / ms for ms in ours])
     for layout in optimizer.LAYOUTS:
         assert by_name[f"update vs layout {layout}", "ms"]["ours"]["repeats"] == ours
-    assert by_name["update vs a plain pass", "ms"]["goal"] is None  # of GPUs
+    assert by_name["update vs a plain pass", "ms"]["peer"]["median"] > 0
+    same = by_name["update, flavour optax vs optax.lars", "ms"]
+    assert same["peer"]["repeats"] == peer
+    assert same["ours"]["repeats"] != ours
 
 
 def test_a_peer_that_computes_something_else_is_not_raced(monkeypatch):
@@ -62,16 +55,3 @@ def test_a_peer_that_computes_something_else_is_not_raced(monkeypatch):
     optimizer.require_equal(ours, ours, small)
     with pytest.raises(RuntimeError, match="the updates differ by"):
         optimizer.require_equal(ours, other, small)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--peer", "optix"), "--peer optix is unknown; did you mean 'optax'?"),
-        (("--sets", "0"), "--sets: expected 1 or more, got 0"),
-    ],
-)
-def test_impossible_options(tmp_path, capsys, arguments, message):
-    code, found = measure(tmp_path, *arguments)
-    assert (code, found) == (2, None)
-    assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ from planning import compiled
 
 from largebatch.config import Facts, load, resolve
 from largebatch.data.open import known_split
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import DataError
 from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology
 from largebatch.training.microbatch import model_of
@@ -69,9 +69,7 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
     ("more", "topology", "says"),
     [
         (["--variants=our"], "cpu:4", "'ours'"),
-        (["--variants=,"], "cpu:4", "--variants: expected"),
         ([], "v101:4", "'v100'"),
-        (["--config.comm.bucket=1"], "cpu:4", "comm.bucket"),
         ([], "cpu:3", "3 devices"),
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
         (["--limit_s=0.1"], "cpu:4", "--limit_s"),
@@ -113,24 +111,15 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     assert any("smaller than a batch" in doubt for doubt in kept["doubts"])
 
 
-@pytest.mark.parametrize(
-    ("more", "least", "most"),
-    [
-        (["--config.model.name=resnet152"], 2.0, 3.0),
-        (["--config.model.dtype=float32"], 2.5, 4.0),
-    ],
-)
-def test_the_predicted_time_is_of_the_network_asked_for(more, least, most, tmp_path, capsys):
+def test_the_predicted_time_is_of_the_network_asked_for(tmp_path, capsys):
     out = tmp_path / "plan.json"
     recipe = DIGITS.parent / "fujitsu2019_81920.py"
-    given = [f"--config={recipe}", f"--json={out}", f"--config.data.data_dir={tmp_path}", *more]
-    assert plan.main(given) == 0
+    larger = [f"--config.data.data_dir={tmp_path}", "--config.model.name=resnet152"]
+    assert plan.main([f"--config={recipe}", f"--json={out}", *larger]) == 0
     kept = json.loads(out.read_text())["plan"]
-    assert least < kept["prediction"]["step_s"] / 0.04751 < most
+    assert 2 < kept["prediction"]["step_s"] / 0.04751 < 3
     assert any("not calibrated" in doubt for doubt in kept["doubts"])
-    printed = capsys.readouterr().out
-    assert "not calibrated" in printed
-    assert "published time" not in printed  # of another network
+    assert "published time" not in capsys.readouterr().out  # of another network
 
 
 def test_without_a_prediction_the_reason_is_given(tmp_path, capsys):
@@ -215,13 +204,4 @@ def test_what_a_compiler_finds_too_large_does_not_fit(monkeypatch):
 
     made, _ = planning(monkeypatch, broken)
     with pytest.raises(CompileError, match="code -6"):
-        made.microbatch()
-
-
-def test_a_given_number_of_workers_is_taken_as_it_is(monkeypatch):
-    made, done = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "2"})
-    assert made.microbatch() == 2
-    assert not done
-    made, _ = planning(monkeypatch, lambda m: 0, **{"batch.microbatch": "3"})
-    with pytest.raises(ConfigError, match="microbatch=3"):
         made.microbatch()

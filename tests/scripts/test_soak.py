@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import soak
-from soaking.runs import Attempt, Moment, attempt, differences, evidence
+from soaking.runs import Moment, attempt, differences, evidence
 
 from largebatch.checkpoint import manifest
 from largebatch.config import Facts, freeze, resolve
@@ -23,30 +23,18 @@ OPTIONS = {
 PLAN = resolve(freeze(OPTIONS), FACTS)
 
 
-def test_moments_have_all_aims_and_repeat_with_their_seed():
+def test_moments_are_at_any_time_and_in_saves_and_repeat_with_their_seed():
     def draw(step):
-        made = soak.Soak((), soak.Path(), 60.0, random.Random(0), PLAN, start_s=4.0, steady_s=16.0)
+        made = soak.Soak((), soak.Path(), 60.0, random.Random(0), PLAN, whole_s=20.0)
         return [made._draw(step, 10) for _ in range(400)]
 
     drawn = draw(0)
     assert drawn == draw(0)
-    by_aim = {aim: [m for m in drawn if m.aim == aim] for aim in soak.SHARES}
-    for aim, share in soak.SHARES.items():
-        assert abs(len(by_aim[aim]) / 400 - share) < 0.1
-    assert 19 < max(m.after_s for m in by_aim["any time"]) <= 20
-    assert max(m.after_s for m in by_aim["start-up"]) <= 4
-    assert {m.saves for m in by_aim["save"]} == {1, 2, 3, 4}
-    assert not {m.saves for m in drawn if m.aim != "save"} - {0}
-    assert "save" not in {m.aim for m in draw(40)}
-
-
-def test_the_step_that_a_process_resumed_from():
-    def resumed(log):
-        return Attempt(None, 1.0, None, log, False).resumed
-
-    assert resumed("resuming from /tmp/7/checkpoints/120\ncompiled all in 2 s\n") == 120
-    assert resumed("compiled all in 2 s\n") == 0
-    assert resumed("compiling all\n") is None
+    saves = [moment for moment in drawn if moment.save]
+    assert abs(len(saves) / 400 - soak.SAVES) < 0.1
+    assert {moment.save for moment in saves} == {1, 2, 3, 4}
+    assert 19 < max(moment.after_s for moment in drawn) <= 20
+    assert not any(moment.save for moment in draw(40))
 
 
 def finished(workdir, digit="a"):
@@ -98,16 +86,16 @@ def test_a_process_is_killed_at_the_save_that_was_meant(tmp_path):
         command = [str(tmp_path / "sleeper.py")]
         return attempt(command, tmp_path / name, tmp_path / f"{name}.log", moment, limit_s)
 
-    killed = run("third", Moment("save", 0.0, saves=3))
+    killed = run("third", Moment(0.0, save=3))
     assert (killed.code, killed.saving, killed.log) == (None, True, "begun\n")
     assert len(list((tmp_path / "third" / "checkpoints").iterdir())) >= 3
-    killed = run("timed", Moment("any time", 0.5))
+    killed = run("timed", Moment(0.5))
     assert killed.code is None
     assert killed.seconds >= 0.5
     with pytest.raises(TimeoutError):
         run("hung", None, limit_s=0.6)
     (tmp_path / "sleeper.py").write_text("import sys; sys.exit(3)")
-    assert run("ended", Moment("any time", 50.0)).code == 3
+    assert run("ended", Moment(50.0)).code == 3
 
 
 # Trains nothing: it writes rows and prepared manifests, with the faults that a soak must find.
@@ -193,7 +181,7 @@ def test_a_trainer_that_loses_nothing(stand_in, monkeypatch, capsys):
 )
 def test_a_trainer_that_loses_something_is_reported(stand_in, monkeypatch, capsys, kind, said):
     monkeypatch.setenv("KIND", kind)
-    monkeypatch.setattr(soak.Soak, "_draw", lambda *_: Moment("save", 0.0, saves=3))
+    monkeypatch.setattr(soak.Soak, "_draw", lambda *_: Moment(0.0, save=3))
     assert soak.main(["--kills=1", f"--out={stand_in / 'record.json'}"]) == 1
     assert said in capsys.readouterr().err
     record = json.loads((stand_in / "record.json").read_text())

@@ -1,18 +1,14 @@
-"""A plain Flax step, as Flax's ImageNet example has it, around a plain ResNet.
+"""A plain Flax step, as Flax's ImageNet example has it, around a ResNet of flax.nnx layers.
 
 SGD with Nesterov momentum, label-smoothed cross-entropy, `pmean` of every gradient and statistic,
-the state donated. The network is that of the example (its models.py, called) where a checkout is
-given, else one of the library's own nnx.Conv and nnx.BatchNorm. The images are normalised floats
-on the device, as the example's pipeline delivers them: that work is not in the step.
+the state donated. The images are normalised floats on the device, as the example's pipeline
+delivers them: that work is not in the step.
 """
 
-import importlib.util
 import itertools
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -24,33 +20,50 @@ from flax.typing import Dtype
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from benchmarks import step_work
-from benchmarks.competitor import Absent, Figures
-from benchmarks.step_work import JaxStep, StepWork
+from benchmarks import training
+from benchmarks.competitor import Figures
+from benchmarks.training import JaxStep, StepWork
 from largebatch.models import DEPTHS
 
 PyTree = Any
 AXIS = "batch"
-_Apply = Callable[[PyTree, PyTree, jax.Array], tuple[jax.Array, PyTree]]
 
 
 def flax(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """The competitor."""
-    make = _from_checkout if work.flax_examples else _from_library
-    apply, params, stats = make(work)
+    dtype = jnp.dtype(work.dtype)
+    network = ResNet(work.network, work.classes, work.width, dtype=dtype, rngs=nnx.Rngs(0))
+    definition, *variables = nnx.split(network, nnx.Param, nnx.BatchStat)
+    params, stats = map(nnx.to_pure_dict, variables)
+    decayed = partial(jax.tree.map, lambda x: x.ndim > 1)
     optimizer = optax.chain(
-        optax.add_decayed_weights(
-            step_work.DECAY, lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)
-        ),
-        optax.sgd(step_work.LEARNING_RATE, momentum=step_work.MOMENTUM, nesterov=True),
+        optax.add_decayed_weights(training.DECAY, decayed),
+        optax.sgd(training.LEARNING_RATE, momentum=training.MOMENTUM, nesterov=True),
     )
+
+    def train_step(state: PyTree, images: jax.Array, labels: jax.Array) -> tuple[PyTree, jax.Array]:
+        """((params, stats, optimizer state), images, labels) → (the new state, loss)."""
+        params, stats, optimizer_state = state
+
+        def loss_of(params: PyTree) -> tuple[jax.Array, PyTree]:
+            module = nnx.merge(definition, nnx.State(params), nnx.State(stats))
+            logits = module(images).astype(jnp.float32)
+            targets = optax.smooth_labels(jax.nn.one_hot(labels, work.classes), training.SMOOTHING)
+            new = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+            return optax.softmax_cross_entropy(logits, targets).mean(), new
+
+        (loss, stats), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        gradients, stats, loss = jax.lax.pmean((gradients, stats, loss), AXIS)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+        return (optax.apply_updates(params, updates), stats, optimizer_state), loss
+
     state = jax.jit(lambda p, s: (p, s, optimizer.init(p)))(params, stats)
     data = [
         (jnp.asarray(images, work.dtype), jnp.asarray(labels))
-        for images, labels in step_work.batches(work, normalise=True)
+        for images, labels in training.batches(work, normalise=True)
     ]
     mapped = jax.shard_map(
-        partial(_train_step, apply=apply, optimizer=optimizer, classes=work.classes),
+        train_step,
         mesh=Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,)),
         in_specs=(P(), P(AXIS), P(AXIS)),
         out_specs=P(),
@@ -61,92 +74,8 @@ def flax(work: StepWork) -> tuple[Callable[[], Figures], str]:
     compile_s = time.perf_counter() - start
     feed = itertools.cycle(data)
     step = JaxStep(lambda state: compiled(state, *next(feed)), state)
-    network = "the example's models.py" if work.flax_examples else "a network of flax.nnx layers"
-    about = f"{network}, optax.sgd with Nesterov momentum, images already normalised"
+    about = "flax.nnx layers, optax.sgd with Nesterov momentum, images already normalised"
     return step.competitor(work, compiled, compile_s, "flax"), about
-
-
-def _train_step(
-    state: PyTree,
-    images: jax.Array,
-    labels: jax.Array,
-    *,
-    apply: _Apply,
-    optimizer: optax.GradientTransformation,
-    classes: int,
-) -> tuple[PyTree, jax.Array]:
-    """((params, stats, optimizer state), images, labels) → (the new state, loss)."""
-    params, stats, optimizer_state = state
-
-    def loss_of(params: PyTree) -> tuple[jax.Array, PyTree]:
-        logits, new = apply(params, stats, images)
-        targets = optax.smooth_labels(jax.nn.one_hot(labels, classes), step_work.SMOOTHING)
-        losses = optax.softmax_cross_entropy(logits.astype(jnp.float32), targets)
-        return losses.mean(), new
-
-    (loss, stats), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
-    gradients, stats, loss = jax.lax.pmean((gradients, stats, loss), AXIS)
-    updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
-    return (optax.apply_updates(params, updates), stats, optimizer_state), loss
-
-
-def example(checkout: str, name: str) -> ModuleType:
-    """A module of Flax's ImageNet example, which is in no package.
-
-    Args:
-        checkout: A checkout of google/flax, its folder `examples`, or that of the example.
-        name: Of the module, `input_pipeline` or `models`.
-
-    Raises:
-        Absent: It is not there.
-    """
-    if not checkout:
-        raise Absent("its code is in no package; give a checkout of google/flax, --flax_examples")
-    for inside in ("examples/imagenet", "imagenet", "."):
-        path = Path(checkout, inside, f"{name}.py")
-        if path.is_file():
-            spec = importlib.util.spec_from_file_location(f"flax_{name}", path)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    raise Absent(f"--flax_examples {checkout} holds no imagenet/{name}.py")
-
-
-def _from_checkout(work: StepWork) -> tuple[_Apply, PyTree, PyTree]:
-    """The network of the example, its parameters and statistics."""
-    models = example(work.flax_examples, "models")
-    name = work.network.replace("resnet", "ResNet")
-    if not hasattr(models, name):
-        raise Absent(f"the example has no {name}")
-    model = getattr(models, name)(
-        num_classes=work.classes, num_filters=work.width, dtype=jnp.dtype(work.dtype)
-    )
-    images = jnp.ones((1, work.image_size, work.image_size, 3))
-    # As the example does it, with the axis that its BatchNorm expects left unnamed: none is mapped.
-    variables = jax.jit(partial(model.init, train=False))(jax.random.key(0), images)
-
-    def apply(params: PyTree, stats: PyTree, images: jax.Array) -> tuple[jax.Array, PyTree]:
-        logits, new = model.apply(
-            {"params": params, "batch_stats": stats}, images, mutable=["batch_stats"]
-        )
-        return logits, new["batch_stats"]
-
-    return apply, variables["params"], variables["batch_stats"]
-
-
-def _from_library(work: StepWork) -> tuple[_Apply, PyTree, PyTree]:
-    """A network of the library's layers, its parameters and statistics."""
-    network = ResNet(
-        work.network, work.classes, work.width, dtype=jnp.dtype(work.dtype), rngs=nnx.Rngs(0)
-    )
-    definition, params, stats = nnx.split(network, nnx.Param, nnx.BatchStat)
-
-    def apply(params: PyTree, stats: PyTree, images: jax.Array) -> tuple[jax.Array, PyTree]:
-        module = nnx.merge(definition, nnx.State(params), nnx.State(stats))
-        logits = module(images)
-        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
-
-    return apply, nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
 
 
 class Block(nnx.Module):

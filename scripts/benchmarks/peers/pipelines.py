@@ -1,5 +1,6 @@
 """Other input pipelines on the same records."""
 
+import importlib.util
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.competitor import Absent, Figures
-from benchmarks.input_work import Workload, timed
-from benchmarks.peers.flax_step import example
+from benchmarks.feeding import Workload, timed
 from largebatch.data.records import Records
 from largebatch.errors import DataError, one_line
 
@@ -27,7 +27,7 @@ def flax(work: Workload) -> tuple[Callable[[], Figures], str]:
     """
     directory = tfrecords(work)[0].parent
     require_tensorflow()
-    pipeline = example(work.flax_examples, "input_pipeline")
+    pipeline = example(work.flax_examples)
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
@@ -37,6 +37,27 @@ def flax(work: Workload) -> tuple[Callable[[], Figures], str]:
     dataset = pipeline.create_split(builder, work.batch, train=True, image_size=size)
     about = "decode of the box, bicubic, float32 normalised on the host, 48 threads, shuffle 2,000"
     return timed(_counted(dataset), work), about
+
+
+def example(checkout: str) -> ModuleType:
+    """The input pipeline of Flax's ImageNet example, which is in no package.
+
+    Args:
+        checkout: A checkout of google/flax, its folder `examples`, or that of the example.
+
+    Raises:
+        Absent: It is not there.
+    """
+    if not checkout:
+        raise Absent("its code is in no package; give a checkout of google/flax, --flax_examples")
+    for inside in ("examples/imagenet", "imagenet", "."):
+        path = Path(checkout, inside, "input_pipeline.py")
+        if path.is_file():
+            spec = importlib.util.spec_from_file_location("flax_input_pipeline", path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    raise Absent(f"--flax_examples {checkout} holds no imagenet/input_pipeline.py")
 
 
 def tfdata(work: Workload) -> tuple[Callable[[], Figures], str]:

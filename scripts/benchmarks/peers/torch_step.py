@@ -10,24 +10,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import step_work
+from benchmarks import training
 from benchmarks.competitor import Absent, Figures
 from benchmarks.measure import GIB
-from benchmarks.step_work import StepWork, timed_steps
-
-
-def eager(work: StepWork) -> tuple[Callable[[], Figures], str]:
-    """The competitor in eager mode."""
-    return _prepare(work, "eager")
+from benchmarks.training import StepWork, timed_steps
 
 
 def compiled(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """The competitor through torch.compile."""
-    return _prepare(work, "torch.compile")
+    return eager(work, "torch.compile")
 
 
-def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
-    torch = require_torch()
+def eager(work: StepWork, mode: str = "eager") -> tuple[Callable[[], Figures], str]:
+    """The competitor in eager mode."""
+    torch = load("torch")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     torch.backends.cudnn.benchmark = True
@@ -36,13 +32,13 @@ def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
     called = torch.compile(network) if mode == "torch.compile" else network
     optimizer = torch.optim.SGD(
         network.parameters(),
-        step_work.LEARNING_RATE,
-        momentum=step_work.MOMENTUM,
+        training.LEARNING_RATE,
+        momentum=training.MOMENTUM,
         nesterov=True,
-        weight_decay=step_work.DECAY,
+        weight_decay=training.DECAY,
         **({"fused": True} if on_gpu else {"foreach": True}),
     )
-    criterion = torch.nn.CrossEntropyLoss(label_smoothing=step_work.SMOOTHING)
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=training.SMOOTHING)
     low, dtype = work.dtype != "float32", getattr(torch, work.dtype)
 
     def placed(images: Any, labels: Any) -> tuple[Any, Any]:
@@ -50,7 +46,7 @@ def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
         nchw = nchw.contiguous(memory_format=torch.channels_last)
         return nchw, torch.from_numpy(labels).to(device).long()
 
-    feed = itertools.cycle([placed(*b) for b in step_work.batches(work, normalise=True)])
+    feed = itertools.cycle([placed(*b) for b in training.batches(work, normalise=True)])
     losses = []
 
     def step() -> None:
@@ -70,13 +66,13 @@ def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
     start = time.perf_counter()
     step()
     wait()
-    cost = {step_work.COMPILE_S: time.perf_counter() - start}
+    cost = {training.COMPILE_S: time.perf_counter() - start}
     timed = timed_steps(step, wait, work)
 
     def repeat() -> Figures:
         figures = timed() | cost
         if on_gpu:
-            figures[step_work.IN_USE_GIB] = torch.cuda.max_memory_allocated() / GIB
+            figures[training.IN_USE_GIB] = torch.cuda.max_memory_allocated() / GIB
         return figures
 
     library = network.__class__.__module__.partition(".")[0]
@@ -84,16 +80,16 @@ def _prepare(work: StepWork, mode: str) -> tuple[Callable[[], Figures], str]:
     return repeat, about
 
 
-def require_torch() -> Any:
-    """The module `torch`.
+def load(name: str) -> Any:
+    """A module of a library that may not be installed.
 
     Raises:
-        Absent: It is not installed.
+        Absent: It cannot be imported.
     """
     try:
-        return importlib.import_module("torch")
-    except Exception as error:  # its binary part may also fail to load
-        raise Absent(f"torch cannot be imported ({type(error).__name__}: {error})") from error
+        return importlib.import_module(name)
+    except Exception as error:  # its binary part may fail to load, or not match another library's
+        raise Absent(f"{name} cannot be imported ({type(error).__name__}: {error})") from error
 
 
 def network_of(work: StepWork) -> Any:
@@ -104,11 +100,7 @@ def network_of(work: StepWork) -> Any:
     """
     if work.width != 64:
         raise Absent(f"torchvision and timm have {work.network} at width 64, not {work.width}")
-    reasons = []
-    for library, function in (("torchvision.models", "get_model"), ("timm", "create_model")):
-        try:
-            make = getattr(importlib.import_module(library), function)
-            return make(work.network, num_classes=work.classes)
-        except Exception as error:  # its binary part may not match torch's
-            reasons.append(f"{library}: {type(error).__name__}: {error}")
-    raise Absent(f"no library has the network; {'; '.join(reasons)}")
+    try:
+        return load("torchvision.models").get_model(work.network, num_classes=work.classes)
+    except Absent:
+        return load("timm").create_model(work.network, num_classes=work.classes)

@@ -1,10 +1,11 @@
 """Training steps as competitors: the work that all are given, their clock, and our own step."""
 
-import dataclasses
+import argparse
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from benchmarks.measure import GIB, RATE
 from largebatch.config import Config, freeze, override
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
+from largebatch.models import DEPTHS
 from largebatch.parallel import from_local
 from largebatch.parallel.hardware import hardware_of
 from largebatch.parallel.transfer import OnDevices
@@ -32,7 +34,7 @@ COMPILE_S, PROGRAM_GIB, IN_USE_GIB = "s to compile", "GiB by the compiler", "GiB
 _FLOP_PER_IMAGE = 24.3e9  # forward and backward of ResNet-50 at 224×224
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StepWork(Work):
     """Training steps on images that are already on the device.
 
@@ -46,9 +48,8 @@ class StepWork(Work):
         seconds: Length of a repeat, at least; complete steps.
         workers: Of ours, in a microbatch; each has batch statistics of its own.
         microbatches: Of ours, in a step.
-        overrides: Further options of ours, as `section.key=value`.
-        flax_examples: Checkout of google/flax, for that peer.
-        trace: Folder for a profile of some steps; empty makes none.
+        overrides: Further options of ours, as (key, text).
+        profile: Folder for a profile of some steps; empty makes none.
     """
 
     batch: int = 32
@@ -60,14 +61,25 @@ class StepWork(Work):
     seconds: float = 1.0
     workers: int = 1
     microbatches: int = 1
-    overrides: tuple[str, ...] = ()
-    flax_examples: str = ""
-    trace: str = ""
+    overrides: tuple[tuple[str, str], ...] = ()
+    profile: str = ""
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The competitors share the device's memory."""
         return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Options of what a step is."""
+    add = parser.add_argument
+    add("--dtype", default="float32", help="float32, bfloat16 or float16 (float32)")
+    add("--image_size", type=int, default=224, help="pixels a side (224)")
+    add("--network", default="resnet50", choices=DEPTHS, help="network (resnet50)")
+    add("--width", type=int, default=64, help="channels of the first stage (64)")
+    add("--classes", type=int, default=1000, help="classes (1,000)")
+    add("--seconds", type=float, default=1.0, help="length of a repeat, at least (1)")
+    add("--answer_s", type=float, default=900.0, help="a competitor silent for so long has failed")
 
 
 def batches(work: StepWork, *, normalise: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -150,8 +162,8 @@ class JaxStep:
         self, work: StepWork, program: jax.stages.Compiled, compile_s: float, name: str
     ) -> Callable[[], Figures]:
         """The repeat of `timed_steps` with the program's cost; first the profile, if asked for."""
-        if work.trace:
-            folder = Path(work.trace, name)
+        if work.profile:
+            folder = Path(work.profile, name)
             folder.mkdir(parents=True, exist_ok=True)
             folder.joinpath(PROGRAM).write_text(program.as_text())
             self()
@@ -195,12 +207,6 @@ def with_flops(figures: Figures, work: StepWork) -> Figures:
     return figures | ({"share of peak FLOP/s": flops / known.flops[work.dtype]} if known else {})
 
 
-def compile_only(work: StepWork) -> tuple[Callable[[], Figures], str]:
-    """The memory of our train step by the compiler's account; nothing runs."""
-    needed = program_bytes(build_run(config(work)).first_stage.programs.finish)
-    return lambda: {PROGRAM_GIB: needed / GIB}, ""
-
-
 def placed_batches(run: Run, work: StepWork) -> Iterator[OnDevices]:
     """`batches` on the device."""
     for batch in batches(work):
@@ -225,10 +231,8 @@ def config(work: StepWork) -> Config:
     """The step as a recipe. With one worker all images share statistics, as peers have it.
 
     Raises:
-        ConfigError: The workers cannot share the images, or the overrides change the batch.
+        ConfigError: The overrides change the batch, or are impossible.
     """
-    if work.batch % work.workers:
-        raise ConfigError(f"{work.workers} workers cannot share {work.batch} images evenly")
     batch = work.batch * work.microbatches
     made = freeze(
         {
@@ -249,9 +253,8 @@ def config(work: StepWork) -> Config:
             "loss": {"label_smoothing": SMOOTHING},
         }
     )
-    for text in work.overrides:
-        key, _, value = text.partition("=")
-        made = override(made, key, value)
+    for key, text in work.overrides:
+        made = override(made, key, text)
     images = made.batch.workers * made.batch.images_per_worker
     if images != batch:
         raise ConfigError(
