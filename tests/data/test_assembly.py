@@ -1,6 +1,4 @@
-import collections
 import gc
-import pickle
 
 import jax
 import numpy as np
@@ -43,9 +41,3 @@ def test_spare_memory_is_bounded():
     assert len({array.ctypes.data for array in arrays}) == 9
     del arrays
     assert len(made._free) == assembly._SPARE
-
-
-def test_a_copy_in_another_process_starts_empty():
-    made = Buffers()
-    made.array((100,))
-    assert pickle.loads(pickle.dumps(made))._free == collections.deque()

@@ -54,12 +54,6 @@ def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
     np.testing.assert_array_equal(images, before)
 
 
-def test_shift_alone_and_flip_alone_make_the_same_choices(images):
-    both = Augment(shift=2, flip=True)(images.copy(), **draws())
-    flipped = Augment(flip=True)(images.copy(), **draws())
-    np.testing.assert_array_equal(Augment(shift=2)(flipped, **draws()), both)
-
-
 @pytest.mark.parametrize("shift", [1, 5])
 def test_displacements_and_flips_are_even(shift):
     count = 20_000
@@ -113,14 +107,6 @@ def test_choices_are_pinned(images):
         (False, 0, -1),
         (False, -1, 2),
     ]
-
-
-def test_one_batch_may_span_epochs(images):
-    augment = Augment(shift=2, flip=True)
-    epochs = np.arange(BATCH) // 40
-    spanning = augment(images.copy(), seed=1, epochs=epochs, ids=np.arange(BATCH))
-    np.testing.assert_array_equal(spanning[:40], augment(images.copy(), **draws())[:40])
-    np.testing.assert_array_equal(spanning[40:], augment(images.copy(), **draws(epoch=1))[40:])
 
 
 def test_a_shift_that_cannot_be_is_an_error(images):

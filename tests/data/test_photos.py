@@ -1,32 +1,28 @@
 import io
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from largebatch.data import (
-    Augment,
-    Order,
     Reading,
     SourceOptions,
     evaluation_batches,
-    train_microbatches,
 )
 from largebatch.data.boxes import centre_boxes, random_boxes
 from largebatch.data.images import decode, resize
 from largebatch.data.photos import Photos
 from largebatch.data.views import nearest_shapes, rectangular_views
-from largebatch.errors import ConfigError, DataError
-from tests.data.feeds import assert_same, joined
+from largebatch.errors import ConfigError
 
-# Seven epochs and a bit, in microbatches that straddle their ends.
-EXAMPLES, STOP = 13, 96
+EXAMPLES = 13
 OPTIONS = SourceOptions(image_size=24)
 READING = Reading(threads=2, piece_bytes=24 * 24 * 3 * 3)
 
 
 class Pictures:
-    """Records of small images of many shapes and kinds, made once."""
+    """Records of small images of many shapes and kinds."""
 
     name = "images"
     classes = ("a", "b", "c")
@@ -60,47 +56,6 @@ class Pictures:
 @pytest.fixture(scope="module")
 def source():
     return Photos(Pictures(), OPTIONS)
-
-
-def feed(source, start=0, microbatch=8, rows=None, reading=READING):
-    return train_microbatches(
-        source,
-        Order(3, EXAMPLES),
-        Augment(flip=True),
-        start=start,
-        stop=STOP,
-        microbatch=microbatch,
-        rows=rows or (0, microbatch),
-        reading=reading,
-    )
-
-
-@pytest.fixture(scope="module")
-def expected(source):
-    """Every position by itself, read in the caller's thread."""
-    return joined(feed(source, microbatch=1, reading=Reading(threads=0)))
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-@pytest.mark.parametrize("microbatch", [8, 16])
-def test_images_are_bit_identical_for_any_hosts_and_microbatch(source, expected, hosts, microbatch):
-    share = microbatch // hosts
-    shares = [
-        list(feed(source, microbatch=microbatch, rows=(r, r + share)))
-        for r in range(0, microbatch, share)
-    ]
-    assert_same(joined(part for turn in zip(*shares, strict=True) for part in turn), expected)
-
-
-@pytest.mark.parametrize("start", range(EXAMPLES + 1))
-def test_images_are_bit_identical_from_every_position_of_an_epoch(source, expected, start):
-    parts = feed(source, start=start, microbatch=1)
-    assert_same(joined(parts), [field[start:] for field in expected])
-
-
-def test_worker_processes_read_the_same(source, expected):
-    reading = Reading(threads=1, processes=2, piece_bytes=24 * 24 * 3 * 3)
-    assert_same(joined(feed(source, reading=reading)), expected)
 
 
 def test_training_sees_random_boxes_and_evaluation_the_centre(source):
@@ -141,27 +96,19 @@ def test_crop_options_are_used():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("option", "value"),
     [
-        ({"crop_area": (0.0, 1.0)}, r"data\.crop_area: .*got \(0\.0, 1\.0\)"),
-        ({"crop_area": (0.5, 0.1)}, r"data\.crop_area"),
-        ({"crop_area": (0.5,)}, r"data\.crop_area"),
-        ({"crop_ratio": (2.0, 1.0)}, r"data\.crop_ratio"),
-        ({"evaluation_crop": 0.0}, r"data\.evaluation_crop: .*got 0\.0"),
-        ({"evaluation_crop": 1.1}, r"data\.evaluation_crop: .*got 1\.1"),
-        ({"resampling": "cubic"}, r"data\.resampling: .*got 'cubic'"),
+        ("crop_area", (0.0, 1.0)),
+        ("crop_area", (0.5, 0.1)),
+        ("crop_ratio", (2.0, 1.0)),
+        ("evaluation_crop", 0.0),
+        ("evaluation_crop", 1.1),
+        ("resampling", "cubic"),
     ],
 )
-def test_impossible_options_are_named(options, said):
-    with pytest.raises(ConfigError, match=said):
-        Photos(Pictures(), SourceOptions(**options))
-
-
-def test_a_spoilt_picture_is_named():
-    source = Photos(Pictures(broken=4), SourceOptions(image_size=24, evaluation_crop=1.0))
-    with pytest.raises(DataError, match=r"image 4 cannot be decoded: .*; replace the file") as e:
-        source.read(np.arange(EXAMPLES))
-    assert "\n" not in str(e.value)
+def test_an_impossible_option_is_named(option, value):
+    with pytest.raises(ConfigError, match=rf"data\.{option}: .*{re.escape(str(value))}"):
+        Photos(Pictures(), SourceOptions(**{option: value}))
 
 
 def test_shapes_follow_the_aspect():
@@ -177,8 +124,8 @@ def test_shapes_follow_the_aspect():
     assert nearest_shapes(sizes, 64).tolist()[:2] == [[64, 96], [96, 64]]
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_rectangular_evaluation_sees_every_picture_once_at_its_own_aspect(hosts):
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_rectangular_evaluation_sees_every_image_once_at_its_aspect(hosts):
     source = Photos(Pictures(), SourceOptions(image_size=64))
     views = rectangular_views(source, READING)
     assert sorted(np.concatenate([v.ids for v in views]).tolist()) == list(range(EXAMPLES))

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from largebatch.data.randomness import mix, purpose, uniform
 
@@ -10,10 +9,6 @@ def test_mix_is_splitmix64():
     # The first two outputs of Vigna's splitmix64.c from seed 0.
     assert int(mix(0)) == 0xE220A8397B1DCDAF
     assert int(mix(GOLDEN_RATIO)) == 0x6E789E6AA1B965F4
-
-
-def test_mix_chains_its_keys():
-    assert int(mix(3, 5)) == int(mix(int(mix(3)) ^ 5))
 
 
 def test_mix_broadcasts_and_agrees_with_scalars():
@@ -30,11 +25,6 @@ def test_scalars_and_arrays_of_any_integer_type_agree():
         wide = mix(np.array([value]))
         assert int(mix(value)) == int(mix(np.int64(value))) == int(wide[0])
     assert int(mix(-1)) == int(mix(2**64 - 1))
-
-
-def test_mix_refuses_other_types():
-    with pytest.raises(TypeError, match="integers"):
-        mix(1.5)
 
 
 def test_every_input_bit_changes_half_of_the_output_bits():
