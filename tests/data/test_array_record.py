@@ -69,14 +69,6 @@ def test_other_file_names(tmp_path, pattern, split):
     stores.check_records(opened(tmp_path, split, classes=4), TRAIN)
 
 
-def test_the_first_of_several_validation_splits_is_used(directory):
-    pattern = "birds-test.array_record-{i:05d}-of-{n:05d}"
-    stores.write_shards(directory, pattern, records_of(TRAIN), 2)
-    assert "split validation, 1 shards" in opened(directory, "validation").describe()
-    (directory / "birds-validation.array_record-00000-of-00001").unlink()
-    assert "split test, 2 shards" in opened(directory, "validation").describe()
-
-
 def test_inception_keys_and_labels_as_they_are(tmp_path):
     """Labels from 1 are not shifted: without a name for 0, the last class has none."""
     counted = [(image, label + 1) for image, label in TRAIN]

@@ -26,7 +26,6 @@ from largebatch.data.photos import Photos
 from largebatch.data.unreadable import IncompleteReadError
 from largebatch.data.views import rectangular_views
 from largebatch.errors import DataError
-from tests.data import stores
 from tests.data.feeds import assert_same, joined
 
 EXAMPLES, STOP, SIDE = 13, 96, 24
@@ -157,20 +156,6 @@ def test_worker_processes_report_the_same(expected):
     assert len(expected[1]) > 25
 
 
-def test_central_crops_of_training_are_replaced_too():
-    source, order = photos(), Order(3, EXAMPLES)
-    ids, images, labels = joined(feed(source, account(), centre=True))
-    bad = as_far_as_possible(source.read, np.arange(EXAMPLES))[1]
-    wanted = order.ids(np.arange(STOP))
-    while (failing := np.isin(wanted, bad)).any():
-        wanted[failing] = (wanted[failing] + 1) % EXAMPLES
-    np.testing.assert_array_equal(ids, wanted)
-    np.testing.assert_array_equal(labels, ids % 3)
-    mirrored = Augment(flip=True).flips(seed=3, epochs=np.arange(STOP) // EXAMPLES, ids=ids)
-    unmirrored = np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
-    np.testing.assert_array_equal(unmirrored, as_far_as_possible(source.read, ids)[0][0])
-
-
 @pytest.mark.parametrize("reading", [Reading(threads=0), READING])
 def test_too_many_stop_the_run_with_the_names(reading):
     unreadable, reports = account(0.2), []  # two of thirteen
@@ -198,18 +183,6 @@ def test_a_dataset_of_corrupt_images_only_ends(share, limit):
         list(feed(source, unreadable))
     if not limit:  # nothing replaces them; the first is read again to explain it
         assert sum(source._records.reads.values()) <= STOP + 1
-
-
-def test_the_proposed_share_allows_twice_as_many():
-    unreadable = Unreadable("train", 183, 0.001, "--max_unreadable")
-    unreadable.add(range(3), lambda example: (f"{example}.jpg", "cut off"))
-    with pytest.raises(DataError) as caught:
-        unreadable.add([3], lambda example: (f"{example}.jpg", "cut off"))
-    value = float(str(caught.value).rpartition(" --max_unreadable=")[2])
-    assert Unreadable("train", 183, value).limit >= 8
-    with pytest.raises(DataError) as caught:
-        Unreadable("train", 183, 0.9).check(range(170))
-    assert "--config.data.max_unreadable" not in str(caught.value)  # no value would be enough
 
 
 def test_the_limit_is_a_share_of_the_split():
@@ -300,20 +273,6 @@ def test_a_missing_file_is_fatal(tmp_path):
     with pytest.raises(DataError, match=r"train/c/1\.JPEG"):
         next(parts)
     assert unreadable.count == 0
-
-
-def test_a_plain_read_raises():
-    source = photos()
-    for read in (
-        lambda: source.read(np.array([0, 6, 2])),
-        lambda: source.read_crops(np.array([0, 6]), seed=0, epochs=np.zeros(2, np.int64)),
-        lambda: source.sizes(np.array([6])),
-    ):
-        assert stores.complaint(read).startswith("/set/6.JPEG ")
-    (images, labels), rows = as_far_as_possible(source.read, np.array([0, 6, 1, 2]))
-    assert rows.tolist() == [1, 3]
-    np.testing.assert_array_equal(labels, [0, 0, 1, 2])
-    np.testing.assert_array_equal(images[[0, 2]], source.read(np.array([0, 1]))[0])
 
 
 def test_a_corrupt_image_keeps_no_memory():

@@ -127,9 +127,7 @@ TABLE = {
     "folder without a path": (None, "folder", {}, "folder:PATH"),
     "folder absent": (None, "folder:{root}/foldr/x", {}, "{root}/foldr/x"),
     "folder misspelt": (None, "folder:{root}/foldr", {}, FOLDER),
-    "folder one level too high": (None, "folder:{root}", {}, FOLDER),
     "folder one level too low": (None, "folder:{root}/folder/train", {}, FOLDER),
-    "folder two levels too low": (None, "folder:{root}/folder/train/a", {}, FOLDER),
     "folder without the split": (removed("folder/train"), FOLDER, {}, "{root}/folder", "train"),
     "folder with an empty split": (removed("folder/train/*"), FOLDER, {}, "{root}/folder/train"),
     "folder without images": (removed("folder/train/*/*"), FOLDER, {}, "{root}/folder/train"),
@@ -175,7 +173,6 @@ TABLE = {
         "arrayrecord:{root}/" + IMAGENET, {"examples": 30}, "999", "1,000",
     ),
     "array records absent": (None, "arrayrecord:{root}/arrayrecord/dep", {}, DEEP),
-    "array records too high": (None, "arrayrecord:{root}/arrayrecord", {}, DEEP),
     "array records without the split": (
         removed("arrayrecord/deep/*train*"), DEEP, {}, "train", "2 of validation"
     ),

@@ -63,9 +63,7 @@ TARS = {
     "not UTF-8": member("\udcff.JPEG", PHOTO),
     "folder": member(OTHER, kind=tarfile.DIRTYPE),
     "link": member(OTHER, kind=tarfile.SYMTYPE, link="/etc/passwd"),
-    "hard link": member(OTHER, kind=tarfile.LNKTYPE, link=GOOD),
     "pipe": member(OTHER, kind=tarfile.FIFOTYPE),
-    "device": member(OTHER, kind=tarfile.CHRTYPE),
     "unknown kind": member(OTHER, PHOTO, kind=b"Z"),
     "twice": member(GOOD, PHOTO),
     "empty": member(OTHER),
@@ -75,7 +73,6 @@ TARS = {
     + member(OTHER, b"9999999\n" + b"1\n" * 250, form=OLD),
     "size beyond the end": member(OTHER, PHOTO, size=1 << 33),
     "negative size": raw(OTHER, tarfile.REGTYPE, -BLOCK),
-    "negative size by PAX": extended(record("size", "-1024")) + member(OTHER, PHOTO, form=OLD),
     "size by PAX that is no number": extended(record("size", "many"))
     + member(OTHER, PHOTO, form=OLD),
     "another name by PAX": extended(record("path", "../../escaped"))
@@ -84,9 +81,7 @@ TARS = {
     + b"a" * (1 << 20)
     + member(OTHER, PHOTO),
     "header of a hundred gigabytes": raw("x", tarfile.XHDTYPE, 10**11) + member(OTHER, PHOTO),
-    "header of a negative length": raw("x", tarfile.XHDTYPE, -(1 << 20)) + member(OTHER, PHOTO),
     "headers of headers": extended(record("comment", "x")) * 2000 + member(OTHER, PHOTO),
-    "another tar": member("more.tar", fakes.tar({OTHER: PHOTO})),
     "not an image": member(OTHER, b"#!/bin/sh\ntouch escaped\n"),
 }
 
@@ -129,19 +124,8 @@ def test_hostile_members_are_refused(place, case):
         refused(place, path)
 
 
-def test_a_good_name_in_an_extended_header_is_accepted(place):
-    path = place / "tars" / names.TARS["validation"]
-    odd = extended(record("path", OTHER)) + member("../escaped", PHOTO, form=OLD)
-    path.write_bytes(member(GOOD, PHOTO) + odd + END)
-    before = fakes.contents(place)
-    run(place)
-    new = fakes.contents(place).keys() - before.keys()
-    assert all(name.startswith("out/imagenet2012/5.1.0/") for name in new)
-
-
 CLASS_TARS = {
     "traversal": {"n01440764.tar": fakes.tar({f"../{INNER}": PHOTO})},
-    "a tar within": {"n01440764.tar": fakes.tar({"n01440764.tar": PHOTO})},
     "link": {"n01440764.tar": member(INNER, kind=tarfile.SYMTYPE, link="/etc/passwd") + END},
     "size beyond its own tar": {
         "n01440764.tar": member(INNER, PHOTO, size=9000) + END[: 2 * BLOCK],
@@ -149,8 +133,6 @@ CLASS_TARS = {
     },
     "of another class": {"n01440764.tar": fakes.tar({"n01443537_1.JPEG": PHOTO})},
     "tar twice": [("n01440764.tar", fakes.tar({INNER: PHOTO}))] * 2,
-    "compressed": {"n01440764.tar": b"\x1f\x8b\x08" + bytes(4000)},
-    "outside": {"../n01440764.tar": fakes.tar({INNER: PHOTO})},
     "unknown class": {"n00000001.tar": fakes.tar({INNER: PHOTO})},
 }
 

@@ -1,23 +1,18 @@
 """Class folders, or a tar of them, prepared without TensorFlow, and training on the result."""
 
 import io
-import json
-import shutil
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import train
 from largebatch.data import SourceOptions, open_source
 from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.errors import ConfigError, DataError
 from scripts import prepare_imagenet
 
 CLASSES = ("Ä hund", "cat", "zebra")  # the first is sorted last
-CONFIGS = Path(__file__).parents[3] / "configs"
 OPTIONS = SourceOptions(image_size=8)
 
 
@@ -153,30 +148,3 @@ def test_flags_of_imagenet_are_refused(tmp_path, capsys, flag):
     assert prepare_imagenet.main([f"--images={source}", f"--out={tmp_path}/out", flag]) == 2
     assert flag.partition("=")[0] in capsys.readouterr().err
     assert prepare_imagenet.main(["--verify", "--validation=0.1", f"--out={tmp_path}/out"]) == 2
-
-
-@pytest.mark.slow
-def test_from_a_tar_to_a_trained_network(tmp_path, capsys):
-    """The two commands of the documentation, with a recipe at node scale, shortened."""
-    source, out = packed(tmp_path / "pets.tgz", files(count=24)), tmp_path / "out"
-    assert prepare_imagenet.main([f"--images={source}", f"--out={out}"]) == 0
-    assert f"--config.data.source=arrayrecord:{out}" in capsys.readouterr().out
-    run = [
-        f"--config={CONFIGS}/fujitsu2019_81920.py",
-        f"--workdir={tmp_path}/run",
-        "--config.run.scale_to=node",
-        f"--config.data.source=arrayrecord:{out}",
-        "--config.data.repeat=true",
-        "--config.data.image_size=16",
-        "--config.batch.stages=()",
-        "--config.batch.images_per_worker=2",
-        "--config.batch.workers=8",
-        "--config.model.name=resnet10",
-        "--config.model.width=4",
-        "--config.model.dtype=float32",
-        "--config.run.stop_after=3 steps",
-    ]
-    assert train.main(run) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("stopped", 3)
-    shutil.rmtree(tmp_path / "run")

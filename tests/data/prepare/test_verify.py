@@ -88,15 +88,6 @@ def test_a_missing_or_damaged_manifest_is_named(tmp_path):
             verify(out, say=quiet)
 
 
-def test_repair_of_the_metadata_keeps_the_record_of_the_md5_check(tmp_path):
-    _, folder, options = made(tmp_path)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"md5_of_tars_checked": True}))
-    (folder / "features.json").unlink()
-    prepare(options, quiet)
-    assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
-
-
 @pytest.mark.parametrize(
     "change",
     [
