@@ -189,7 +189,7 @@ def edit(change):
 
 
 DAMAGE = {
-    "index is no JSON": lambda s: (s / "index.json").write_text("{"),
+    "index is not JSON": lambda s: (s / "index.json").write_text("{"),
     "index is a list": lambda s: (s / "index.json").write_text("[1]"),
     "index lacks a key": edit(lambda index: index.pop("splits")),
     "index of another format": edit(lambda index: index.pop("format")),
