@@ -193,35 +193,6 @@ def test_a_value_on_the_command_line(key, text):
     fine(config)
 
 
-@FUZZ
-@given(KEYS, TEXTS)
-def test_a_key_on_the_command_line(key, text):
-    try:
-        fine(override(Config(), key, text))
-    except ConfigError as error:
-        said = one_line(error)
-        assert repr(key)[1:-1] in said or key in said
-
-
-@FUZZ
-@given(st.data())
-def test_a_value_that_is_shown_reads_as_itself(data):
-    key = data.draw(st.sampled_from(sorted(OPTIONS)))
-    default, _ = OPTIONS[key]
-    value = data.draw(
-        {
-            bool: st.booleans(),
-            int: st.integers(-(2**62), 2**62),
-            float: st.floats(allow_nan=False, allow_infinity=False),
-        }.get(type(default), st.just(default))
-    )
-    config = override(Config(), key, str(value))
-    section, _, name = key.partition(".")
-    found = getattr(getattr(config, section), name)
-    assert found == value
-    assert type(found) is type(value)
-
-
 @pytest.fixture(scope="module")
 def recipe_file(tmp_path_factory):
     """A recipe that returns RECIPE."""

@@ -5,7 +5,7 @@ import pytest
 from largebatch.config import Facts, freeze, resolve
 from largebatch.config.rates import rates_of
 from largebatch.errors import ConfigError
-from largebatch.optim import FLAVOURS
+from largebatch.optim import FLAVOURS, Blend
 from largebatch.optim.flavours import lars_of
 
 PER = {"per_step": 100, "per_epoch": 1000, "length": 90_000}
@@ -98,6 +98,12 @@ def test_weight_decay():
     # Half the own warm-up where the rate's is over; L where both are.
     assert found.at(5000, None, 1).weight_decay == pytest.approx(5e-5, rel=1e-15)
     assert found.at(12_000, None, 1).weight_decay == pytest.approx(1e-4, rel=1e-15)
+
+
+def test_blend_of_two_optimizers():
+    assert made().blend is None
+    chosen = {"blend_centre": "5 epochs", "blend_period": "25 steps"}
+    assert made(optimizer={"name": "rmsprop_sgd"}, schedule=chosen).blend == Blend(5000, 2500)
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,11 @@ def test_bfloat16_holds_all_levels():
     found = jitted(images, whole, never, (16, 16), resampling="linear", dtype=jnp.bfloat16)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_array_equal(found.astype(jnp.float32), images)
+
+
+def test_products_have_the_highest_precision():
+    """Accelerators multiply float32 with fewer bits by default."""
+    program = str(jitted.trace(*drawn(16, seed=8), (12, 12), resampling="linear").jaxpr)
+    products = program.split("dot_general[")[1:]
+    assert len(products) == 2
+    assert all("HIGHEST" in product for product in products)
