@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from largebatch.data import images, open_source
-from largebatch.data.prepare import names, shards
+from largebatch.data.prepare import names
 from largebatch.data.prepare import run as preparation
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
@@ -75,17 +75,6 @@ def test_tars_and_folders_and_any_number_of_processes_give_the_same_files(tmp_pa
     for flat in (True, False):
         out, folders = tmp_path / f"out{flat}", fakes.write_folders(tmp_path / f"{flat}", flat=flat)
         assert made == fakes.contents(go(out, None, folders=folders, shards=3))
-
-
-def test_class_folders_may_mix_both_kinds_of_names(tmp_path):
-    folders = fakes.write_folders(tmp_path / "folders", flat=False)
-    image = next((folders / "val").rglob("*.JPEG"))
-    target = folders / "train" / image.parent.name / image.name
-    target.parent.mkdir(exist_ok=True)
-    image.rename(target)
-    go(tmp_path / "out", None, folders=folders)
-    found = {name: label for name, label, _ in read(tmp_path / "out", "train")}
-    assert names.classes()[found[image.name]] == image.parent.name
 
 
 def test_another_preparation_in_the_directory_is_refused(tmp_path):
@@ -177,31 +166,6 @@ def test_md5_is_compared_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(names, "MD5", sums)
     folder = go(tmp_path / "out", source, md5=True)
     assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
-
-
-@pytest.mark.parametrize("store", [Store(), Store("decoded", size=16)])
-def test_a_full_check_writes_shards_again_that_were_checked_less(tmp_path, monkeypatch, store):
-    source = fakes.write_tars(tmp_path / "tars")
-    asked = []
-    jpeg = shards.stored_jpeg
-    monkeypatch.setattr(shards, "stored_jpeg", lambda *args: asked.append(args[-1]) or jpeg(*args))
-    # Shards that are written again take the place of those that exist.
-    usage = namedtuple("usage", "total used free")
-
-    def again(check):
-        asked.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(preparation.shutil, "disk_usage", lambda path: usage(0, 0, 1 << 20))
-            go(tmp_path / "out", source, store=store, check=check, shards=3)
-        return asked
-
-    folder = go(tmp_path / "out", source, store=store, shards=3)
-    if store.kind == "jpeg":
-        assert again("full") == ["full"] * 40
-        whole = go(tmp_path / "whole", source, store=store, shards=3, check="full")
-        assert fakes.contents(folder) == fakes.contents(whole)
-    for check in shards.CHECKS:  # pixels are always of decoded images
-        assert again(check) == []
 
 
 def test_a_full_check_names_damage_within_an_image(tmp_path):
