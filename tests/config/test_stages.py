@@ -102,7 +102,7 @@ def test_the_first_evaluation_is_not_lost_to_a_stage_that_begins_early():
         ("2 epochs: rate=0", "rate=0"),
         ("2 epochs: batch.workers=3", r"batch\.workers=3"),
         ("soon: batch.workers=8", "'soon'"),
-        ("0 epochs: batch.workers=8", "0 epochs"),
+        ("0 epochs: batch.workers=8", r"batch\.stages"),
         ("12 epochs: batch.workers=8", "12 epochs"),
     ],
 )

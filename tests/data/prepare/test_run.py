@@ -204,12 +204,10 @@ def test_a_decoded_store_has_the_images_in_the_same_order(tmp_path):
     store = Store("decoded", size=16)
     out = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), store=store, shards=3)
     go(tmp_path / "jpeg", tmp_path / "tars")
-    # Evaluation of whole squares at the stored size gives the stored image.
-    options = SourceOptions(image_size=16, evaluation_crop=1.0)
-    source = open_source(f"decoded:{out}", "validation", options)
+    source = open_source(f"decoded:{out}", "validation", SourceOptions(image_size=16))
     assert source.classes == names.classes()
     ids = np.arange(len(source))
-    pixels, labels = source.read(ids)
+    pixels, labels, _ = source.read_stored_centres(ids, (16, 16))
     order = read(tmp_path / "jpeg", "validation")
     assert labels.tolist() == [label for _, label, _ in order]
     for (name, _, data), small, size in zip(order, pixels, source.sizes(ids), strict=True):
