@@ -16,7 +16,7 @@ from largebatch.config.options import options
 from largebatch.errors import ConfigError, UserError
 from tests.properties.profile import PROPERTIES
 
-# A text that takes ten seconds to refuse is a hang; the slowest takes a tenth of one.
+# Slower than ten seconds is a hang; the slowest example takes a tenth of a second.
 FUZZ = settings(PROPERTIES, deadline=10_000)
 OPTIONS = {key: (value, field) for key, value, field in options(Config())}
 SECTIONS = sorted({key.partition(".")[0] for key in OPTIONS})
@@ -35,7 +35,7 @@ _NASTY = [
 
 
 def nasty(number):
-    """By number: Hypothesis shows a strategy with all that it samples from."""
+    """Return a text by its number, since Hypothesis shows all that it samples from."""
     return _NASTY[number]
 
 
@@ -86,14 +86,14 @@ TEXTS = st.one_of(NUMBERS, DURATIONS, STAGES, st.text(max_size=12))
 
 
 class Odd:
-    """A value that cannot even be shown."""
+    """A value without a representation."""
 
     def __repr__(self):
         raise RuntimeError("no")
 
 
 def odd(number):
-    """What no option can be, and numbers of other libraries."""
+    """Return a value that no option can have, or a number of another library."""
     plain = [10**5000, -(10**5000), Fraction(1, 3), 1j, b"1", Odd(), Odd, object()]
     return [*plain, np.arange(3), np.float32("nan"), np.int64(3), np.str_("x")][number]
 
@@ -133,8 +133,8 @@ def one_line(error, pattern=""):
     return text
 
 
-def fine(config):
-    """A configuration holds what its schema says, whoever typed it."""
+def check_values(config):
+    """Check that a configuration holds plain, finite values."""
     assert isinstance(config, Config)
     for _, value, field in options(config):
         plain = [value] if not isinstance(value, tuple) else list(value)
@@ -142,8 +142,8 @@ def fine(config):
         assert all(math.isfinite(v) for v in plain if isinstance(v, float))
 
 
-def resolved(config, facts):
-    """A plan that can be run, or one line with an option in it."""
+def check_plan(config, facts):
+    """Check that there is a plan that can be run, or one line that names an option."""
     try:
         plan = resolve(config, facts)
     except ConfigError as error:
@@ -190,7 +190,7 @@ def test_a_value_on_the_command_line(key, text):
     except ConfigError as error:
         one_line(error, re.escape(key))
         return
-    fine(config)
+    check_values(config)
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +247,8 @@ def test_a_recipe_near_one_that_runs(recipe_file, recipe, others, facts):
     except UserError as error:
         one_line(error)
         return
-    fine(config)
-    resolved(config, facts)
+    check_values(config)
+    check_plan(config, facts)
 
 
 SCHEDULE = {"peak": 1.0, "length": "5 epochs", "warmup": "1 epochs"}

@@ -153,7 +153,7 @@ def test_a_wrong_duration_names_its_option(text):
         samples(text, "schedule.warmup", per_step=1, per_epoch=1)
 
 
-def test_differences_say_what_changes_the_mathematics():
+def test_differences_state_whether_the_mathematics_change():
     other = override(override(Config(), "run.seed", "7"), "data.threads", "5")
     found = differences(Config(), other)
     assert [(d.key, d.stored, d.requested, d.mathematics) for d in found] == [

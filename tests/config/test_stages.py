@@ -72,7 +72,7 @@ def test_the_first_evaluation_may_follow_a_change_of_the_batch(first, expected):
     assert [step for step in range(1, made.steps + 1) if made.evaluates_at(step)] == expected
 
 
-def test_the_first_evaluation_is_not_lost_to_a_stage_that_begins_early():
+def test_the_first_evaluation_is_kept_where_a_stage_begins_early():
     made = resolve(
         freeze(
             {
@@ -124,7 +124,7 @@ def test_options_that_depend_on_the_size_of_a_step(sections, option):
     plan("2 epochs: data.shuffle=false", **sections)  # the batch stays
 
 
-def test_stages_of_a_configuration_keep_what_they_do_not_change():
+def test_a_stage_keeps_the_other_options():
     first, second = stages_of(config("2 epochs: data.crop_area=(0.2, 0.9)  data.flip=true"))
     assert second.config.data.crop_area == (0.2, 0.9)
     assert second.config.data.flip

@@ -17,7 +17,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from largebatch.errors import DataError
 
 
-def picture(index, form="JPEG"):
+def image_of(index, form="JPEG"):
     """An encoded image of noise; another one, of another size, for each index."""
     size = (17 + 5 * (index % 7), 30 + 3 * (index % 11))
     pixels = np.random.default_rng(index).integers(0, 256, (*size, 3), np.uint8)
@@ -26,9 +26,9 @@ def picture(index, form="JPEG"):
     return stream.getvalue()
 
 
-def pictures(count, labels, first=0):
+def labelled_images(count, labels, first=0):
     """`count` pairs of an image and its label, labels in an order that no sorting restores."""
-    return [(picture(first + i), (7 * i + i // 3) % labels) for i in range(count)]
+    return [(image_of(first + i), (7 * i + i // 3) % labels) for i in range(count)]
 
 
 def example(image, label, keys=("image", "label")):
@@ -113,13 +113,13 @@ def damage(path, row):
             intact[:offset] + bytes([intact[offset] ^ 0xFF]) + intact[offset + 1 :],
         )
         reader = ArrayRecordReader(str(path))
-        spoilt = []
+        corrupt = []
         for other in range(length):
             try:
                 reader.read([other])
             except RuntimeError:
-                spoilt.append(other)
-        if spoilt == [row]:
+                corrupt.append(other)
+        if corrupt == [row]:
             return
     raise AssertionError(f"no byte of {path} belongs to record {row} alone")
 

@@ -8,8 +8,8 @@ from largebatch.data.array_record import open_array_record
 from largebatch.data.sources import SourceOptions
 from tests.data import stores
 
-TRAIN = stores.pictures(23, 4)
-VALIDATION = stores.pictures(5, 4, first=100)
+TRAIN = stores.labelled_images(23, 4)
+VALIDATION = stores.labelled_images(5, 4, first=100)
 NAMES = "tench\ngreat white shark\ncrane\ncrane\n"  # ImageNet has two classes called crane
 
 

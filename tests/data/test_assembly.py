@@ -25,7 +25,7 @@ def test_memory_is_used_again_only_when_nothing_refers_to_it():
     assert made.array((5, 64)).ctypes.data == place  # of the same size, whatever its shape
 
 
-def test_another_size_is_not_given_and_not_kept():
+def test_memory_of_another_size_is_dropped():
     made = Buffers()
     for n in (4096, 8192, 100, 8192):
         array = made.array((n,))

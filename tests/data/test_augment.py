@@ -9,7 +9,7 @@ BATCH, HEIGHT, WIDTH = 64, 6, 9
 
 @pytest.fixture
 def images():
-    # No zeros, and no two pixels of an image alike: every displacement and mirroring can be told.
+    # No zeros and no equal pixels, so that each displacement and mirroring can be recognised.
     values = np.arange(1, HEIGHT * WIDTH * 3 + 1).reshape(HEIGHT, WIDTH, 3)
     return np.stack([np.roll(values, i) for i in range(BATCH)]).astype(np.uint8)
 

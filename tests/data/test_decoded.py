@@ -232,7 +232,7 @@ def test_a_file_that_shrinks_while_in_use_is_named(store):
         source.read_stored(ids, **drawn(ids))
 
 
-def test_a_file_that_goes_before_it_is_read_is_named(store):
+def test_a_file_that_is_missing_when_it_is_read_is_named(store):
     source = opened(store)
     (store / FIRST.format("images")).unlink()
     with pytest.raises(DataError, match="train-images-00000"):
@@ -252,7 +252,7 @@ def test_a_pickled_copy_reads_the_same(store):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors by /proc")
-def test_few_files_are_open_and_none_in_the_end(store, monkeypatch):
+def test_few_files_are_open_and_all_are_closed(store, monkeypatch):
     monkeypatch.setattr(decoded_reader, "_OPEN_FILES", 2)
     source = opened(store)
     assert stores.open_files(store) == 0  # until they are read
@@ -267,7 +267,7 @@ def test_few_files_are_open_and_none_in_the_end(store, monkeypatch):
         gc.enable()
 
 
-def test_threads_read_what_one_reads(store, monkeypatch):
+def test_several_threads_read_the_same_as_one(store, monkeypatch):
     monkeypatch.setattr(decoded_reader, "_OPEN_FILES", 1)  # every thread closes others' files
     source = opened(store)
     images, labels, _ = contents("train")

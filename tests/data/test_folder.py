@@ -16,7 +16,7 @@ def fill(root, files):
     for index, path in enumerate(files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         form = "PNG" if path.lower().endswith("png") else "JPEG"
-        (root / path).write_bytes(stores.picture(index, form))
+        (root / path).write_bytes(stores.image_of(index, form))
 
 
 TRAIN = ["train/b/2.JPEG", "train/b/10.jpg", "train/B/x.png", "train/a 1/é.jpeg", "train/a 1/Z.PNG"]

@@ -175,11 +175,11 @@ def test_damaged_data_are_refused_or_decoded_and_always_alike(platform, capfd):
     files = [*JPEGS.values(), *(data for data, _ in OTHERS.values())]
     draw = np.random.default_rng(0)
     decoded = 0
-    for turn in range(400):
-        data = bytearray(files[turn % len(files)])
-        for place in draw.integers(0, len(data) if turn % 3 else min(600, len(data)), 6):
+    for attempt in range(400):
+        data = bytearray(files[attempt % len(files)])
+        for place in draw.integers(0, len(data) if attempt % 3 else min(600, len(data)), 6):
             data[place] = draw.integers(256)
-        if turn % 5 == 0:
+        if attempt % 5 == 0:
             del data[draw.integers(len(data)) :]
         found = []
         for _ in range(2):

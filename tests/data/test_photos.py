@@ -126,8 +126,8 @@ def test_rectangular_evaluation_sees_every_image_once_at_its_aspect(hosts):
     assert shapes == [shapes[0]] * hosts  # every host runs the same programs in the same order
     assert len(set(shapes[0])) == len(views)  # one program for each
     count = 0
-    for turn, shape in zip(zip(*seen, strict=True), shapes[0], strict=True):
-        images = np.concatenate([b.images[b.mask > 0] for b in turn])
+    for parts, shape in zip(zip(*seen, strict=True), shapes[0], strict=True):
+        images = np.concatenate([b.images[b.mask > 0] for b in parts])
         view = next(v for v in views if v.shape == shape)
         assert images.shape[1:3] == shape
         np.testing.assert_array_equal(

@@ -66,7 +66,7 @@ def test_a_pickle_in_a_decoded_store_is_refused_and_does_not_run(tmp_path, form,
 
 def test_a_class_that_features_name_is_not_imported(tmp_path, monkeypatch):
     """TFDS would import its module."""
-    pairs = {"train": stores.pictures(2, 2)}
+    pairs = {"train": stores.labelled_images(2, 2)}
     stores.prepare(tmp_path, pairs, ["cat", "dog"], shards=1)
     (tmp_path / "modules").mkdir()
     trace = tmp_path / "trace"

@@ -42,7 +42,7 @@ READINGS = {
 
 
 @pytest.mark.parametrize("how", sorted(READINGS))
-def test_elements_come_in_order_whoever_reads_them(how):
+def test_elements_are_in_order_for_each_kind_of_reader(how):
     found = list(read_ahead(squares, 23, 100, READINGS[how]))
     np.testing.assert_array_equal(
         np.stack([square for square, _ in found]), np.tile(np.arange(23)[:, None] ** 2, 3)
@@ -53,7 +53,7 @@ def test_elements_come_in_order_whoever_reads_them(how):
 
 
 @pytest.mark.parametrize("how", sorted(READINGS))
-def test_an_error_arrives_where_it_arose(how):
+def test_an_error_is_raised_at_its_element(how):
     elements = read_ahead(Broken(), 9, 1, READINGS[how])
     assert [next(elements) for _ in range(5)] == list(range(5))
     with pytest.raises(DataError, match="example 5 is truncated; fetch it again"):

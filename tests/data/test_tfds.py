@@ -13,7 +13,10 @@ CLASSES = ["cat", "dog", "eel"]
 
 @pytest.fixture(scope="module")
 def splits():
-    return {"train": stores.pictures(20, 3), "validation": stores.pictures(7, 3, first=100)}
+    return {
+        "train": stores.labelled_images(20, 3),
+        "validation": stores.labelled_images(7, 3, first=100),
+    }
 
 
 @pytest.fixture(scope="module")

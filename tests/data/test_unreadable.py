@@ -51,7 +51,7 @@ class Pictures:
             stream = io.BytesIO()
             Image.fromarray(pixels).save(stream, "PNG" if index % 4 == 3 else "JPEG", quality=60)
             self.contents.append(stream.getvalue())
-        spoilt = {
+        corrupt = {
             2: b"",
             5: b"<html>404 not found</html>",
             6: b"\0" * 700,
@@ -59,7 +59,7 @@ class Pictures:
             12: self.contents[12][:300],
         }
         for index in bad:
-            self.contents[index] = spoilt.get(index, b"no image")
+            self.contents[index] = corrupt.get(index, b"no image")
         self.reads = Counter()
 
     def __len__(self):

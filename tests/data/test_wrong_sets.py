@@ -28,7 +28,10 @@ def sets(tmp_path_factory):
         place = root / "folder" / f"{path}.JPEG"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 8)).save(place)
-    pairs = {"train": stores.pictures(6, 3), "validation": stores.pictures(3, 3, first=50)}
+    pairs = {
+        "train": stores.labelled_images(6, 3),
+        "validation": stores.labelled_images(3, 3, first=50),
+    }
     stores.prepare(root / "tfds", pairs, ["cat", "dog", "eel"], shards=2)
     for split, found in pairs.items():
         examples = [stores.example(*pair) for pair in found]
@@ -55,12 +58,12 @@ IMAGENET = "imagenet/imagenet2012/5.1.0"
 
 
 def removed(*paths):
-    def spoil(root):
+    def damage(root):
         for path in paths:
             for found in sorted(root.glob(path)):
                 shutil.rmtree(found) if found.is_dir() else found.unlink()
 
-    return spoil
+    return damage
 
 
 def moved(path, to):
@@ -77,11 +80,11 @@ def written(path, text):
 
 
 def cut(path):
-    def spoil(root):
+    def damage(root):
         found = next(root.glob(path))
         found.write_bytes(found.read_bytes()[:-1000])
 
-    return spoil
+    return damage
 
 
 def edited(path, change):
@@ -89,11 +92,11 @@ def edited(path, change):
 
 
 def relabelled(path, order):
-    def spoil(root):
+    def damage(root):
         lines = (root / path).read_text().split()
         (root / path).write_text("\n".join(order(lines)) + "\n")
 
-    return spoil
+    return damage
 
 
 def swapped(lines):
@@ -208,9 +211,9 @@ TABLE = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_a_wrong_dataset_is_refused_when_it_is_opened(own, case):
-    spoil, spec, options, *words = TABLE[case]
-    if spoil:
-        spoil(own)
+    damage, spec, options, *words = TABLE[case]
+    if damage:
+        damage(own)
     options = {"data_dir": "{root}/tfds"} | options
     options["data_dir"] = options["data_dir"].format(root=own)
     said = stores.complaint(open_source, spec.format(root=own), "train", SourceOptions(**options))

@@ -52,7 +52,7 @@ def test_every_validation_example_is_seen_once(examples, batch, data):
 
 @settings(max_examples=60)
 @given(st.integers(1, 50), shared(), st.integers(0, 10**12), st.integers(1, 4), st.integers(0, 9))
-def test_training_rows_of_all_hosts_are_the_order(examples, batch, start, count, seed):
+def test_training_rows_of_all_hosts_follow_the_order(examples, batch, start, count, seed):
     rows, hosts = batch
     order, source = Order(seed, examples), Numbered(examples)
     parts = [

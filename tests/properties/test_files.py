@@ -39,7 +39,7 @@ def as_json(value):
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_what_is_written_is_read_again(value):
+def test_written_values_are_read_again(value):
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "value.json"
         write_json(path, value)

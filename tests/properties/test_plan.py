@@ -39,7 +39,7 @@ def test_a_duration_is_the_nearest_number_of_samples(amount, unit, per_step, per
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**6))
-def test_an_epoch_is_the_examples_or_the_whole_steps_next_to_them(examples, batch):
+def test_an_epoch_is_all_examples_or_the_nearest_whole_steps(examples, batch):
     assert epoch_samples(examples, batch, "continue") == examples
     repeated = epoch_samples(examples, batch, "repeat")
     assert repeated % batch == 0

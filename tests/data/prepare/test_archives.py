@@ -172,7 +172,7 @@ def test_the_index_points_at_the_images(tmp_path, split):
 
 
 @pytest.mark.parametrize("split", names.SPLITS)
-def test_a_tar_that_ends_early_is_refused_wherever_it_ends(tmp_path, split):
+def test_a_tar_that_ends_early_is_refused(tmp_path, split):
     path = fakes.write_tars(tmp_path) / names.TARS[split]
     whole = path.read_bytes()
     # The last of the zeros that fill a tar are not necessary.
