@@ -25,16 +25,6 @@ def test_memory_is_used_again_only_when_nothing_refers_to_it():
     assert made.array((5, 64)).ctypes.data == place  # of the same size, whatever its shape
 
 
-def test_memory_of_another_size_is_dropped():
-    made = Buffers()
-    for n in (4096, 8192, 100, 8192):
-        array = made.array((n,))
-        assert array.shape == (n,)
-        del array
-        assert [len(memory) for memory in made._free] == [n]
-    assert made.array((0, 3)).shape == (0, 3)
-
-
 def test_spare_memory_is_bounded():
     made = Buffers()
     arrays = [made.array((100,)) for _ in range(9)]

@@ -33,15 +33,3 @@ def test_every_task_is_done_once_by_any_number_of_processes():
 def test_an_error_in_a_worker_is_raised(task, message):
     with pytest.raises(DataError, match=message):
         list(jobs.run(act, [task, *[("return", 1)] * 5], 2))
-
-
-def test_progress_in_a_log_is_a_line_at_intervals_and_one_at_the_end(capsys, monkeypatch):
-    monkeypatch.setattr(jobs, "_LINE_EVERY_S", 0)
-    with jobs.progress("writing", "images", 1000, 100) as advance:
-        advance(300)
-        monkeypatch.setattr(jobs, "_LINE_EVERY_S", 1000)
-        advance(300)
-        advance(300)
-    first, last = capsys.readouterr().out.splitlines()
-    assert "400/1,000" in first
-    assert "1,000/1,000" in last

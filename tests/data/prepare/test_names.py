@@ -19,11 +19,6 @@ def test_validation_labels_are_numbered_by_the_image():
     assert names.image_label("ILSVRC2012_val_00050000.JPEG", "here") in range(1000)
 
 
-def test_tfds_repairs_one_png_and_22_cmyk_images():
-    assert len(names.repaired()) == 23
-    assert "n02105855_2933.JPEG" in names.repaired()
-
-
 @pytest.mark.parametrize(
     "name",
     [
