@@ -1,9 +1,8 @@
-"""From the options of a configuration to the rates of each step."""
+"""From the options of a configuration to the hyperparameters of each step."""
 
 import pytest
 
 from largebatch.config import Facts, freeze, resolve
-from largebatch.config.load import override
 from largebatch.config.rates import rates_of
 from largebatch.errors import ConfigError
 from largebatch.optim import FLAVOURS, Blend
@@ -67,12 +66,6 @@ def test_points_and_turns_are_durations():
     assert made(schedule=power).learning_rate(2500) == 0.5
 
 
-@pytest.mark.parametrize("text", ["16 epochs", "16 epochs: much", ": 0.5", "16: 0.5", "1 epochs: "])
-def test_what_is_no_point(text):
-    with pytest.raises(ConfigError, match=r"schedule\.points"):
-        made(schedule={"decay": "pieces", "points": (text,)})
-
-
 def test_momentum_at_the_peak():
     found = made(optimizer={"momentum": 0.98, "momentum_at_peak": 0.9})
     momenta = [found.at(position, None, 1).momentum for position in (0, 5000, 90_000)]
@@ -92,7 +85,7 @@ def test_momentum_at_the_peak():
         ({"name": "lamb"}, False),
     ],
 )
-def test_who_corrects_momentum(options, corrected):
+def test_which_optimizers_correct_momentum(options, corrected):
     assert made(optimizer=options).corrected is corrected
 
 
@@ -107,40 +100,39 @@ def test_weight_decay():
     assert found.at(12_000, None, 1).weight_decay == pytest.approx(1e-4, rel=1e-15)
 
 
-def test_blend():
+def test_blend_of_two_optimizers():
     assert made().blend is None
-    assert made(optimizer={"name": "rmsprop_sgd"}).blend == Blend(10_000, 5000)
-    halved = {"blend_centre": "5 epochs", "blend_period": "25 steps"}
-    assert made(optimizer={"name": "rmsprop_sgd"}, schedule=halved).blend == Blend(5000, 2500)
+    chosen = {"blend_centre": "5 epochs", "blend_period": "25 steps"}
+    assert made(optimizer={"name": "rmsprop_sgd"}, schedule=chosen).blend == Blend(5000, 2500)
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("sections", "option"),
     [
-        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside .*rate=auto"),
-        (
-            {"optimizer": {"name": "lamb", "nesterov": True}},
-            r"nesterov=true .*=lamb; .*=false",
-        ),
-        ({"optimizer": {"decay": "decoupled"}}, r"decay=decoupled .*name=lars; .*decay=coupled"),
+        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside"),
+        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true"),
+        ({"optimizer": {"decay": "decoupled"}}, r"optimizer\.decay=decoupled"),
         (
             {
                 "optimizer": {"name": "sgd", "decay": "decoupled"},
                 "schedule": {"weight_decay": "follow"},
             },
-            r"decoupled .*; use schedule\.weight_decay=constant",
+            r"schedule\.weight_decay=constant",
         ),
-        ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"weight_decay_warmup='1 epochs' has"),
+        ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"schedule\.weight_decay_warmup"),
         ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),
+        ({"optimizer": {"decay_skip": "norm"}}, r"optimizer\.decay_skip"),
+        ({"schedule": {"decay": "pieces", "points": ("16 epochs: much",)}}, r"schedule\.points"),
+        ({"schedule": {"decay": "pieces", "points": ("1 epochs: ",)}}, r"schedule\.points"),
     ],
 )
-def test_what_contradicts_itself(sections, message):
-    with pytest.raises(ConfigError, match=message):
+def test_contradictions_and_wrong_values_are_named(sections, option):
+    with pytest.raises(ConfigError, match=option):
         made(**sections)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_auto_is_as_the_flavour_has_it(flavour):
+def test_auto_is_the_choice_of_the_flavour(flavour):
     assert lars_of(config(optimizer={"flavour": flavour}).optimizer) == FLAVOURS[flavour]
 
 
@@ -159,30 +151,6 @@ def test_every_setting_of_lars_can_be_chosen():
     }
     found = lars_of(config(optimizer={"flavour": "optax", **chosen}).optimizer)
     assert {name: getattr(found, name) for name in chosen} == chosen
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("trust_skip", "auto", "auto"),
-        ("trust_skip", "bn,fc", ("bn", "fc")),
-        ("decay_skip", "", ()),
-        ("trust_clip", "1e-5, 1", (1e-5, 1.0)),
-        ("rate_clip", "auto", "auto"),
-        ("rate_clip", "true", True),
-        ("epsilon", "auto", "auto"),
-        ("epsilon", "1e-9", 1e-9),
-    ],
-)
-def test_choices_on_the_command_line(name, text, value):
-    found = override(config(), f"optimizer.{name}", text)
-    assert getattr(found.optimizer, name) == value
-
-
-@pytest.mark.parametrize("value", ["norm", ("bn", "norm"), 3])
-def test_an_unknown_kind_in_a_recipe(value):
-    with pytest.raises(ConfigError, match=r"optimizer\.decay_skip=.*(bn|list)"):
-        config(optimizer={"decay_skip": value})
 
 
 def test_a_plan_gives_the_rates_of_its_steps():

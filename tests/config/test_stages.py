@@ -1,8 +1,5 @@
-"""Stages: where each lies, what it changes, and what no stage may do."""
+"""Stages: positions, changed options, and errors."""
 
-import itertools
-
-import numpy as np
 import pytest
 
 from largebatch.config import Facts, freeze, resolve, stages_of
@@ -25,38 +22,18 @@ def plan(*stages, **sections):
     return resolve(config(*stages, **sections), FACTS)
 
 
-def test_without_stages_a_plan_is_one():
-    made = plan()
-    (stage,) = made.stages
-    assert (stage.first_step, stage.steps, made.steps) == (0, 500, 500)
-
-
-def test_stages_follow_one_another_without_a_gap():
+def test_a_change_holds_in_the_following_stages():
     made = plan(
         "2 epochs: batch.workers=8",
         "45 %: batch.images_per_worker=7 data.image_size=12",
         "9000 samples: batch.workers=2 data.shuffle=false",
     )
     sizes = [(s.workers, s.images_per_worker, s.facts.image_shape[0]) for s in made.stages]
-    # What a stage changes stays changed in those after it.
     assert sizes == [(4, 5, 8), (8, 5, 8), (8, 7, 12), (2, 7, 12)]
     assert [s.config.data.shuffle for s in made.stages] == [True, True, True, False]
-    for before, after in itertools.pairwise(made.stages):
-        assert after.first_step == before.first_step + before.steps
-        assert after.first_sample == before.first_sample + (before.steps * before.samples_per_step)
-    for stage, wanted in zip(made.stages, (0, 2000, 4500, 9000), strict=True):
-        assert abs(stage.first_sample - wanted) <= made.stages[0].samples_per_step * 2
-    last = made.stages[-1]
-    assert made.steps == last.first_step + last.steps
-    assert made.samples - last.samples_per_step < 10_000 <= made.samples
-    positions = [made.position(step) for step in range(made.steps + 1)]
-    assert positions[0] == 0
-    assert positions[-1] == made.samples
-    sizes = [made.stage_at(step).samples_per_step for step in range(1, made.steps + 1)]
-    np.testing.assert_array_equal(np.diff(positions), sizes)
 
 
-def test_the_rate_is_that_of_the_position_times_the_stages_factor():
+def test_the_learning_rate_is_that_of_the_position_times_the_factor_of_the_stage():
     plain, made = plan(), plan("5 epochs: batch.workers=8 rate=1.5", "8 epochs: rate=0.5")
     for step in range(1, made.steps + 1):
         position = made.position(step - 1)
@@ -87,7 +64,7 @@ def test_intervals_are_counted_from_where_the_batch_changes():
         ("4 epochs", [200, 250, 300, 350]),
     ],
 )
-def test_the_first_evaluation_may_lie_behind_a_change_of_the_batch(first, expected):
+def test_the_first_evaluation_may_follow_a_change_of_the_batch(first, expected):
     made = plan(
         "4 epochs: batch.workers=8",
         run={"evaluate_every": "2 epochs", "evaluate_first": first},
@@ -95,7 +72,7 @@ def test_the_first_evaluation_may_lie_behind_a_change_of_the_batch(first, expect
     assert [step for step in range(1, made.steps + 1) if made.evaluates_at(step)] == expected
 
 
-def test_the_first_evaluation_is_not_lost_to_a_stage_that_begins_early():
+def test_the_first_evaluation_is_kept_where_a_stage_begins_early():
     made = resolve(
         freeze(
             {
@@ -114,46 +91,40 @@ def test_the_first_evaluation_is_not_lost_to_a_stage_that_begins_early():
     assert found == list(range(119, 200))  # sample 120 is the last of step 119
 
 
-def test_a_stop_is_at_its_sample():
-    made = plan("4 epochs: batch.workers=8", run={"stop_after": "6 epochs"})
-    assert made.stop_after_step == 250
-    assert made.position(250) == 6000
-
-
 @pytest.mark.parametrize(
-    ("stage", "said"),
+    ("stage", "word"),
     [
-        ("batch.workers=8", "use '30 epochs: batch.images_per_worker=32 rate=1.7'"),
-        ("2 epochs: batch.wokers=8", r"cannot change .*; did you mean 'batch\."),
-        ("2 epochs: optimizer.momentum=0.5", "cannot change"),
-        ("2 epochs: batch.workers", r"has no value; use batch\.workers=VALUE"),
-        ("2 epochs: batch.workers=many", r"batch\.workers='many': expected an integer"),
-        ("2 epochs: rate=0", "rate=0 .* above 0"),
-        ("2 epochs: batch.workers=3", r"batch\.workers=3 cannot be shared evenly by 2 devices"),
+        ("batch.workers=8", r"batch\.stages"),
+        ("2 epochs: batch.wokers=8", r"batch\.wokers"),
+        ("2 epochs: optimizer.momentum=0.5", r"optimizer\.momentum"),
+        ("2 epochs: batch.workers", r"batch\.workers=VALUE"),
+        ("2 epochs: batch.workers=many", r"batch\.workers='many'"),
+        ("2 epochs: rate=0", "rate=0"),
+        ("2 epochs: batch.workers=3", r"batch\.workers=3"),
         ("soon: batch.workers=8", "'soon'"),
-        ("0 epochs: batch.workers=8", "has no step"),
-        ("12 epochs: batch.workers=8", "has no step"),
+        ("0 epochs: batch.workers=8", r"batch\.stages"),
+        ("12 epochs: batch.workers=8", "12 epochs"),
     ],
 )
-def test_impossible_stages(stage, said):
-    with pytest.raises(ConfigError, match=said):
+def test_impossible_stages_are_named(stage, word):
+    with pytest.raises(ConfigError, match=word):
         plan(stage)
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "option"),
     [
         ({"data": {"epoch_end": "repeat"}}, r"data\.epoch_end=repeat"),
-        ({"schedule": {"warmup": "3 steps"}}, r"schedule\.warmup='3 steps' is in steps"),
+        ({"schedule": {"warmup": "3 steps"}}, r"schedule\.warmup='3 steps'"),
     ],
 )
-def test_what_depends_on_the_size_of_a_step(sections, said):
-    with pytest.raises(ConfigError, match=said):
+def test_options_that_depend_on_the_size_of_a_step(sections, option):
+    with pytest.raises(ConfigError, match=option):
         plan("2 epochs: batch.workers=8", **sections)
     plan("2 epochs: data.shuffle=false", **sections)  # the batch stays
 
 
-def test_stages_of_a_configuration_keep_what_they_do_not_change():
+def test_a_stage_keeps_the_other_options():
     first, second = stages_of(config("2 epochs: data.crop_area=(0.2, 0.9)  data.flip=true"))
     assert second.config.data.crop_area == (0.2, 0.9)
     assert second.config.data.flip

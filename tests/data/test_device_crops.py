@@ -1,6 +1,3 @@
-import functools
-from collections import Counter
-
 import cv2
 import jax
 import jax.numpy as jnp
@@ -9,7 +6,6 @@ import pytest
 from PIL import Image
 
 from largebatch.data.device_crops import crop_and_resize
-from largebatch.data.images import resize
 
 RESAMPLINGS = ("linear", "antialias")
 # Stored pixels a side and shape of the result: both ways, equal, odd, oblong, and much smaller.
@@ -62,20 +58,6 @@ def in_floats(pixels, shape, resampling):
 
 @pytest.mark.parametrize("resampling", RESAMPLINGS)
 @pytest.mark.parametrize(("stored", "shape"), SIZES)
-def test_it_equals_the_host_path_to_one_grey_level(stored, shape, resampling):
-    images, boxes, flips = drawn(stored, seed=stored)
-    host = cut(images, boxes, flips, lambda p: resize(p, shape, resampling)).astype(int)
-    device = np.asarray(jitted(images, boxes, flips, shape, resampling=resampling))
-    assert device.shape == (BATCH, *shape, 3)
-    # OpenCV is off by up to 0.62 before rounding, Pillow by 0.5: never 1, so never two levels.
-    difference = device - host
-    assert np.abs(difference).max() <= 1
-    # Seen: at most 0.13 of the pixels. A shift by a tenth of a pixel would change most.
-    assert (difference != 0).mean() < 0.2
-
-
-@pytest.mark.parametrize("resampling", RESAMPLINGS)
-@pytest.mark.parametrize(("stored", "shape"), SIZES)
 def test_it_is_the_exact_weighted_mean_rounded(stored, shape, resampling):
     images, boxes, flips = drawn(stored, seed=1 + stored)
     exact = cut(images, boxes, flips, lambda p: in_floats(p, shape, resampling))
@@ -83,15 +65,6 @@ def test_it_is_the_exact_weighted_mean_rounded(stored, shape, resampling):
     np.testing.assert_array_equal(device, np.floor(device))
     # Half a level by rounding; 0.01 for float32 coordinates of up to 256 pixels, on both sides.
     assert np.abs(device - exact).max() <= 0.51
-
-
-@pytest.mark.parametrize("resampling", RESAMPLINGS)
-def test_a_box_of_the_size_asked_for_is_only_cut_out(resampling):
-    images, _, _ = drawn(20, seed=3)
-    boxes = np.tile(np.int32([5, 2, 11, 11]), (BATCH, 1))
-    flips = np.arange(BATCH) % 3 == 0
-    device = jitted(images, boxes, flips, (11, 11), resampling=resampling)
-    np.testing.assert_array_equal(device, cut(images, boxes, flips, lambda p: p))
 
 
 @pytest.mark.parametrize("resampling", RESAMPLINGS)
@@ -124,40 +97,9 @@ def test_bfloat16_holds_all_levels():
     np.testing.assert_array_equal(found.astype(jnp.float32), images)
 
 
-def test_under_vmap_it_is_the_same():
-    images, boxes, flips = drawn(16, seed=7)
-    crops = functools.partial(crop_and_resize, shape=(12, 12), resampling="antialias")
-    together = np.asarray(jax.jit(crops)(images, boxes, flips))
-    pairs = [x.reshape(2, BATCH // 2, *x.shape[1:]) for x in (images, boxes, flips)]
-    apart = np.asarray(jax.jit(jax.vmap(crops))(*pairs)).reshape(together.shape)
-    # Compiled differently, float32 sums may fall on either side of a half.
-    assert np.abs(apart - together).max() <= 1
-    assert (apart != together).mean() < 1e-2
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for parameter in equation.params.values():
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
-
-
-@pytest.mark.parametrize("resampling", RESAMPLINGS)
-def test_it_is_two_exact_products_and_no_gather(resampling):
-    arguments = drawn(16, seed=8)
-    traced = jitted.trace(*arguments, shape=(12, 12), resampling=resampling)
-    found = list(equations(traced.jaxpr.jaxpr))
-    names = Counter(equation.primitive.name for equation in found)
-    assert names["dot_general"] == 2
-    assert not {"gather", "dynamic_slice", "while", "scan", "sort"} & names.keys()
-    for equation in found:
-        if equation.primitive.name == "dot_general":
-            assert equation.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
-            assert {v.aval.dtype for v in equation.invars} == {np.dtype("float32")}
-
-
-def test_an_unknown_resampling_is_refused():
-    with pytest.raises(ValueError, match="got 'cubic'"):
-        crop_and_resize(*drawn(16, seed=9), (12, 12), resampling="cubic")
+def test_products_have_the_highest_precision():
+    """Accelerators multiply float32 with fewer bits by default."""
+    program = str(jitted.trace(*drawn(16, seed=8), (12, 12), resampling="linear").jaxpr)
+    products = program.split("dot_general[")[1:]
+    assert len(products) == 2
+    assert all("HIGHEST" in product for product in products)

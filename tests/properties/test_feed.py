@@ -1,4 +1,4 @@
-"""What the hosts of a run see together, however they share it."""
+"""The rows that all hosts of a run see together, for any shares."""
 
 import itertools
 
@@ -13,18 +13,11 @@ from tests.data.test_feed import Recorder
 NOW = Reading(threads=0, piece_bytes=60)
 
 
-class Told(Recorder):
-    """A source whose label is the example itself."""
+class Numbered(Recorder):
+    """A source in which the label is the example."""
 
     def read(self, ids):
         return super().read(ids)[0], ids.astype(np.int32)
-
-    def read_centres(self, ids, shape, out=None):
-        del shape
-        images, labels = self.read(ids)
-        if out is not None:
-            out[...] = images
-        return images, labels
 
 
 @st.composite
@@ -43,7 +36,7 @@ def test_every_validation_example_is_seen_once(examples, batch, data):
     cut = data.draw(st.integers(0, examples))
     order = np.array(data.draw(st.permutations(range(examples))), np.int64)
     views = [View((5, 5), ids) for ids in (order[:cut], order[cut:]) if len(ids)]
-    source, seen, counts = Told(examples), [], set()
+    source, seen, counts = Numbered(examples), [], set()
     for host in hosts:
         batches = list(evaluation_batches(source, batch=rows, rows=host, reading=NOW, views=views))
         counts.add(len(batches))
@@ -59,9 +52,9 @@ def test_every_validation_example_is_seen_once(examples, batch, data):
 
 @settings(max_examples=60)
 @given(st.integers(1, 50), shared(), st.integers(0, 10**12), st.integers(1, 4), st.integers(0, 9))
-def test_training_rows_of_all_hosts_are_the_order(examples, batch, start, count, seed):
+def test_training_rows_of_all_hosts_follow_the_order(examples, batch, start, count, seed):
     rows, hosts = batch
-    order, source = Order(seed, examples), Told(examples)
+    order, source = Order(seed, examples), Numbered(examples)
     parts = [
         list(
             train_microbatches(
@@ -87,3 +80,5 @@ def test_training_rows_of_all_hosts_are_the_order(examples, batch, start, count,
             np.testing.assert_array_equal(part[index].labels, part[index].ids)
             pixels = 1 + part[index].ids % 250
             np.testing.assert_array_equal(part[index].images[:, 2, 2, 0], pixels)
+    # Each host reads its own rows only.
+    assert sum(len(ids) for ids in source.reads) == count * rows

@@ -1,11 +1,10 @@
-"""What is written comes back: values as JSON holds them, and rows up to where a file was torn."""
+"""Files are read as they were written: JSON values, and the complete rows of a torn history."""
 
 import json
 import math
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +12,6 @@ from largebatch.files import plain, write_json
 from largebatch.tracking import JsonlTracker, read_rows
 
 KEYS = st.text(max_size=5)
-# What JSON has no word for is drawn too.
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8)
 )
@@ -41,7 +39,7 @@ def as_json(value):
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_what_is_written_is_read_again(value):
+def test_written_values_are_read_again(value):
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "value.json"
         write_json(path, value)
@@ -50,13 +48,6 @@ def test_what_is_written_is_read_again(value):
     # By their text: 1 and 1.0 and True are equal to Python.
     assert json.dumps(found) == json.dumps(as_json(value))
     assert plain(plain(value)) == plain(value)
-
-
-@given(st.integers(-(2**31), 2**31 - 1), st.floats(width=32))
-def test_numbers_of_numpy_are_the_same_numbers(whole, real):
-    assert plain(np.int32(whole)) == whole
-    assert type(plain(np.int64(whole))) is int
-    assert plain(np.float32(real)) == (real if math.isfinite(real) else None)
 
 
 ROWS = st.lists(
@@ -72,7 +63,7 @@ ROWS = st.lists(
 
 @settings(max_examples=60)
 @given(ROWS, st.data())
-def test_of_a_torn_history_every_whole_row_is_kept(rows, data):
+def test_every_complete_row_of_a_torn_history_is_kept(rows, data):
     steps = sorted(data.draw(st.lists(st.integers(0, 9), min_size=len(rows), max_size=len(rows))))
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -90,8 +81,8 @@ def test_of_a_torn_history_every_whole_row_is_kept(rows, data):
             st.sampled_from([b"", b"\0\0\0", b"{", b"\xff"])
         )
         path.write_bytes(torn)
-        # A row is whole when its closing brace is there; the end of its line may be missing,
-        # unless something else was written into that.
+        # A row is complete with its closing brace; the end of its line may be missing, unless
+        # something else follows.
         kept = [row for end, row in zip(ends, written, strict=True) if end - 1 <= size]
         if len(torn) > size and any(size == end - 1 for end in ends):
             kept.pop()

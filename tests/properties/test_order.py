@@ -1,4 +1,4 @@
-"""The order of examples: permutations, whatever is asked for and in which pieces."""
+"""The order of examples: permutations, for any positions in any pieces."""
 
 import numpy as np
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_an_epoch_cut_short_or_prolonged_is_of_the_same_permutation(made, data):
 
 
 @given(st.data())
-def test_where_a_position_stands_among_others_changes_nothing(data):
+def test_an_example_depends_on_its_position_only(data):
     examples = data.draw(st.one_of(st.integers(1, 3000), st.integers(1, 2**40)))
     order = Order(data.draw(SEEDS), examples)
     near = data.draw(st.integers(0, LAST - 200))

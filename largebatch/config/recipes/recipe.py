@@ -11,8 +11,6 @@ from largebatch.config.recipe_file import execute, find, label
 from largebatch.config.recipes.published import UNVERIFIED, Published
 from largebatch.errors import ConfigError, did_you_mean
 
-_OWN = ("data.source", "run.seed")  # not properties of the published run
-
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -46,17 +44,6 @@ class Recipe:
             tag = self.sources.get(key, "")
             if tag or value != field.default:
                 yield key, value, tag
-
-    def untagged(self) -> tuple[str, ...]:
-        """Return options that change the mathematics, differ from defaults and have no source."""
-        return tuple(
-            key
-            for key, value, field in options(self.config)
-            if value != field.default
-            and field.metadata["mathematics"]
-            and key not in self.sources
-            and key not in _OWN
-        )
 
 
 def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:

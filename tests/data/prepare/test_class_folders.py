@@ -1,23 +1,18 @@
 """Class folders, or a tar of them, prepared without TensorFlow, and training on the result."""
 
 import io
-import json
-import shutil
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import train
 from largebatch.data import SourceOptions, open_source
 from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.errors import ConfigError, DataError
 from scripts import prepare_imagenet
 
 CLASSES = ("Ä hund", "cat", "zebra")  # the first is sorted last
-CONFIGS = Path(__file__).parents[3] / "configs"
 OPTIONS = SourceOptions(image_size=8)
 
 
@@ -69,15 +64,21 @@ def expected(contents, split):
     )
 
 
-@pytest.mark.parametrize("form", ["folder", "w", "w:gz", "w:xz"])
-def test_every_image_comes_back_with_its_class(tmp_path, form):
+@pytest.mark.parametrize("form", ["folder", "w", "w:xz"])
+def test_every_image_is_stored_with_its_class_and_no_other_file(tmp_path, form):
     contents = files()
+    others = {
+        "train/cat/notes.txt": b"x",
+        "train/cat/._0.jpg": b"of macOS",
+        "train/loose.jpg": image(2),
+        "test/cat/9.jpg": image(3),  # val has precedence
+    }
     if form == "folder":
-        source = folder(tmp_path / "pets", contents)
+        source = folder(tmp_path / "pets", contents | others)
     else:
-        source = packed(tmp_path / "pets.tar", contents, form)
-    said = []
-    out = prepare_class_folders(source, tmp_path / "in" / "out", say=said.append)
+        others["../../escaped.jpg"] = image(1)
+        source = packed(tmp_path / "pets.tar", contents | others, form)
+    out = prepare_class_folders(source, tmp_path / "in" / "out")
     order = sorted(CLASSES)
     for split, own in (("train", "train"), ("validation", "val")):
         found, classes = stored(out, split)
@@ -85,25 +86,7 @@ def test_every_image_comes_back_with_its_class(tmp_path, form):
         named = sorted((order[label], data) for label, data in found)
         wanted = sorted((CLASSES[label], data) for label, data in expected(contents, own))
         assert named == wanted
-    assert f"arrayrecord:{out}" in said[-1]
-    assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
-
-
-def test_a_tar_is_never_unpacked_and_only_images_are_taken(tmp_path):
-    contents = files()
-    more = {
-        "../../escaped.jpg": image(1),
-        "train/cat/notes.txt": b"x",
-        "train/cat/._0.jpg": b"a Mac's",
-        "train/loose.jpg": image(2),
-        "test/cat/9.jpg": image(3),  # val comes first
-    }
-    said = []
-    out = prepare_class_folders(
-        packed(tmp_path / "p.tgz", contents | more), tmp_path / "a" / "b" / "out", say=said.append
-    )
-    assert len(stored(out, "train")[0]) == len(stored(out, "validation")[0]) == 24
-    assert "5 other files left out" in said[0]
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
     assert not list(tmp_path.rglob("escaped*"))
 
 
@@ -127,46 +110,35 @@ def test_a_share_of_each_class_becomes_validation(tmp_path, prefix):
 
 
 @pytest.mark.parametrize(
-    ("splits", "change", "share", "error", "says"),
+    ("splits", "change", "share", "error", "word"),
     [
         (("train",), {}, 0.0, DataError, "--validation=0.1"),
-        (("train", "val"), {}, 0.1, ConfigError, "leave it out"),
-        (("train", "val"), {}, 1.0, ConfigError, "below 1"),
-        (("val",), {}, 0.0, DataError, "no train/CLASS/"),
-        (
-            ("train", "val"),
-            {"train/cow/1.jpg": b"x"},
-            0.0,
-            DataError,
-            "class cow has images",
-        ),
-        (("train", "val"), {"train/a\nb/1.jpg": b"x"}, 0.0, DataError, "not a printable name"),
-        (("train",), {"train/cow/1.jpg": b"x"}, 0.1, DataError, "class cow has 1 image"),
-        ((), {"readme.txt": b"x"}, 0.0, DataError, "no images in class folders"),
+        (("train", "val"), {}, 0.1, ConfigError, "--validation"),
+        (("train", "val"), {}, 1.0, ConfigError, "--validation"),
+        (("val",), {}, 0.0, DataError, "train/CLASS/"),
+        (("train", "val"), {"train/cow/1.jpg": b"x"}, 0.0, DataError, "cow"),
+        (("train", "val"), {"train/a\nb/1.jpg": b"x"}, 0.0, DataError, "a.*nb"),
+        (("train",), {"train/cow/1.jpg": b"x"}, 0.1, DataError, "cow"),
+        ((), {"readme.txt": b"x"}, 0.0, DataError, r"pets\.tgz"),
     ],
 )
-def test_other_sources_are_refused(tmp_path, splits, change, share, error, says):
+def test_other_sources_are_refused(tmp_path, splits, change, share, error, word):
     source = packed(tmp_path / "pets.tgz", files(splits) | change)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=word):
         prepare_class_folders(source, tmp_path / "out", validation=share)
     assert [path.name for path in tmp_path.iterdir()] == ["pets.tgz"]
 
 
-def test_damaged_sources_and_existing_sets_are_refused(tmp_path):
+def test_damaged_sources_and_existing_datasets_are_refused(tmp_path):
     whole = packed(tmp_path / "pets.tgz", files())
     (tmp_path / "cut.tgz").write_bytes(whole.read_bytes()[:20_000])
     (tmp_path / "text.tgz").write_text("404 not found")
-    for name in ("cut.tgz", "text.tgz"):
-        with pytest.raises(DataError, match="get it again"):
+    packed(packed(tmp_path / "twice.tar", files(), "w"), {"train/cat/1.jpg": b"x"}, "a")
+    for name in ("cut.tgz", "text.tgz", "none.tgz", "twice.tar"):
+        with pytest.raises(DataError, match=name):
             prepare_class_folders(tmp_path / name, tmp_path / "out")
-    with pytest.raises(DataError, match="does not exist"):
-        prepare_class_folders(tmp_path / "none.tgz", tmp_path / "out")
-    twice = packed(tmp_path / "twice.tar", files(), "w")
-    packed(twice, {"train/cat/1.jpg": b"x"}, "a")
-    with pytest.raises(DataError, match=r"holds pets/train/cat/1\.jpg 2 times"):
-        prepare_class_folders(twice, tmp_path / "out")
     out = prepare_class_folders(whole, tmp_path / "out")
-    with pytest.raises(DataError, match="not an empty directory"):
+    with pytest.raises(DataError, match=str(out)):
         prepare_class_folders(whole, out)
 
 
@@ -174,32 +146,5 @@ def test_damaged_sources_and_existing_sets_are_refused(tmp_path):
 def test_flags_of_imagenet_are_refused(tmp_path, capsys, flag):
     source = folder(tmp_path / "pets", files())
     assert prepare_imagenet.main([f"--images={source}", f"--out={tmp_path}/out", flag]) == 2
-    assert "does not apply to --images" in capsys.readouterr().err
+    assert flag.partition("=")[0] in capsys.readouterr().err
     assert prepare_imagenet.main(["--verify", "--validation=0.1", f"--out={tmp_path}/out"]) == 2
-
-
-@pytest.mark.slow
-def test_from_a_tar_to_a_trained_network(tmp_path, capsys):
-    """The two commands of the documentation, with a recipe at node scale, shortened."""
-    source, out = packed(tmp_path / "pets.tgz", files(count=24)), tmp_path / "out"
-    assert prepare_imagenet.main([f"--images={source}", f"--out={out}"]) == 0
-    assert f"--config.data.source=arrayrecord:{out}" in capsys.readouterr().out
-    run = [
-        f"--config={CONFIGS}/fujitsu2019_81920.py",
-        f"--workdir={tmp_path}/run",
-        "--config.run.scale_to=node",
-        f"--config.data.source=arrayrecord:{out}",
-        "--config.data.repeat=true",
-        "--config.data.image_size=16",
-        "--config.batch.stages=()",
-        "--config.batch.images_per_worker=2",
-        "--config.batch.workers=8",
-        "--config.model.name=resnet10",
-        "--config.model.width=4",
-        "--config.model.dtype=float32",
-        "--config.run.stop_after=3 steps",
-    ]
-    assert train.main(run) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("stopped", 3)
-    shutil.rmtree(tmp_path / "run")

@@ -1,11 +1,9 @@
 import hashlib
-import itertools
 import random
-from pathlib import Path
 
 import pytest
 
-from largebatch.data.prepare import plan, records
+from largebatch.data.prepare import plan
 from largebatch.data.prepare.archives import Row
 from largebatch.data.prepare.plan import Store
 from largebatch.errors import ConfigError
@@ -15,7 +13,7 @@ def rows(count, size=110_000, labels=1000):
     return [Row(f"n{i % labels:08d}_{i}.JPEG", i % labels, 7 * i, size) for i in range(count)]
 
 
-def test_order_is_that_of_salted_md5_wherever_images_are():
+def test_the_order_is_that_of_salted_md5():
     for name in ("train", "validation"):
         first = plan.split(name, None, rows(500), shards=7)
         second = plan.split(name, None, random.Random(0).sample(rows(500), 500), shards=7)
@@ -26,21 +24,14 @@ def test_order_is_that_of_salted_md5_wherever_images_are():
         assert plan.identity(Store(), [first]) == plan.identity(Store(), [second])
 
 
-def test_the_identity_of_sets_that_exist_does_not_change():
-    # Otherwise a set that an earlier version wrote could not be repaired.
+def test_the_identity_of_existing_datasets_does_not_change():
+    # Otherwise a dataset that an earlier version wrote could not be repaired.
     found = plan.identity(Store(), [plan.split("train", None, rows(5), shards=2)])
     assert found == {
         "store": "JPEG as is",
         "train images": "5 (names 8c52d0a39ebe2581)",
         "train shards": "2",
     }
-
-
-def test_shards_hold_each_image_once():
-    split = plan.split("train", None, rows(100), shards=7)
-    parts = [split.shard(i) for i in range(7)]
-    assert list(itertools.chain(*parts)) == split.rows
-    assert {len(part) for part in parts} == {14, 15}
 
 
 @pytest.mark.parametrize(
@@ -52,36 +43,14 @@ def test_imagenet_has_the_number_of_shards_that_tfds_publishes(count, size, shar
     assert len(plan.split("train", None, [rows(1, size)[0]] * count).ends) == shards
 
 
-def test_the_bytes_of_the_records_are_known_before_they_are_written():
-    found = [Row(f"n01440764_{i}.JPEG", i, 0, 100_000 + 100 * i) for i in range(999)]
-    expected = sum(len(records.serialise(r.name, r.label, bytes(r.size))) for r in found)
-    assert plan._record_bytes(found) == pytest.approx(expected, rel=1e-4)
-
-
-def test_records_come_back():
-    record = records.serialise("n01440764_1.JPEG", 999, b"\xff\xd8 data")
-    assert records.parse(record) == ("n01440764_1.JPEG", 999, b"\xff\xd8 data")
-    for wrong in (b"\xff\xd8 data", b""):
-        with pytest.raises(ValueError):  # noqa: PT011
-            records.parse(wrong)
-
-
-def test_a_full_disk_is_reported():
-    with pytest.raises(OSError, match="No space left on device"):
-        records.write(Path("/dev/full"), iter([bytes(100_000)] * 100))
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"kind": "decoded"},
-        {"kind": "decoded", "size": 4},
         {"kind": "decoded", "size": 64, "quality": 90},
         {"size": 64},
         {"shorter": 256},
-        {"quality": 90},
         {"shorter": 256, "quality": 101},
-        {"shorter": -1, "quality": 90},
     ],
 )
 def test_invalid_stores_are_refused(options):
@@ -91,5 +60,5 @@ def test_invalid_stores_are_refused(options):
 
 
 def test_more_shards_than_images_are_refused():
-    with pytest.raises(ConfigError, match=r"--shards.* 5, got 6"):
+    with pytest.raises(ConfigError, match=r"--shards.*got 6"):
         plan.split("train", None, rows(5), shards=6)

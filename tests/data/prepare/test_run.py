@@ -1,21 +1,19 @@
 import hashlib
-import io
 import json
 import tempfile
 from collections import namedtuple
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from largebatch.data import images, open_source
-from largebatch.data.prepare import names, shards
+from largebatch.data.prepare import names
 from largebatch.data.prepare import run as preparation
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.verify import verify
 from largebatch.data.sources import SourceOptions
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import DataError
 from tests.data.prepare import fakes
 
 REPAIRED = (fakes.PNG, fakes.CMYK)
@@ -57,26 +55,17 @@ def test_tfds_reads_the_images_byte_for_byte(tmp_path, shards):
         assert keys == sorted(keys)
 
 
-def test_no_temporary_folder_is_left(tmp_path, monkeypatch):
+def test_only_the_dataset_is_left_and_the_same_command_changes_nothing(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    made = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"))
-    assert (made / "dataset_info.json").is_file()
+    folder = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), shards=2)
     assert list((tmp_path / "temporary").iterdir()) == []
-    assert not list(made.glob("*tfds"))
-    assert tempfile.gettempdir() == str(tmp_path / "temporary")
-
-
-def test_tfds_knows_classes_and_decodes(tmp_path):
-    import tensorflow_datasets as tfds
-
-    folder = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"))
-    builder = tfds.builder_from_directory(folder)
-    assert builder.info.features["label"].names == list(names.classes())
-    assert builder.info.splits["train"].num_examples == len(fakes.train())
-    for one in builder.as_data_source(split="validation"):
-        expected = images.decode(fakes.validation()[one["file_name"].decode()])
-        np.testing.assert_array_equal(one["image"], expected)
+    made = fakes.contents(folder)
+    shards = [f"{split}.array_record-0000{i}-of-00002" for split in names.SPLITS for i in (0, 1)]
+    beside = ["dataset_info.json", "features.json", "label.labels.txt", "manifest.json"]
+    assert sorted(made) == sorted([*beside, *(f"imagenet2012-{name}" for name in shards)])
+    go(tmp_path / "out", tmp_path / "tars", shards=2)
+    assert fakes.contents(folder) == made
 
 
 @pytest.mark.multiprocess
@@ -88,73 +77,36 @@ def test_tars_and_folders_and_any_number_of_processes_give_the_same_files(tmp_pa
         assert made == fakes.contents(go(out, None, folders=folders, shards=3))
 
 
-def test_class_folders_may_mix_both_kinds_of_names(tmp_path):
-    folders = fakes.write_folders(tmp_path / "folders", flat=False)
-    image = next((folders / "val").rglob("*.JPEG"))
-    target = folders / "train" / image.parent.name / image.name
-    target.parent.mkdir(exist_ok=True)
-    image.rename(target)
-    go(tmp_path / "out", None, folders=folders)
-    found = {name: label for name, label, _ in read(tmp_path / "out", "train")}
-    assert names.classes()[found[image.name]] == image.parent.name
-
-
-def test_nothing_of_its_own_is_left(tmp_path):
-    folder = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), shards=2)
-    written = [
-        f"imagenet2012-{split}.array_record-{i:05d}-of-00002"
-        for split in names.SPLITS
-        for i in (0, 1)
-    ]
-    beside = ["dataset_info.json", "features.json", "label.labels.txt", "manifest.json"]
-    assert (
-        sorted(fakes.contents(tmp_path / "out" / "imagenet2012" / "5.1.0"))
-        == beside[:2] + sorted(written) + beside[2:]
-    )
-    again = fakes.contents(folder)
-    go(tmp_path / "out", tmp_path / "tars", shards=2)
-    assert fakes.contents(folder) == again
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        ({}, {"store": Store(shorter=24, quality=90)}, "store: expected JPEG, .*, got JPEG as is"),
-        (
-            {"store": Store(shorter=24, quality=90)},
-            {"store": Store(shorter=24, quality=80)},
-            "expected JPEG, .*quality 80.*, got .*quality 90",
-        ),
-        ({}, {"shards": 3}, "train shards: expected 3, got 1"),
-        ({"shards": 2}, {"source": 6}, r"train images: expected 6 .*, got 30 "),
-    ],
-)
-def test_another_preparation_in_the_directory_is_refused(tmp_path, first, second, message):
+def test_another_preparation_in_the_directory_is_refused(tmp_path):
     source = fakes.write_tars(tmp_path / "tars")
-    folder = go(tmp_path / "out", source, **first)
-    before = {n: d for n, d in fakes.contents(folder).items() if not n.startswith(".prepare")}
-    if count := second.pop("source", 0):
-        fakes.write_tars(source, dict(list(fakes.train().items())[:count]))
-        second = first
-    with pytest.raises(DataError, match=message):
-        go(tmp_path / "out", source, **second)
-    after = {n: d for n, d in fakes.contents(folder).items() if not n.startswith(".prepare")}
-    assert after == before
+    shrunk = Store(shorter=24, quality=90)
+    folder = go(tmp_path / "out", source, store=shrunk, shards=2)
+    before = fakes.contents(folder)
+    for options, word in (
+        ({"shards": 2}, "store"),
+        ({"store": Store(shorter=24, quality=80), "shards": 2}, "store"),
+        ({"store": shrunk, "shards": 3}, "train shards"),
+    ):
+        with pytest.raises(DataError, match=word):
+            go(tmp_path / "out", source, **options)
+    fakes.write_tars(source, dict(list(fakes.train().items())[:6]))
+    with pytest.raises(DataError, match="train images"):
+        go(tmp_path / "out", source, store=shrunk, shards=2)
+    after = fakes.contents(folder)
+    assert {name: after[name] for name in before} == before
 
 
 def test_less_than_imagenet_needs_allow_partial(tmp_path):
     source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(
-        DataError, match=r"expected 1,281,167 train images, got 30.*--allow-partial"
-    ):
+    with pytest.raises(DataError, match="--allow-partial"):
         go(tmp_path / "out", source, partial=False)
     (source / names.TARS["train"]).unlink()
-    with pytest.raises(DataError, match=r"has no ILSVRC2012_img_train.tar; .* --allow-partial"):
+    with pytest.raises(DataError, match=r"_img_train\.tar; .*--allow-partial"):
         go(tmp_path / "out", source, partial=False)
     go(tmp_path / "out", source)
     assert len(read(tmp_path / "out", "validation")) == 10
     (source / names.TARS["validation"]).unlink()
-    with pytest.raises(DataError, match=r"no ILSVRC2012_img_train.tar and no .*_val.tar; put it"):
+    with pytest.raises(DataError, match=r"_img_train\.tar and .*_val\.tar"):
         go(tmp_path / "out", source)
 
 
@@ -181,42 +133,21 @@ def test_corrupt_images_are_all_named_and_written_after_they_are_replaced(tmp_pa
         assert str(path) in str(caught.value)
     work = next((tmp_path / "out").rglob(".prepare"))
     assert len((work / "corrupt.txt").read_text().splitlines()) == 3
-    with pytest.raises(DataError, match="unfinished"):
+    with pytest.raises(DataError, match=r"manifest\.json"):
         verify(tmp_path / "out", say=quiet)
     for path, data in broken.items():
         path.write_bytes(data)
-    lines = []
-    prepare(Options(out=tmp_path / "out", partial=True, **options), lines.append)
-    assert any("shards are finished" in line for line in lines)
+    go(tmp_path / "out", None, **options)
     repaired = fakes.contents(tmp_path / "out")
     go(tmp_path / "whole", None, **options)
     assert repaired == fakes.contents(tmp_path / "whole")
-
-
-def test_an_empty_file_is_named(tmp_path):
-    files = {**fakes.train(), "n01440764_12.JPEG": b""}
-    with pytest.raises(DataError, match=r"ILSVRC2012_img_train.tar: n01440764_12.JPEG has 0 bytes"):
-        go(tmp_path / "out", fakes.write_tars(tmp_path / "tars", files))
-
-
-def test_a_full_check_finds_damage_within_an_image(tmp_path):
-    data = bytearray(fakes.photo(7))
-    data[data.index(b"\xff\xda") + 5] ^= 64  # names a component that does not exist
-    files = {"n01440764_1.JPEG": bytes(data), "n01440764_2.JPEG": fakes.photo(8)}
-    source = fakes.write_tars(tmp_path / "tars", files)
-    go(tmp_path / "ends", source)
-    with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1.JPEG in "):
-        go(tmp_path / "full", source, check="full")
-    with pytest.raises(DataError, match=r"1 problems: imagenet2012-train.*: n01440764_1.JPEG: "):
-        verify(tmp_path / "ends", say=quiet)
-    verify(tmp_path / "ends", check="ends", say=quiet)
 
 
 def test_too_little_space_stops_before_anything_is_written(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: usage(0, 0, 100_000))
     source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(DataError, match=r"0\.00 GiB are needed, 0\.00 are free"):
+    with pytest.raises(DataError, match=str(tmp_path / "out")):
         go(tmp_path / "out", source)
     assert not list((tmp_path / "out").rglob("imagenet2012-*"))
     monkeypatch.undo()
@@ -224,26 +155,9 @@ def test_too_little_space_stops_before_anything_is_written(tmp_path, monkeypatch
     go(tmp_path / "out", source, shards=2)
 
 
-@pytest.mark.parametrize(
-    "store", [Store(), Store(shorter=24, quality=90), Store("decoded", size=64)]
-)
-def test_the_estimated_disk_space_is_used_almost_entirely(tmp_path, store):
-    lines = []
-    source = fakes.write_tars(
-        tmp_path / "tars", {f"n01440764_{i}.JPEG": fakes.photo(i, 300, 400) for i in range(40)}
-    )
-    options = Options(out=tmp_path / "out", tars=source, partial=True, store=store)
-    splits = [preparation._find(s, p, options) for s, p in preparation._sources(options).items()]
-    need = sum(preparation.disk_need(split, store) for split in splits)
-    folder = prepare(options, lines.append)
-    used = sum(path.stat().st_size for path in folder.iterdir() if "-of-" in path.name)
-    # ArrayRecord fills blocks of 64 KiB; the need allows for two in each shard.
-    assert used <= need <= used + (3 << 16) * len(splits)
-
-
 def test_md5_is_compared_when_asked_for(tmp_path, monkeypatch):
     source = fakes.write_tars(tmp_path / "tars")
-    with pytest.raises(DataError, match=f"expected MD5 {names.MD5['train']}, got .*; get it again"):
+    with pytest.raises(DataError, match=names.MD5["train"]):
         go(tmp_path / "out", source, md5=True)
     sums = {
         split: hashlib.md5((source / name).read_bytes()).hexdigest()
@@ -254,61 +168,18 @@ def test_md5_is_compared_when_asked_for(tmp_path, monkeypatch):
     assert json.loads((folder / "manifest.json").read_text())["md5_of_tars_checked"] is True
 
 
-def test_one_tar_is_enough_for_md5(tmp_path, monkeypatch):
-    source = fakes.write_tars(tmp_path / "tars")
-    (source / names.TARS["train"]).unlink()
-    with pytest.raises(DataError, match=r"has no ILSVRC2012_img_train.tar; .* --allow-partial"):
-        go(tmp_path / "out", source, md5=True, partial=False)
-    with pytest.raises(DataError, match=f"_val.tar: expected MD5 {names.MD5['validation']}, got "):
-        go(tmp_path / "out", source, md5=True)
-    _, digest = preparation.md5(source / names.TARS["validation"])
-    sums = {"validation": digest}
-    monkeypatch.setattr(names, "MD5", sums)
-    go(tmp_path / "out", source, md5=True)
-    assert len(read(tmp_path / "out", "validation")) == 10
-
-
-@pytest.mark.parametrize("store", [Store(), Store("decoded", size=16)])
-def test_a_full_check_writes_shards_again_that_were_checked_less(tmp_path, monkeypatch, store):
-    source = fakes.write_tars(tmp_path / "tars")
-    asked = []
-    jpeg = shards.stored_jpeg
-    monkeypatch.setattr(shards, "stored_jpeg", lambda *args: asked.append(args[-1]) or jpeg(*args))
-    # Shards that are written again take the place of those that exist.
-    usage = namedtuple("usage", "total used free")
-
-    def again(check):
-        asked.clear()
-        lines = []
-        with monkeypatch.context() as patch:
-            patch.setattr(preparation.shutil, "disk_usage", lambda path: usage(0, 0, 1 << 20))
-            prepare(
-                Options(tmp_path / "out", source, store=store, check=check, partial=True, shards=3),
-                lines.append,
-            )
-        return lines[2:], list(asked)
-
-    folder = go(tmp_path / "out", source, store=store, shards=3)
-    complete = [f"{folder} is complete; --verify checks it"]
-    if store.kind == "jpeg":
-        lines, how = again("full")
-        assert "--check full: 6 shards" in lines[0]
-        assert how == ["full"] * 40
-        whole = go(tmp_path / "whole", source, store=store, shards=3, check="full")
-        assert fakes.contents(folder) == fakes.contents(whole)
-    for check in shards.CHECKS:  # pixels are always of decoded images
-        assert again(check) == (complete, [])
-
-
-def test_a_full_check_of_a_finished_set_names_damage_within_an_image(tmp_path):
+def test_a_full_check_names_damage_within_an_image(tmp_path):
     good = fakes.photo(7)
     data = bytearray(good)
-    data[data.index(b"\xff\xda") + 5] ^= 64
+    data[data.index(b"\xff\xda") + 5] ^= 64  # names a component that does not exist
     other = {"n01440764_2.JPEG": fakes.photo(8)}
     source = fakes.write_tars(tmp_path / "tars", {"n01440764_1.JPEG": bytes(data)} | other)
     go(tmp_path / "out", source, shards=2)
+    verify(tmp_path / "out", check="ends", say=quiet)
+    with pytest.raises(DataError, match=r"n01440764_1\.JPEG"):
+        verify(tmp_path / "out", say=quiet)
     for _ in range(2):
-        with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1.JPEG in "):
+        with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1\.JPEG"):
             go(tmp_path / "out", source, shards=2, check="full")
     fakes.write_tars(source, {"n01440764_1.JPEG": good} | other)
     go(tmp_path / "out", source, shards=2, check="full")
@@ -323,57 +194,23 @@ def test_two_at_once_are_refused(tmp_path):
     options = Options(out=tmp_path / "out", tars=source, partial=True)
 
     def interfere(line):
-        with pytest.raises(DataError, match="another process prepares"):
+        with pytest.raises(DataError, match=str(tmp_path / "out")):
             go(tmp_path / "out", source)
 
     prepare(options, interfere)
 
 
-def test_re_encoded_images_are_readable(tmp_path):
-    store = Store(shorter=24, quality=90)
-    folder = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), store=store)
-    for name, _, data in read(tmp_path / "out", "train"):
-        assert data == shards.stored_jpeg(name, fakes.train()[name], store, "full")
-        assert min(Image.open(io.BytesIO(data)).size) == 24
-    described = json.loads((folder / "dataset_info.json").read_text())["description"]
-    assert described.startswith("Re-encoded: JPEG, shorter side at most 24, quality 90 4:2:0")
-
-
-def test_a_decoded_store_is_read_by_its_source(tmp_path):
-    go(
-        tmp_path / "out",
-        fakes.write_tars(tmp_path / "tars"),
-        store=Store("decoded", size=16),
-        shards=3,
-    )
+def test_a_decoded_store_has_the_images_in_the_same_order(tmp_path):
+    store = Store("decoded", size=16)
+    out = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), store=store, shards=3)
     go(tmp_path / "jpeg", tmp_path / "tars")
-    # Evaluation of whole squares at the stored size gives the stored image.
-    options = SourceOptions(image_size=16, evaluation_crop=1.0)
-    source = open_source(f"decoded:{tmp_path / 'out'}", "validation", options)
+    source = open_source(f"decoded:{out}", "validation", SourceOptions(image_size=16))
     assert source.classes == names.classes()
-    _, labels = source.read(np.arange(len(source)))
+    ids = np.arange(len(source))
+    pixels, labels, _ = source.read_stored_centres(ids, (16, 16))
     order = read(tmp_path / "jpeg", "validation")
     assert labels.tolist() == [label for _, label, _ in order]
-    pixels = np.concatenate(
-        [np.load(path) for path in sorted((tmp_path / "out").glob("validation-images-*"))]
-    )
-    sizes = np.concatenate(
-        [np.load(path) for path in sorted((tmp_path / "out").glob("validation-sizes-*"))]
-    )
-    for (name, _, data), small, size in zip(order, pixels, sizes, strict=True):
-        np.testing.assert_array_equal(small, shards.stored_pixels(data, 16), err_msg=name)
+    for (name, _, data), small, size in zip(order, pixels, source.sizes(ids), strict=True):
+        expected = images.resize(images.decode(data), (16, 16), "antialias")
+        np.testing.assert_array_equal(small, expected, err_msg=name)
         assert tuple(size) == images.size_of(data)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "--tars and --folders"),
-        ({"tars": "x", "folders": "x"}, "--tars and --folders"),
-        ({"folders": "x", "md5": True}, "--md5 is for --tars"),
-        ({"tars": "x", "processes": 0}, "--processes"),
-    ],
-)
-def test_invalid_options_are_refused(tmp_path, options, message):
-    with pytest.raises(ConfigError, match=message):
-        Options(out=tmp_path, **options)

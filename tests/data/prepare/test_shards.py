@@ -33,21 +33,17 @@ def test_images_are_kept_byte_for_byte_except_those_that_tfds_repairs(how):
 @pytest.mark.parametrize("name", [fakes.PNG, fakes.CMYK])
 def test_a_repaired_image_is_a_plain_jpeg_of_the_same_pixels(name):
     original = fakes.train()[name]
-    repaired = opened(shards.stored_jpeg(name, original, AS_IS, "ends"))
+    data = shards.stored_jpeg(name, original, AS_IS, "ends")
+    assert shards.stored_jpeg(name, data, AS_IS, "ends") is data  # repaired once
+    repaired = opened(data)
     assert (repaired.format, repaired.mode) == ("JPEG", "RGB")
     # Quality 100 rounds coefficients to integers: one level of luminance.
     assert np.abs(luminance(repaired) - luminance(images.decode(original))).max() <= 2
 
 
-def test_a_repaired_image_is_not_repaired_again():
-    for name in (fakes.PNG, fakes.CMYK):
-        repaired = shards.stored_jpeg(name, fakes.train()[name], AS_IS, "ends")
-        assert shards.stored_jpeg(name, repaired, AS_IS, "ends") is repaired
-
-
 @pytest.mark.parametrize("how", shards.CHECKS)
 @pytest.mark.parametrize("name", ["plain", fakes.PNG, fakes.CMYK])
-def test_truncated_images_are_found_wherever_they_end(how, name):
+def test_truncated_images_are_found(how, name):
     data = fakes.train().get(name, fakes.photo(1))
     ends = [0, 1, 10, 150, len(data) // 2, len(data) - 300]
     if name != fakes.PNG:  # its last 20 bytes hold no pixels
@@ -60,12 +56,6 @@ def test_truncated_images_are_found_wherever_they_end(how, name):
 @pytest.mark.parametrize("how", shards.CHECKS)
 def test_bytes_after_the_end_are_no_truncation(how):
     shards.check_image(fakes.photo(1) + b"\0\0 and more", how)
-
-
-def test_other_data_are_refused():
-    for data in (b"<html>404</html>", b"\xff\xd8\xff\xd9", bytes(1000) + b"\xff\xd9"):
-        with pytest.raises(images.UndecodableError):
-            shards.check_image(data, "ends")
 
 
 @pytest.mark.parametrize(
@@ -98,12 +88,3 @@ def test_odd_images_become_plain_jpegs(name):
     if name == ROTATED:  # the tag is ignored and removed
         assert kept.size == (34, 24)
         assert not kept.getexif()
-
-
-@pytest.mark.parametrize("name", fakes.ODD)
-def test_decoded_images_are_resized_to_a_square(name):
-    data = fakes.train()[name]
-    small = shards.stored_pixels(data, 20)
-    expected = Image.fromarray(images.decode(data)).resize((20, 20), Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(small, np.asarray(expected))
-    assert small.dtype == np.uint8
