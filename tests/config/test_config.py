@@ -127,7 +127,7 @@ def test_a_missing_recipe_suggests_its_neighbour(tmp_path):
 def test_command_line_overrides():
     found, _ = split_overrides(["--config.run.seed=3", "--config.data.source", "digits"])
     assert found == [("run.seed", "3"), ("data.source", "digits")]
-    with pytest.raises(ConfigError, match="--config.run.seed"):
+    with pytest.raises(ConfigError, match=r"--config\.run\.seed"):
         split_overrides(["--config.run.seed"])
 
 
