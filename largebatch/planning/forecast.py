@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from largebatch.config import Config, Plan, StagePlan
 from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops
 from largebatch.optim.flavours import lars_of
@@ -174,8 +174,8 @@ class InputNeed:
         """The need in words."""
         cores = ", ".join(f"{round(count) or 1:,} for {form}" for form, count in self.cores.items())
         return (
-            f"{self.images_per_s:,.0f} images/s on each of {self.hosts:,} host(s); CPU cores of "
-            f"each: {cores}"
+            f"{self.images_per_s:,.0f} images/s on each of {counted(self.hosts, 'host')}; "
+            f"CPU cores of each: {cores}"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from largebatch.config import StagePlan, microbatch_candidates
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError, UserError, counted
 
 GIB = 2**30
 # A program predicted to need up to this factor of the available memory may still fit.
@@ -125,7 +125,7 @@ def largest_that_fits(
         seen[candidates[0]] = needed(candidates[0])
     if seen[candidates[0]] > available:
         raise ConfigError(
-            f"batch.microbatch=auto: even {candidates[0]} worker(s) at a time need "
+            f"batch.microbatch=auto: even {counted(candidates[0], 'worker')} at a time need "
             f"{seen[candidates[0]] / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be "
             "used on a device; use fewer batch.images_per_worker or smaller images"
         )

@@ -29,7 +29,7 @@ from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import optim, parallel
 from largebatch.config import Plan
 from largebatch.config.registries import WIRE_FORMATS
-from largebatch.errors import UserError
+from largebatch.errors import UserError, counted
 from largebatch.parallel import Bucket, compiler, processes
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
@@ -97,7 +97,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
             "start several processes"
         )
     plan, mesh = backward.plan_of(flags, len(devices)), parallel.make_mesh(devices, 1)
-    where = f"{mesh.size} devices of {jax.process_count()} process(es)"
+    where = f"{mesh.size} devices of {counted(jax.process_count(), 'process')}"
     buckets = {wire: buckets_of(plan, mesh, wire) for wire in wires}
     results = [
         *_gradients(flags, plan, mesh, buckets, where),
@@ -142,7 +142,7 @@ def _gradients(
         }
         repeats = {name: _ms(each, gradients, flags.calls) for name, each in competitors.items()}
         mib = sum(bucket.size for bucket in ours) * jnp.dtype(wire).itemsize / 2**20
-        note = f"{plan.config.model.name}, {len(ours)} bucket(s), {mib:.1f} MiB; {where}"
+        note = f"{plan.config.model.name}, {counted(len(ours), 'bucket')}, {mib:.1f} MiB; {where}"
         race = Race(interleave(repeats, flags.repeats), about={"ours": note})
         results += race.results(f"gradients, {wire}")
     return results

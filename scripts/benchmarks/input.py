@@ -23,7 +23,7 @@ from benchmarks.measure import PER_CPU, RATE, Result, chosen, require_positive
 from benchmarks.peers import pipelines
 from largebatch.config import load
 from largebatch.errors import ConfigError
-from largebatch.tools.doctor.need import advice, need_of_devices
+from largebatch.tools.doctor.speed import input_advice
 
 PEERS = {
     "flax": pipelines.flax,
@@ -80,10 +80,9 @@ def run(flags: argparse.Namespace) -> list[Result]:
         race = compete(tasks, flags.repeats)
         results += throughput(work, race)
     if flags.device_images_per_s:  # of the last number of cores
-        need = need_of_devices(flags.device_images_per_s, flags.devices_per_host, flags.hosts)
-        rates = race.column(RATE)
-        note = f"{need.because}; {advice(need, median(rates), work.threads)}"
-        results.append(Result("need of this host", RATE, (need.images_per_s,), note=note))
+        needed = flags.device_images_per_s * flags.devices_per_host
+        note = input_advice(needed, median(race.column(RATE)), work.threads)
+        results.append(Result("need of this host", RATE, (needed,), note=note))
     return results
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from largebatch.config import Plan
 from largebatch.config.recipes import Recipe
+from largebatch.errors import counted
 from largebatch.planning.compile import Study
 from largebatch.planning.forecast import Flops, InputNeed
 from largebatch.planning.prediction import Prediction
@@ -86,11 +87,12 @@ def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> Rows:
     """Return devices, gradients, memory and traffic of a compiled step, as (label, value)."""
     sizes = [each.gradient_bytes / MIB for each in shown.schedule.gradients]
     stage, traffic, images = plan.first_stage, shown.traffic, plan.first_stage.local_images
-    kind, hosts = shown.compiled.device_kind, plan.facts.processes
-    microbatches = f"k = {stage.microbatches} microbatch(es) of m = {stage.microbatch} worker(s)"
+    kind, hosts = shown.compiled.device_kind, counted(plan.facts.processes, "host")
+    workers = counted(stage.microbatch, "worker")
+    microbatches = f"k = {counted(stage.microbatches, 'microbatch')} of m = {workers}"
     reductions = (
-        f"{len(shown.compiled.buckets)} bucket(s), {sum(sizes):.1f} MiB in {len(sizes)} "
-        f"reduction(s) of {min(sizes, default=0):.2f} to {max(sizes, default=0):.2f} MiB"
+        f"{counted(len(shown.compiled.buckets), 'bucket')}, {sum(sizes):.1f} MiB in "
+        f"{counted(len(sizes), 'reduction')} of {min(sizes, default=0):.2f} to {max(sizes, default=0):.2f} MiB"
     )
     memory = (
         f"{shown.compiled.peak_bytes / GIB:.2f} of {topology.hardware.memory / GIB:.0f} GiB, "
@@ -102,7 +104,7 @@ def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> Rows:
     )
     options = ", ".join(f"{n}={v}" for n, v in shown.options.items()) or "its own"
     return [
-        ("devices (D)", f"{topology.devices:,} × {kind}, {hosts:,} host(s)"),
+        ("devices (D)", f"{topology.devices:,} × {kind}, {hosts}"),
         ("each device", f"{microbatches}, {images} images at a time"),
         ("gradients", reductions),
         ("memory of a device", memory),

@@ -191,7 +191,7 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
         pairs = zip(found["ours"]["repeats"], found["peer"]["repeats"], strict=True)
         assert found["ratio"]["repeats"] == [theirs / ours for ours, theirs in pairs]
     note = results["gradients, bfloat16"]["note"]
-    assert note == "resnet18, 5 bucket(s), 0.1 MiB; 2 devices of 1 process(es)"
+    assert note == "resnet18, 5 buckets, 0.1 MiB; 2 devices of 1 process"
     assert len(results["psum of 64 KiB"]["ours"]["repeats"]) == 2
     assert "by the table for cpu" in results["psum of 1 KiB"]["note"]
     assert results["fitted latency of a hop"]["ours"]["median"] >= 0

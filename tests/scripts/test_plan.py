@@ -39,7 +39,7 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
     assert plan.main(given) == 0
     printed = capsys.readouterr().out
     assert printed.count("compiling ") == 1  # CPUs have no options: both are the same program
-    assert "k = 1 microbatch(es) of m = 1 worker(s), 2 images at a time" in printed
+    assert "k = 1 microbatch of m = 1 worker, 2 images at a time" in printed
     assert re.search(r"^gradient bytes under backward compute: \d+\.\d %$", printed, re.MULTILINE)
 
     kept = json.loads(out.read_text())

@@ -14,6 +14,7 @@ import numpy as np
 
 from largebatch import data, parallel
 from largebatch.config import Config, Plan
+from largebatch.errors import counted
 from largebatch.parallel import compile_cache, processes
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
@@ -24,7 +25,6 @@ from largebatch.planning import forecast
 from largebatch.planning.prediction import is_calibrated
 from largebatch.tools.doctor.job import Job, Pace
 from largebatch.tools.doctor.lines import Problem, Skip, gathered
-from largebatch.tools.doctor.need import advice, need_of_devices
 from largebatch.tracking import Console
 from largebatch.training.microbatch import model_of
 from largebatch.training.programs import run_step
@@ -141,15 +141,32 @@ def input_keeps_up(job: Job) -> str:
         raise Skip("the time of a step or of decoding is unknown")
     facts = plan.facts
     device = plan.first_stage.samples_per_step / pace.step_s / facts.devices
-    need = need_of_devices(device, facts.devices // facts.processes, facts.processes)
-    factor = rate / need.images_per_s
-    found = f"{factor:.2f} times the {need.images_per_s:,.0f} images/s that a process needs"
+    needed = device * (facts.devices // facts.processes)
+    factor = rate / needed
+    found = f"{factor:.2f} times the {needed:,.0f} images/s that a process needs"
     if factor < 1:
-        remedy = f"{advice(need, rate, data.cores())}; or prepare smaller or decoded images"
+        remedy = f"{input_advice(needed, rate, data.cores())}, or prepare smaller or decoded images"
         raise Problem((found, f"{remedy} (docs/data.md)"))
     if factor < _MARGIN:
         raise Problem((f"{found}, which leaves no margin", "see docs/data.md, on speed"))
     return found
+
+
+def input_advice(needed: float, given: float, cores: int) -> str:
+    """Return whether a host's input keeps up, or the number of cores that would.
+
+    Args:
+        needed: images/s that the devices of the host train.
+        given: images/s that its input delivers; in proportion to the cores.
+        cores: number of cores that deliver them.
+    """
+    share = given / needed
+    if share >= 1:
+        return f"the input keeps up, {share:.2f} times what is needed"
+    return (
+        f"the input gives {share:.2f} of what is needed: use {math.ceil(cores / share):,} cores "
+        f"per host instead of {cores}"
+    )
 
 
 def all_reduce(job: Job) -> str:
@@ -167,7 +184,7 @@ def all_reduce(job: Job) -> str:
         f"{count} devices: {1e6 * times[least]:,.0f} µs for {least / 1024:,.0f} KiB, "
         f"{1e3 * times[largest]:,.2f} ms for {largest / 2**20:,.1f} MiB "
         f"({bus_rate / 1e9:,.2f} GB/s of bus), "
-        f"the recipe has {len(sizes)} bucket(s), {sum(sizes) / 2**20:,.1f} MiB"
+        f"the recipe has {counted(len(sizes), 'bucket')}, {sum(sizes) / 2**20:,.1f} MiB"
     )
     cluster = cluster_of(devices)
     if cluster is None or cluster.hardware.name == "cpu":

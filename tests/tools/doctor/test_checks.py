@@ -23,7 +23,7 @@ from largebatch.parallel import processes
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.compiler import Verdict
 from largebatch.parallel.hardware import HARDWARE
-from largebatch.tools.doctor import Job, dataset, machine, need, software, speed, storage
+from largebatch.tools.doctor import Job, dataset, machine, software, speed, storage
 from largebatch.tools.doctor.job import Pace
 from largebatch.tools.doctor.lines import Skip, attempted
 
@@ -271,15 +271,6 @@ def test_decoding_against_the_step(monkeypatch):
     assert "0.25 times" in of(1000).found
     assert "16 cores per host instead of 4" in of(1000).remedy
     assert line(speed.input_keeps_up, job(plan=made)).verdict == "SKIP"
-
-
-def test_the_need_of_a_time_names_the_cores_and_hosts_that_meet_it():
-    wanted = need.need_in_time(1_200_000, 60, hosts=4)
-    assert wanted.images_per_s == 5000
-    words = need.advice(wanted, 800, 2)  # 12.5 cores
-    for found in ("0.16", "13 cores", "25 hosts"):
-        assert found in words
-    assert "cores" not in need.advice(wanted, 5000, 2)
 
 
 def test_decoding_is_measured_with_the_reader_of_a_run():
