@@ -92,7 +92,8 @@ def compiled_rows(plan: Plan, topology: Topology, shown: Study) -> Rows:
     microbatches = f"k = {counted(stage.microbatches, 'microbatch')} of m = {workers}"
     reductions = (
         f"{counted(len(shown.compiled.buckets), 'bucket')}, {sum(sizes):.1f} MiB in "
-        f"{counted(len(sizes), 'reduction')} of {min(sizes, default=0):.2f} to {max(sizes, default=0):.2f} MiB"
+        f"{counted(len(sizes), 'reduction')} of {min(sizes, default=0):.2f} to "
+        f"{max(sizes, default=0):.2f} MiB"
     )
     memory = (
         f"{shown.compiled.peak_bytes / GIB:.2f} of {topology.hardware.memory / GIB:.0f} GiB, "
