@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pages import commands, studies
 from pages.markdown import insert
+from pages.options import markdown
 
 from largebatch.cli import Parser
-from largebatch.config.reference import markdown
 from largebatch.fault_tolerance import exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
