@@ -24,6 +24,7 @@ def test_the_example_of_the_page(tmp_path, monkeypatch, capsys):
     assert float(top1) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda config: config, freeze], ids=["ConfigDict", "Config"])
 def test_a_configuration_made_in_python(tmp_path, make, capsys):
     config = default_config()

@@ -10,7 +10,6 @@ import ctypes
 import dataclasses
 import multiprocessing
 import os
-import pickle
 import signal
 import traceback
 from argparse import Namespace
@@ -81,13 +80,14 @@ class Competitor:
         """
         self._answer_s = work.answer_s
         self._connection, theirs = _SPAWN.Pipe()
-        # Pickled once more: the child unpickles it, which imports libraries, when it is set up.
-        task = pickle.dumps((prepare, work))
-        arguments = theirs, dict(work.environment), work.cores, task
+        arguments = theirs, dict(work.environment), work.cores
         self._process = _SPAWN.Process(target=_serve, args=arguments)
         self._process.start()
         theirs.close()
         try:
+            # Not an argument: receiving it imports libraries, after the child is set up.
+            with contextlib.suppress(BrokenPipeError):  # _reply reports a child that has ended
+                self._connection.send((prepare, work))
             self.about: str = self._reply()
             self._signal(signal.SIGSTOP)
         except BaseException:
@@ -135,9 +135,7 @@ class Competitor:
         return reply
 
 
-def _serve(
-    connection: Connection, environment: Mapping[str, str], cores: Iterable[int], task: bytes
-) -> None:
+def _serve(connection: Connection, environment: Mapping[str, str], cores: Iterable[int]) -> None:
     """Run in the child: prepare, then do a repeat for each message, until the parent is gone."""
     os.setsid()  # signals reach its descendants too
     with contextlib.suppress(OSError, AttributeError):  # Linux ends it with its parent, if stopped
@@ -146,7 +144,7 @@ def _serve(
     if cores:
         os.sched_setaffinity(0, cores)
     try:
-        prepare, work = pickle.loads(task)
+        prepare, work = connection.recv()
         repeat, about = prepare(work)
         connection.send(about)
         with contextlib.suppress(EOFError):

@@ -172,6 +172,7 @@ def test_a_wrong_factory_is_named(spec, error, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_trains_alike_on_any_devices(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n# my_data\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "my_data.py").write_text(code)

@@ -62,6 +62,7 @@ def test_the_fitted_network_is_taken_as_it_was_fitted(cluster, dtype):
     assert predict(given, cluster) == predict(WORKLOAD, cluster)
 
 
+@pytest.mark.slow
 def test_other_networks_go_by_their_flops_bytes_and_gradients():
     base = predict(WORKLOAD, "abci")
 

@@ -94,7 +94,7 @@ def test_a_forecast_is_of_the_plans_own_stages():
     assert sum(s.steps for s in work.segments) == made.steps
     whole = forecast.forecast(plan(data={"image_size": 224})[1], model, 2048, "abci")
     assert forecast.forecast(made, model, 2048, "abci").clock_s < whole.clock_s
-    with pytest.raises(ConfigError, match=r"2048 .* 1000"):
+    with pytest.raises(ConfigError, match=r"2048 .* 1,000"):
         forecast.workload_of(made, model, 1000)
 
 

@@ -96,6 +96,7 @@ def test_an_unknown_xla_flag_ends_the_page_before_a_device_is_touched(tmp_path):
     assert "devices" not in lines_of(out)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_make_one_page_and_measure_a_step_together(tmp_path):
     out = tmp_path / "page.json"

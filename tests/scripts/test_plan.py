@@ -111,6 +111,7 @@ def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
     assert any("smaller than a batch" in doubt for doubt in kept["doubts"])
 
 
+@pytest.mark.slow
 def test_the_predicted_time_is_of_the_network_asked_for(tmp_path, capsys):
     out = tmp_path / "plan.json"
     recipe = DIGITS.parent / "fujitsu2019_81920.py"
@@ -138,7 +139,7 @@ def test_without_a_prediction_the_reason_is_given(tmp_path, capsys):
     ("more", "says"),
     [
         (["--cluster=abcd"], "'abci'"),
-        (["--cluster=abci", "--devices=2047"], "2047 devices"),
+        (["--cluster=abci", "--devices=2047"], "2,047 devices"),
         (["--devices=-8"], "--devices: expected at least 1, got -8"),
     ],
 )

@@ -144,6 +144,7 @@ def quick(tmp_path_factory):
         yield
 
 
+@pytest.mark.slow
 @linux
 def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
     kept, folder = tmp_path / "step.json", tmp_path / "trace"
@@ -174,6 +175,7 @@ def test_a_tiny_race_with_a_profile(quick, tmp_path, capsys):
         assert any("batch_norm" in k["source"] or "normalization" in k["source"] for k in kernels)
 
 
+@pytest.mark.slow
 @linux
 def test_a_tiny_whole_batch(quick, tmp_path):
     kept = tmp_path / "end_to_end.json"

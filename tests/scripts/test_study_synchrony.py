@@ -21,6 +21,7 @@ def _sooner():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_sooner")
 def test_the_quick_grid_is_recorded_and_drawn(tmp_path, capsys):
     record, images = tmp_path / "record.json", tmp_path / "images"

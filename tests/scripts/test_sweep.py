@@ -102,6 +102,7 @@ def test_the_best_of_an_unfinished_sweep_has_a_warning(capsys, tmp_path):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeypatch):
     pytest.importorskip("optuna")

@@ -183,6 +183,7 @@ def digits(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 def test_a_real_open_run_is_accepted(digits):
     workdir, summary, first_read, _ = digits
     log = workdir / "result_7.txt"

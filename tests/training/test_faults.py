@@ -73,6 +73,7 @@ class Processes:
         return self.launcher.returncode, errors
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_resumes(tmp_path):
     run = Processes(tmp_path, 2)
     run.until_step(7)

@@ -44,6 +44,7 @@ def test_memory_of_a_device():
     assert device_bytes(device, 0.0, 4) * 2 == pytest.approx(device_bytes(device, 0.0, 2), abs=8)
 
 
+@pytest.mark.slow
 def test_auto_is_the_most_that_fits_by_the_compilers_own_account(monkeypatch):
     made = worlds.config(
         batch={"workers": 16, "images_per_worker": 8},

@@ -89,6 +89,7 @@ def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
     assert one["validation/top1"] == four["validation/top1"]
 
 
+@pytest.mark.slow
 def test_crops_of_the_device_train_as_those_of_the_host(store, tmp_path):
     # Steps that are too large would blow any difference up.
     network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}

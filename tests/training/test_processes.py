@@ -180,6 +180,7 @@ def test_addresses_must_be_complete_and_in_range(monkeypatch):
         initialise()
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_resume_what_one_began(tmp_path):
     part = "--config.batch.microbatch=2"  # two microbatches a step

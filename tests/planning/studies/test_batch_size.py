@@ -35,6 +35,7 @@ def leaves(state):
     return jax.tree.leaves(jax.device_get(state))
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_trainers_run(shared, tmp_path):
     """Bitwise, for a seed and schedule that the programs were not compiled for."""
     chosen = batch_size.config(TINY, Arm("lars", warmup=False), 24, seed=1)

@@ -280,6 +280,7 @@ def test_decoding_is_measured_with_the_reader_of_a_run():
     assert made.images_per_s > 0
 
 
+@pytest.mark.slow
 def test_a_step_is_predicted_for_known_devices_and_photographs():
     record = load(ROOT / "configs" / "fujitsu2019_81920.py")
     facts = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=2048, processes=512)
