@@ -1,10 +1,10 @@
-"""Measure this installation, and its peers beside it in the same run.
+"""Measure this installation and its peers in the same run.
 
     python scripts/benchmark.py input --data tfds:imagenet2012 --json records/input.json
 
 Each subcommand is a module of scripts/benchmarks with `add_arguments` and `run`; one with OVERRIDES
 also takes --config.section.key=value. Figures are medians of interleaved repeats; a ratio above 1
-means that ours is better. Peers that are not installed are reported as absent.
+means that largebatch is better. Peers that are not installed are reported as absent.
 """
 
 import importlib

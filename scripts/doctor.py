@@ -2,10 +2,9 @@
 
     python scripts/doctor.py --config=configs/imagenette_resnet50.py --workdir=runs/a --devices=8
 
-Start it as the job will be started, with its launcher and its options: the whole argument list of
-train.py or scripts/reproduce.py is accepted. It trains nothing and leaves nothing behind. The exit
-code is 0 without a problem, 1 with one, 2 for a mistake on the command line, 70 if another process
-did not answer.
+Use the launcher and the options of the job: all arguments of train.py and scripts/reproduce.py are
+accepted. The doctor trains nothing and keeps no files. The exit code is 0 without a problem, 1 with
+one, 2 for a mistake on the command line, 70 if another process does not respond.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python scripts/launch_local.py --processes 2 -- train.py --workdir=runs/two
 
-Each process has CPU devices of its own, and they talk over loopback (Gloo), as the hosts of a
-cluster do over a network. Process 0 is shown as it is, of the others only standard error. The exit
-code is that of a process that failed by itself; the others find that out and end too, or are killed
-if they do not. SIGTERM, SIGINT and SIGUSR1 are passed on to all.
+Each process has its own CPU devices. The processes communicate over loopback (Gloo), as the hosts
+of a cluster do over a network. The command shows the output of process 0 and the standard error of
+the others. Its exit code is that of the process that failed first; the others end too, or are
+killed. SIGTERM, SIGINT and SIGUSR1 go to all processes.
 """
 
 import contextlib

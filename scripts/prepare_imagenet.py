@@ -4,8 +4,8 @@
     python scripts/prepare_imagenet.py --verify --out DIR
     python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
 
-After an interruption, give the same command again: it continues. --images writes an arrayrecord:DIR
-of any class folders. docs/imagenet.md is the manual.
+After an interruption, the same command continues. --images writes an arrayrecord:DIR of any class
+folders. docs/imagenet.md is the manual.
 """
 
 import argparse

@@ -3,11 +3,11 @@
     python scripts/soak.py --kills=50 --json=records/soak.json
     python scripts/soak.py slow_host --json=records/slow_host.json
 
-Two undisturbed runs must be equal, though the second takes its programs from the cache. Then the
-same command gets SIGKILL at any time and as it writes a checkpoint, and is started again.
-Parameters, statistics, velocities and every row of the history must come out bitwise identical.
-Exit code 1: something was lost, and its directory is kept. slow_host measures a deadline while one
-of several processes is slow (python scripts/soak.py slow_host --help).
+Two undisturbed runs must be equal; the second reads its programs from the cache. Then the same
+command is killed (SIGKILL) at random times and while it writes a checkpoint, and starts again.
+Parameters, statistics, velocities and every row of the log must be bitwise identical. Exit code 1:
+the results differ, and the directory is kept. slow_host measures a deadline while one of several
+processes is slow (python scripts/soak.py slow_host --help).
 """
 
 import dataclasses

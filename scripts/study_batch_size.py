@@ -1,4 +1,4 @@
-"""Train one small model at batches from 2 % to all of the data set; report accuracy.
+"""Train one small model at batches from 2 % to 100 % of the dataset; report accuracy.
 
     python scripts/study_batch_size.py --json=records/batch_size.json --images=docs/images
 

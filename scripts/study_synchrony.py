@@ -1,9 +1,10 @@
-"""Train one small model under rules from waiting for all workers to asynchronous updates.
+"""Train one small model with synchronous, backup-worker and asynchronous updates.
 
     python scripts/study_synchrony.py --json=records/synchrony.json --images=docs/images
 
 Waiting for all, dropping the slowest, backup workers, deadlines, and asynchronous updates, on
-scikit-learn's digits. Time is simulated from sampled worker times; accuracy is trained for real.
+scikit-learn's digits. Time is simulated from sampled worker times; accuracy is that of real
+training.
 """
 
 import sys

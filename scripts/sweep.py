@@ -1,11 +1,11 @@
-r"""Train with many values of a few options, in parallel, and report the best.
+""""Train with many values of a few options, in parallel, and report the best.
 
     python scripts/sweep.py --config=configs/digits.py --workdir=sweeps/lr --jobs=2 \
         --sweep 'schedule.peak=log:0.5:8:6' --sweep 'schedule.warmup=2 epochs,5 epochs'
 
---sweep: key=a,b,c, key=log:LOW:HIGH:N, key=lin:LOW:HIGH:N, or a recipe with a sweep(), such
-as configs/sweeps/lr_warmup.py. Options of all trials are those of train.py. The same command
-resumes after any end. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
+--sweep: key=a,b,c, key=log:LOW:HIGH:N, key=lin:LOW:HIGH:N, or a recipe with a sweep(), such as
+configs/sweeps/lr_warmup.py. Options of all trials are those of train.py. The same command resumes a
+sweep. docs/sweeps.md explains searches, SLURM and what WORKDIR holds.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""The all-reduce: our buckets beside pmean per leaf and one psum of all, latency, rate, precision.
+"""All-reduce: our buckets against pmean per leaf and one psum; latency, rate and precision.
 
     allreduce --devices_per_process 4 --json records/allreduce.json
     allreduce --profile_out profile.json --config.model.dtype=bfloat16
 
-On all devices of all processes, as a cluster manager or scripts/launch_local.py has started them;
---devices_per_process makes that many on a CPU. A sweep of sizes gives the latency and rate that the
-network model of the planner needs. Gradients of a real backward pass show the error of a number
+It uses all devices of all processes, started by a cluster manager or scripts/launch_local.py;
+--devices_per_process sets their number on a CPU. A sweep of sizes gives the latency and rate that
+the network model of the planner needs. Gradients of a real backward pass show the error of a number
 format on the wire. With --profile_out only the backward pass of one device is measured, for
 comm.backward_profile.
 """

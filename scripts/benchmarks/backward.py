@@ -1,4 +1,4 @@
-"""A recipe's backward pass on one device: its gradients, and how long each part of them takes."""
+"""A recipe's backward pass on one device: its gradients, and the time of each part."""
 
 import argparse
 import dataclasses

@@ -1,7 +1,7 @@
 """Races: interleaved repeats of competitors, in this process or in child processes.
 
-A child is stopped (SIGSTOP) while another one is measured, so what it reads ahead, its worker
-processes and its thread pools take nothing from the others. It runs the code of its parent:
+A child process is stopped (SIGSTOP) while another one is measured, so that its prefetching, worker
+processes and threads do not disturb the measurement. It runs the code of its parent:
 `multiprocessing` gives it the parent's import path.
 """
 

@@ -1,4 +1,4 @@
-"""One step on this device against the same step in float64 on the CPU: loss and gradients.
+"""One step on this device compared with the same step in float64 on the CPU: loss and gradients.
 
     correctness --batch 16 --image_size 96 --dtype float32,bfloat16
 

@@ -1,11 +1,11 @@
-"""One step of a whole batch on one device, through the feed, against its microbatch alone.
+"""One step of a whole batch on one device, with its input feed, against a microbatch without it.
 
     end_to_end --dtype bfloat16 --json records/end_to_end.json
     end_to_end --total 64 --images 4 --workers 2 --image_size 32 --network resnet18 --width 8
 
-By default that of the record: 81,920 images as 2,048 workers of 40, 8 of them at a time. The images
-are synthetic and take the product's way to the device; the microbatch alone is a step of its own
-whose images are there already.
+The default is the record's batch: 81,920 images as 2,048 workers of 40, 8 workers at a time. The
+images are synthetic and pass through the trainer's input feed. The reference is a step of one
+microbatch whose images are on the device already.
 """
 
 import argparse

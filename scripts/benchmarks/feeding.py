@@ -1,4 +1,4 @@
-"""Input pipelines as competitors: the work that all are given, their clock, and our own."""
+"""Input pipelines as competitors: their common work, the clock, and our pipeline."""
 
 import collections
 import os

@@ -1,12 +1,12 @@
-"""All that a GPU is to be measured for, in one command and less than nine minutes.
+"""All measurements on a GPU, in one command and less than nine minutes.
 
     gpu --out records/gpu
     gpu --out records/gpu --parts step_256,microbatch
     gpu --out /tmp/rehearsal --size tiny
 
-Each part is a process of its own with a time limit of its own, so that a failure costs only itself.
-OUT gets at most 8 files: PART.json for each part that ends well, output.txt with all that the parts
-printed, and traces.tgz with their profiles. Parts for which no time is left are reported.
+Each part is a separate process with its own time limit, so that a failure affects only this part.
+OUT gets at most 8 files: PART.json of each successful part, output.txt with the output of all
+parts, and traces.tgz with their profiles. Parts without remaining time are reported.
 """
 
 import argparse

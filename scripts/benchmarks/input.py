@@ -1,12 +1,12 @@
-"""The input pipeline: images per second and per processor second, beside its peers.
+"""The input pipeline against its peers: images per second and per CPU-second.
 
     input --make_set /data/bench --photos photographs/
     input --data tfds:photos:full --data_dir /data/bench --peer flax,tfdata,torchvision
           --flax_examples ~/flax/examples --json records/input.json
 
-Every competitor is a process of its own, pinned to the same cores, warmed up by one repeat, and
-stopped while another one is measured. With --device_images_per_s it also reports what a host with
---devices_per_host devices needs.
+Every competitor is a separate process, pinned to the same cores, warmed up by one repeat, and
+stopped while another one is measured. With --device_images_per_s it also reports the need of a host
+with --devices_per_host devices.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What batch.microbatch=auto chooses here, how much of its budget that uses, and what is in use.
+"""The microbatch that batch.microbatch=auto chooses, and the memory that it uses.
 
 microbatch --dtype bfloat16 --json records/microbatch.json
 microbatch --total 16 --images 4 --image_size 32 --config.batch.memory_gib=0.02

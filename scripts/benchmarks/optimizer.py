@@ -1,12 +1,12 @@
-"""The LARS update of a network's parameters: ours beside `optax.lars`.
+"""The LARS update of a network's parameters, against `optax.lars`.
 
     optimizer --json records/optimizer.json
 
-Random weights and gradients. A program is as many updates as there are sets of gradients, one after
-the other and each with a set of its own, so that no norm can be kept from one to the next; its
-buffers are donated. Many programs are queued and waited for once: the clock sees the device, not
-the dispatch. Beside it a plain pass over as many bytes as an update must read and write: parameters
-and gradients for the norms, both and velocities for the update, parameters and velocities back.
+Random weights and gradients. A program is a sequence of updates, each with its own set of
+gradients, so that no norm can be reused; its buffers are donated. Many programs are queued before
+one wait, so that the time is that of the device, not of the dispatch. For comparison, a plain pass
+reads and writes as many bytes as an update must: parameters and gradients for the norms, both and
+velocities for the update, parameters and velocities as results.
 """
 
 import argparse

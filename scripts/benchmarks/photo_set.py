@@ -1,8 +1,8 @@
-"""A set to measure with: photographs repeated to a number, in the layout of TFDS.
+"""A dataset for measurements: photographs, repeated to a given number, in the layout of TFDS.
 
-Two configurations, the files as they are (`full`) and re-encoded with the shorter side at 256
-pixels and quality 90 (`side256`), each as ArrayRecord and, where TensorFlow is installed to write
-it, the same records as TFRecord: tf.data reads nothing else of TFDS, and we read nothing else.
+Two configurations: the original files (`full`), and files re-encoded with a shorter side of 256
+pixels and quality 90 (`side256`). Each is written as ArrayRecord and, if TensorFlow is installed,
+also as TFRecord for tf.data.
 """
 
 import io

@@ -1,10 +1,10 @@
-"""The training step: images per second on data that is on the device, beside its peers.
+"""The training step against its peers: images per second, with data on the device.
 
     step --batch 32 --peer flax --json records/step.json
     step --batch 512,256 --dtype bfloat16 --peer flax,torch_eager,torch_compile --trace /tmp/trace
 
-Ours is the product's own compiled program with real state: ResNet-50, LARS, one worker;
---config.section.key=value changes its options. Every competitor is a process of its own that is
+Our step is the compiled program of the trainer with real state: ResNet-50, LARS, one worker;
+--config.section.key=value changes its options. Every competitor is a separate process that is
 stopped while another one is measured; compilation and warm-up are not timed. --trace profiles some
 steps of those that run on JAX. Several batches also give the memory of an image.
 """

@@ -1,4 +1,4 @@
-"""Training steps as competitors: the work that all are given, their clock, and our own step."""
+"""Training steps as competitors: their common work, the clock, and our step."""
 
 import argparse
 import itertools

@@ -1,1 +1,1 @@
-"""What scripts/evaluate.py and scripts/predict.py share."""
+"""Code that scripts/evaluate.py and scripts/predict.py share."""

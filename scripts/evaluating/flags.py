@@ -1,4 +1,4 @@
-"""Flags of scripts/evaluate.py and scripts/predict.py that say how images are prepared."""
+"""Flags of scripts/evaluate.py and scripts/predict.py for the preparation of images."""
 
 import argparse
 import os

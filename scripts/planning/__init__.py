@@ -1,1 +1,1 @@
-"""What `scripts/plan.py` is made of."""
+"""Parts of `scripts/plan.py`."""

@@ -1,4 +1,4 @@
-"""What `scripts/plan.py` reports: rows, the table of variants, and the JSON."""
+"""The report of `scripts/plan.py`: rows, the table of variants, and the JSON."""
 
 import dataclasses
 import math

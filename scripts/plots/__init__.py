@@ -1,1 +1,1 @@
-"""Pictures for the documentation, from records."""
+"""Plots for the documentation, from records."""

@@ -1,4 +1,4 @@
-"""Runs of train.py for the soak: one attempt, watched and perhaps killed, and what a run left."""
+"""Runs of train.py for the soak: one attempt, which may be killed, and the files of a run."""
 
 import contextlib
 import dataclasses
