@@ -70,9 +70,11 @@ def run(arguments: Sequence[str]) -> None:
         recipe = load_recipe(own if own.is_file() else flags.config)
         print(recipe.about)
         _print_table(("option", "value", "tag"), text.values(recipe))
-        print("\n".join(text.legend(recipe)))
+        print("\n".join([*text.legend(recipe.sources.values()), "–: not of the published run"]))
     elif not (flags.write_docs or flags.write_golden):
         _print_table(text.HEADINGS, text.listing(recipes))
+        tags = (recipe.published.provenance for recipe in recipes if recipe.published)
+        print("\n".join(("", *text.legend(tags))))
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

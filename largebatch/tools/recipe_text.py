@@ -1,6 +1,6 @@
 """Text of recipes: resolved, listed, and each value with its source."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from largebatch.config import Facts, changed, resolve
 from largebatch.config.facts import KNOWN_SETS
@@ -74,9 +74,10 @@ def values(recipe: Recipe) -> Rows:
     return [(key, _shown(value), tag or "–") for key, value, tag in recipe.values()]
 
 
-def legend(recipe: Recipe) -> list[str]:
-    """Return the meaning of the recipe's tags."""
-    return [f"{tag}: {TAGS[tag]}" for tag in TAGS if tag in recipe.sources.values()]
+def legend(tags: Iterable[str]) -> list[str]:
+    """Return the meanings of tags such as ``S`` or ``A+M``, one line for each letter."""
+    letters = set("".join(tags))
+    return [f"{tag}: {meaning}" for tag, meaning in TAGS.items() if tag in letters]
 
 
 def _batches(recipe: Recipe) -> str:
