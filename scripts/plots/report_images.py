@@ -1,7 +1,6 @@
 """Take screenshots of a report for the documentation: light, dark and on a phone.
 
-    python train.py --workdir=runs/digits --config.run.layers_every='10 steps' \
-        --config.run.evaluate_every='2 epochs' --config.run.target=0.98
+    python train.py
     python scripts/plots/report_images.py runs/digits
 
 It needs Chromium on PATH and writes report_light.png, report_dark.png and report_phone.png to
