@@ -232,7 +232,7 @@ def run(arguments: Sequence[str]) -> int:
         described = root / "whole" / "config.json"
         environment = read_json(described)["environment"] if described.exists() else None
         record = header("soak.py", arguments, environment) | {
-            "train": shlex.join(["train.py", *train[1:]]),
+            "train": shlex.join(["train.py", *train[1:]]).replace(f"{ROOT}/", ""),
             "steps": soak.plan and soak.plan.steps,
             "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
             "wall_s": round(time.monotonic() - began, 1),
