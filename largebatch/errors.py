@@ -47,10 +47,10 @@ def own_line(error: BaseException) -> str:
     It is the innermost line outside this package and outside installed packages.
     """
     paths = sysconfig.get_paths()
-    installed = (paths[name] for name in ("stdlib", "purelib", "platlib"))
-    others = (str(Path(__file__).parent), "<", *installed)
+    installed = [paths[name] for name in ("stdlib", "purelib", "platlib")]
+    others = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *installed))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(others):
+        if not frame.filename.startswith(("<", *others)):
             return f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
     return ""
 

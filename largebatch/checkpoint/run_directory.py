@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,24 @@ OWN = (
     "wandb",
 )
 """Names and patterns of the files that a run writes into its directory."""
+
+
+@contextlib.contextmanager
+def full_disk_explained(place: Path) -> Iterator[None]:
+    """Replace the error of a log that cannot be written by one line.
+
+    Raises:
+      UserError: names the directory and the fix.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise UserError(
+            f"the logs in {place} cannot be written ({error.strerror}); free space, then the same "
+            "command resumes from the newest checkpoint"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.files import write_json
 from largebatch.parallel import processes
@@ -71,7 +70,7 @@ def run(
     needs_lock = not (request.eval_only or request.dry_run)
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
-        _full_disk_explained(request.workdir),
+        run_directory.full_disk_explained(request.workdir),
         run_directory.held(request.workdir, watchdog, console.note, began)
         if needs_lock
         else contextlib.nullcontext(),
@@ -107,24 +106,6 @@ def run(
             watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
             session = _Session(this_run, request, checkpoints, stored, began, watchdog, weights)
             return session.evaluate() if request.eval_only else session.train()
-
-
-@contextlib.contextmanager
-def _full_disk_explained(place: Path) -> Iterator[None]:
-    """Replace the error of a log that cannot be written by one line.
-
-    Raises:
-      UserError: names the directory and the fix.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise
-        raise UserError(
-            f"the logs in {place} cannot be written ({error.strerror}); free space, then the same "
-            "command resumes from the newest checkpoint"
-        ) from error
 
 
 def _check_early(config: Config, request: Request) -> "Weights | None":

@@ -66,6 +66,11 @@ class Twice(nnx.Module):
         return self.norm(self.norm(x))
 
 
+class Faulty(nnx.Module):
+    def __call__(self, x):
+        return jnp.reshape(x, (3, 5))
+
+
 @nnx.vmap
 def stacked(key):
     return nnx.BatchNorm(4, rngs=nnx.Rngs(key))
@@ -91,6 +96,13 @@ many = of(lambda rngs: stacked(jax.random.split(rngs.params(), 2)))
 constant, spread, unused, twice = map(of, (Constant, Spread, Unused, Twice))
 
 
+faulty = of(lambda rngs: Faulty())
+
+
+def fails(classes, *, rngs, dtype):
+    raise KeyError("missing")
+
+
 def model(name):
     return Model(f"{HERE}:{name}", classes=5)
 
@@ -113,6 +125,13 @@ def model(name):
 )
 def test_what_cannot_be_trained_is_refused(name, words):
     with pytest.raises(ConfigError, match=rf"^model\.name=.*{words}"):
+        model(name).check(SHAPE)
+
+
+@pytest.mark.parametrize(("name", "function"), [("faulty", Faulty.__call__), ("fails", fails)])
+def test_an_error_names_the_line_of_the_users_module(name, function):
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(ConfigError, match=rf"test_factories\.py:{line}\)"):
         model(name).check(SHAPE)
 
 
