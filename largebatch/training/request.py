@@ -30,6 +30,10 @@ class Request:
         """The directory of the run's checkpoints."""
         return self.workdir / "checkpoints"
 
+    def checkpoint(self, step: int) -> str:
+        """Return the path of a checkpoint below the ``--workdir`` given."""
+        return str(self.checkpoints / str(step))
+
     @property
     def needs_checkpoint(self) -> bool:
         """Whether the request cannot be met without a checkpoint."""
