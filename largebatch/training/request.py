@@ -24,6 +24,8 @@ class Request:
     resume: Literal["auto", "never", "must"] = "auto"
     dry_run: bool = False
     eval_only: bool = False
+    quiet: bool = False
+    """Print only warnings and the last line."""
 
     @property
     def checkpoints(self) -> Path:

@@ -60,7 +60,7 @@ def run(
       Interrupted: the run was asked to stop; the same command resumes it.
     """
     began = time.perf_counter()
-    console = tracking.Console(quiet=jax.process_index() != 0)
+    console = tracking.Console(quiet=jax.process_index() != 0, brief=request.quiet)
     weights = _check_early(config, request)
     # An evaluation or dry run may share the directory with a training.
     needs_lock = not (request.eval_only or request.dry_run)
