@@ -26,7 +26,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
     parser.add_argument("--workdir", type=Path, metavar="DIR", help="run directory (runs/RECIPE)")
     parser.add_argument(
-        "--init_from", metavar="WEIGHTS", help="run, checkpoint or file (model.init_from)"
+        "--init_from", metavar="WEIGHTS", help="initial weights: run, checkpoint or file"
     )
     parser.add_argument(
         "--resume",

@@ -1,6 +1,6 @@
 """Large-batch training of ResNet-50 on ImageNet, equivalent on any number of devices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:  # importing JAX and Flax takes seconds
     from ml_collections import ConfigDict
 
     from largebatch.config import Config
-    from largebatch.tracking import Summary
+    from largebatch.tracking import Callback, Summary
 
-__all__ = ["load", "train"]
+__all__ = ["Callback", "load", "train"]
 
 __version__ = "0.1.0"
 
@@ -22,6 +22,8 @@ def train(
     workdir: str | Path,
     overrides: Mapping[str, Any] | None = None,
     resume: Literal["auto", "never", "must"] = "auto",
+    callbacks: "Sequence[Callback]" = (),
+    quiet: bool = False,
 ) -> "Summary":
     """Train in this process, as ``train.py`` does; the same call again resumes.
 
@@ -32,6 +34,9 @@ def train(
       overrides: options such as ``{"run.seed": 1}``.
       resume: ``auto`` resumes from the newest checkpoint if there is one, ``never`` archives an
         earlier run, ``must`` fails without a checkpoint.
+      callbacks: objects that are called with rows of the log, evaluations, checkpoints and the
+        summary, by process 0. They are not called if the run is complete already.
+      quiet: print only warnings and the last line.
 
     Returns:
       The summary, with the content of ``WORKDIR/summary.json``.
@@ -41,9 +46,16 @@ def train(
     """
     from largebatch.config import Config, adjusted, freeze
     from largebatch.config.load import load as load_recipe
+    from largebatch.errors import ConfigError
     from largebatch.parallel import compile_cache
+    from largebatch.tracking import Callback
     from largebatch.training import session
 
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise ConfigError(
+                f"callbacks: expected objects of subclasses of largebatch.Callback, got {each!r}"
+            )
     chosen = tuple((key, _text(value)) for key, value in (overrides or {}).items())
     recipe = Path(config) if isinstance(config, str | Path) else None
     if recipe is not None:
@@ -51,7 +63,9 @@ def train(
     else:
         resolved = adjusted(config if isinstance(config, Config) else freeze(config), chosen)
     compile_cache.use(resolved.run.compile_cache)
-    request = session.Request(recipe, Path(workdir), chosen, resume=resume)
+    request = session.Request(
+        recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
+    )
     return session.run(resolved, request)
 
 
@@ -73,6 +87,15 @@ def load(run: str | Path) -> "nnx.Module":
 
     found = weights.read(Path(run))
     return found.model.module(found.params, found.stats)
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Callback` on first use, so that importing the package stays fast."""
+    if name == "Callback":
+        from largebatch.tracking import Callback
+
+        return Callback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _text(value: Any) -> str:

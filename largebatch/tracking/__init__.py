@@ -5,6 +5,7 @@ Only process 0 of a run has trackers and a real console; every other process has
 `Console(quiet=True)`.
 """
 
+from largebatch.tracking.callbacks import Callback, CallbackTracker
 from largebatch.tracking.console import Console
 from largebatch.tracking.hosted import check_installed, hosted_tracker
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
@@ -14,6 +15,8 @@ from largebatch.tracking.tensorboard import TensorBoardTracker
 from largebatch.tracking.tracker import Composite, Tracker
 
 __all__ = [
+    "Callback",
+    "CallbackTracker",
     "Composite",
     "Console",
     "JsonlTracker",

@@ -184,7 +184,12 @@ def nothing() -> History:
 
 
 def opened(
-    run: Run, workdir: Path, progress: Progress, began: float, recipe: Path | None = None
+    run: Run,
+    workdir: Path,
+    progress: Progress,
+    began: float,
+    recipe: Path | None = None,
+    callbacks: Tracker | None = None,
 ) -> History:
     """Write ``config.json`` and open the logs and trackers of a run.
 
@@ -194,6 +199,7 @@ def opened(
       progress: where training starts.
       began: the ``time.perf_counter()`` at which this attempt started.
       recipe: the recipe file; None if there is none.
+      callbacks: a further tracker, which calls the user's functions.
 
     Raises:
       UserError: a tracker is not installed or cannot be reached.
@@ -227,6 +233,7 @@ def opened(
         tracking.hosted_tracker(name, **where, config=resolved, warn=run.console.warn)
         for name in options.trackers
     ]
+    trackers += [callbacks] if callbacks else []
     tracker = tracking.Composite(trackers)
     tracker.event(
         "turn",

@@ -11,6 +11,7 @@ from typing import Literal
 from largebatch.config import Config
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import read_json
+from largebatch.tracking.callbacks import Callback
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Request:
     eval_only: bool = False
     quiet: bool = False
     """Print only warnings and the last line."""
+    callbacks: tuple[Callback, ...] = ()
+    """Objects to call during a training; see `largebatch.tracking.callbacks`."""
 
     @property
     def checkpoints(self) -> Path:

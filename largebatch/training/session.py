@@ -146,6 +146,7 @@ class _Session:
         self.began = began
         self.watchdog = watchdog
         self.console = run.console
+        self.callbacks = tracking.CallbackTracker(request.callbacks, request.checkpoints)
         if not request.eval_only and start.step != run.plan.steps:
             checkpoints.check_space(run.checkpoint_shapes)
 
@@ -206,6 +207,8 @@ class _Session:
                 summary = loop.summary(status)
                 if jax.process_index() == 0:
                     summary.write(request.workdir)
+                    if status != "failed":
+                        self.callbacks.end(summary)
         rows = description.closing_rows(run, request, summary, loop.result, loop.target)
         self.console.closing(
             rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
@@ -259,8 +262,7 @@ class _Session:
         return summary
 
     def _history(self, progress: Progress) -> journal.History:
-        run, place = self.run, self.request.workdir
-        written = processes.first_process_does(
-            lambda: journal.opened(run, place, progress, self.began, self.request.recipe)
-        )
+        callbacks = self.callbacks if self.request.callbacks else None
+        given = self.run, self.request.workdir, progress, self.began, self.request.recipe
+        written = processes.first_process_does(lambda: journal.opened(*given, callbacks))
         return written or journal.nothing()
