@@ -149,7 +149,7 @@ class Checkpoints:
     def newest_path(self, until: int) -> Path | None:
         """Return the newest checkpoint of at most ``until`` steps; each process calls this."""
         self._finish_save()
-        step = _from_first_process(next((s for s in self.steps() if s <= until), None))
+        step = processes.from_first_process(next((s for s in self.steps() if s <= until), None))
         return None if step is None else self.path(step)
 
     def newest(self, plan: Plan, like: PyTree, *, until: int | None = None) -> Stored | None:
@@ -173,7 +173,7 @@ class Checkpoints:
         self._finish_save()
         rejected = 0
         candidates = (s for s in numbered(self._directory) if until is None or s <= until)
-        while (step := _from_first_process(next(candidates, None))) is not None:
+        while (step := processes.from_first_process(next(candidates, None))) is not None:
             found = self._examine(step, plan, like)
             if isinstance(found, Stored):
                 return found
@@ -187,7 +187,7 @@ class Checkpoints:
                 f"no checkpoint in {self._directory} is valid ({rejected} rejected); repair one "
                 f"and restore its name, or {remedy}"
             )
-        if _from_first_process(1 if has_checkpoints(self._directory) else None):
+        if processes.from_first_process(1 if has_checkpoints(self._directory) else None):
             raise CheckpointError(
                 f"all checkpoints in {self._directory} are marked as corrupt; repair one and "
                 f"restore its name, or {remedy}"
@@ -296,10 +296,3 @@ class Checkpoints:
             f"the processes see different checkpoints in {self._directory}, this one "
             f"{numbered(self._directory)}; use a directory that all processes share"
         )
-
-
-def _from_first_process(number: int | None) -> int | None:
-    """Broadcast the number of process 0; each process must call this."""
-    own = 2**61 if jax.process_index() else 0 if number is None else 1 + number
-    agreed = processes.agreed_minimum(own)
-    return agreed - 1 if agreed else None

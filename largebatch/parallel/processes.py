@@ -144,6 +144,13 @@ def agree(value: int) -> bool:
     return agreed_minimum(value) == agreed_maximum(value)
 
 
+def from_first_process(number: int | None) -> int | None:
+    """Return the number (0 to 2⁶⁰) of process 0, or None if that is its value; collective."""
+    own = 2**61 if jax.process_index() else 0 if number is None else 1 + number
+    agreed = agreed_minimum(own)
+    return agreed - 1 if agreed else None
+
+
 def first_process_does(action: Callable[[], T]) -> T | None:
     """Run ``action`` on process 0 while the others wait; if it fails, all end.
 

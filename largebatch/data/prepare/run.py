@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from largebatch.data import images
-from largebatch.data.prepare import archives, jobs, names, plan, shards
+from largebatch.data.prepare import archives, jobs, names, plan, shards, tar_index
 from largebatch.data.prepare.jobs import counted, system_errors
 from largebatch.data.prepare.metadata import (
     MANIFEST,
@@ -188,7 +188,7 @@ def md5(path: Path) -> tuple[Path, str]:
 
 def _find(split: str, path: Path, options: Options) -> plan.Split:
     """Find, check and order the images of a split."""
-    index = archives.index_tar if options.tars else archives.index_folder
+    index = tar_index.index_tar if options.tars else archives.index_folder
     archive, found = index(path, split, options.processes)
     archives.check(found, split, path, partial=options.partial)
     return plan.split(split, archive, found, options.shards)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -18,10 +17,10 @@ from largebatch.tools.report.compare import (
     labels,
     value_text,
 )
-from largebatch.tools.report.figures import Bars, Chart, Figure, HeatMap
+from largebatch.tools.report.figures import Bars, Figure, HeatMap
+from largebatch.tools.report.html import figure, heat_colours, lead, table, text
 from largebatch.tools.report.runs import Run, marks
 from largebatch.tools.report.series import AXES
-from largebatch.tools.report.summary import Cell
 from largebatch.tools.report.trace import Profile
 
 _EVENTS = 500
@@ -89,14 +88,14 @@ class Page:
         known = [each for each in some if each is not None]
         kept = [dataclasses.replace(each, key=f"{prefix}{each.key}") for each in known]
         self.figures += kept
-        return f'<div class="figures">{"".join(map(_figure, kept))}</div>' if kept else ""
+        return f'<div class="figures">{"".join(map(figure, kept))}</div>' if kept else ""
 
     def html(self) -> str:
         """Return the file."""
         drawn = [each for each in self.figures if not isinstance(each, Bars)]
         data: dict[str, Any] = {"figures": {each.key: figures.as_json(each) for each in drawn}}
         if any(isinstance(each, HeatMap) for each in drawn):
-            data["heat"] = _heat()
+            data["heat"] = heat_colours()
         here = files(__package__)
         return _PAGE.substitute(
             title=text(self.title),
@@ -147,13 +146,13 @@ def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page
     curves = [*charts.of_training(runs, named), charts.over_seeds(found)]
     page.section("training", "Training", *_curves(page, curves))
     if any(len(group) > 1 for group in found):
-        lead = (
+        intro = (
             "Runs that differ in run.seed only: mean ± half the width of the 95 % interval of "
             "Student's t, over those that are complete. A number behind a value is the number of "
             "runs that have it."
         )
         rows = table(*summary.over_seeds(found), "Seeds")
-        page.section("over_seeds", "Over seeds", _lead(lead), rows)
+        page.section("over_seeds", "Over seeds", lead(intro), rows)
     page.section("differences", "Differences of configuration", _differences(runs, named))
     for run, label in zip(runs, named, strict=True):
         page.body += f'<details class="run"><summary>{text(label)}</summary>{_about(run)}'
@@ -166,7 +165,7 @@ def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") ->
     """Add the sections that belong to one run."""
     layers, few = maps.of_layers(run), ""
     if 0 < len(run.layers) < maps.LEAST_ROWS:
-        few = _lead(
+        few = lead(
             f"Maps of layers over time need {maps.LEAST_ROWS} rows of layers.jsonl; this run has "
             f"{len(run.layers)}. Log more with a shorter run.layers_every."
         )
@@ -186,37 +185,6 @@ def _key(run: Run) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
 
 
-def text(value: object) -> str:
-    """Escape a value for HTML text and attributes; a per cent sign stays with its number."""
-    return escape(str(value), quote=True).replace(" %", "\u00a0%")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str) -> str:
-    """Return a table in a box that scrolls in narrow windows; one of `Cell` can be sorted."""
-    sortable = any(isinstance(cell, Cell) for row in rows for cell in row)
-    names = (f"<button>{text(name)}</button>" if sortable else text(name) for name in head)
-    cells = "".join(f'<th scope="col">{name}</th>' for name in names)
-    body = "".join(
-        f"<tr>{_cell('th', row[0])}{''.join(_cell('td', cell) for cell in row[1:])}</tr>"
-        for row in rows
-    )
-    kind = ' class="sortable"' if sortable else ""
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
-        f"<table{kind}><thead><tr>{cells}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _cell(tag: str, cell: str | Cell) -> str:
-    scope = ' scope="row"' if tag == "th" else ""
-    if not isinstance(cell, Cell):
-        return f"<{tag}{scope}>{text(cell)}</{tag}>"
-    value = "" if cell.value is None else text(cell.value)
-    best = ' class="best" title="best of the column"' if cell.best else ""
-    return f'<{tag}{scope} data-value="{value}"{best}>{text(cell.text)}</{tag}>'
-
-
 def _about(run: Run) -> str:
     """The reason of a failure, the tiles, the remarks and the details of a run."""
     tiles = "".join(
@@ -230,55 +198,9 @@ def _about(run: Run) -> str:
     return f'{_failure(run)}<dl class="tiles">{tiles}</dl>{remarks}<dl class="facts">{rows}</dl>'
 
 
-def _figure(found: Figure) -> str:
-    if isinstance(found, Bars):
-        inside = _bars(found)
-    else:
-        kind = "chart" if isinstance(found, Chart) else "map"
-        inside = f'<div class="{kind}" data-figure="{text(found.key)}"></div>'
-    caption = f"<figcaption>{text(found.caption)}</figcaption>"
-    return f"<figure><h3>{text(found.title)}</h3>{inside}{caption}</figure>"
-
-
-def _bars(found: Bars) -> str:
-    """Bars with the value of each, and a key with the share of each part if there are several."""
-    sums = [sum(parts.values()) for _, parts in found.rows]
-    colours = {part: f"background:var(--s{index + 1})" for part, index in found.colours.items()}
-    rows = ""
-    for (title, parts), length in zip(found.rows, sums, strict=True):
-        pieces = "".join(
-            f'<i style="width:{100 * parts[part] / max(sums):.3f}%;{colour}" '
-            f'title="{text(part)} {parts[part]:.3g} {text(found.unit)}"></i>'
-            for part, colour in colours.items()
-            if parts.get(part)
-        )
-        rows += (
-            f'<span>{text(title)}</span><div class="bar">{pieces}</div><span>{length:.1f}</span>'
-        )
-    key = ""
-    for part, colour in colours.items() if len(colours) > 1 else ():
-        share = sum(parts.get(part, 0.0) for _, parts in found.rows) / sum(sums)
-        shown = f"{100 * share:.0f} %" if share >= 0.005 else "< 1 %"
-        key += f'<li><i style="{colour}"></i>{text(part)} {text(shown)}</li>' if share else ""
-    key = f'<ul class="key">{key}</ul>' if key else ""
-    return f'{key}<div class="bars">{rows}</div><p class="unit">{text(found.unit)}</p>'
-
-
-def _lead(words: str) -> str:
-    return f'<p class="lead">{text(words)}</p>'
-
-
 def _curves(page: Page, some: Sequence[Figure | None]) -> tuple[str, ...]:
     grid = page.grid(some)
-    return (_lead(_HELP), grid) if grid else ()
-
-
-def _heat() -> list[str]:
-    """Colours of heat maps, from the least to the greatest value."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return [to_hex(colormaps[figures.HEAT](share / 255)) for share in range(256)]
+    return (lead(_HELP), grid) if grid else ()
 
 
 def _failure(run: Run, label: str = "") -> str:
@@ -313,13 +235,13 @@ def _trace(profile: Profile, shares: str) -> tuple[str, str, str]:
         )
         for k in profile.kernels[:_KERNELS]
     ]
-    lead = (
+    intro = (
         f"{1e3 * profile.window_s:,.1f} ms of the device were profiled. Collectives ran hidden "
         f"beside other work for {100 * profile.hidden_s / profile.window_s:.1f} % of them. Where "
         "the host is the device, its threads count together."
     )
     head = ("kernel", "class", "ms", "runs", "from")
-    return _lead(lead), shares, table(head, longest, "The longest kernels")
+    return lead(intro), shares, table(head, longest, "The longest kernels")
 
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
@@ -335,7 +257,7 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
     if rest:
         title = f"{len(rest)} different options that do not change the mathematics"
         body += f"<details><summary>{title}</summary>{made(rest, title)}</details>"
-    return body or _lead("None: all options are alike.")
+    return body or lead("None: all options are alike.")
 
 
 def _options(run: Run) -> str:

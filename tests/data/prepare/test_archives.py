@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from largebatch.data.prepare import archives, names
+from largebatch.data.prepare import archives, names, tar_index
 from largebatch.data.prepare.archives import Row
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.errors import DataError
@@ -164,7 +164,7 @@ def test_a_pipe_in_the_place_of_a_tar_is_refused(place):
 def test_the_index_points_at_the_images(tmp_path, split):
     path = fakes.write_tars(tmp_path) / names.TARS[split]
     expected = fakes.train() if split == "train" else fakes.validation()
-    tar, rows = archives.index_tar(path, split, processes=1)
+    tar, rows = tar_index.index_tar(path, split, processes=1)
     found = dict(zip([row.name for row in rows], tar.read(rows), strict=True))
     assert found == expected
     if split == "train":
@@ -180,7 +180,7 @@ def test_a_tar_that_ends_early_is_refused(tmp_path, split):
     for length in (0, 700, end // 3 // 512 * 512, end // 2, end - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(DataError, match=path.name):
-            archives.index_tar(path, split, processes=1)
+            tar_index.index_tar(path, split, processes=1)
 
 
 @pytest.mark.parametrize("split", names.SPLITS)
@@ -194,12 +194,12 @@ def test_a_damaged_header_does_not_hide_the_rest(tmp_path, split):
         data[whole.rindex(header) + 3] ^= 1
         path.write_bytes(data)
         with pytest.raises(DataError, match=path.name):
-            archives.index_tar(path, split, processes=1)
+            tar_index.index_tar(path, split, processes=1)
 
 
 def test_a_file_that_shrinks_is_noticed_when_it_is_read(tmp_path):
     path = fakes.write_tars(tmp_path) / names.TARS["validation"]
-    tar, rows = archives.index_tar(path, "validation", processes=1)
+    tar, rows = tar_index.index_tar(path, "validation", processes=1)
     path.write_bytes(path.read_bytes()[: rows[-1].offset + 5])
     with pytest.raises(DataError, match=rows[-1].name):
         list(tar.read(rows))
