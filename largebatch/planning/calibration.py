@@ -18,8 +18,8 @@ from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import cluster_in
 from largebatch.parallel.hardware import machine
 from largebatch.parallel.network import Algorithm
-from largebatch.planning import step_time
-from largebatch.planning.step_time import FAMILIES, Parameters, family_of
+from largebatch.planning import device_time, step_time
+from largebatch.planning.device_time import FAMILIES, Parameters, family_of
 
 IMAGES = 1_281_167
 VALIDATION = 50_000
@@ -40,7 +40,7 @@ class Row:
     """Per chip, over the logged time."""
     epochs: float
     tag: str
-    image_size: int = step_time.SIZE
+    image_size: int = device_time.SIZE
     wire_bytes: int = 2
     algorithm: Algorithm = "auto"
 
@@ -140,7 +140,7 @@ def rate_of(parameters: Parameters, row: Row) -> float:
         algorithm=row.algorithm,
     )
     steps = row.epochs * IMAGES / (row.images * row.devices)
-    start = parameters.start_s * step_time.gain(parameters, year)
+    start = parameters.start_s * device_time.gain(parameters, year)
     evaluation = step_time.evaluation_s(parameters, cluster, images=VALIDATION, year=year)
     evaluations = row.epochs / _EPOCHS_BETWEEN_EVALUATIONS
     clock = start + steps * step.total_s + evaluations * evaluation

@@ -14,7 +14,7 @@ from largebatch.optim.flavours import lars_of
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import Hardware, machine
-from largebatch.planning import ladder, step_time
+from largebatch.planning import device_time, ladder, step_time
 from largebatch.planning.calibration import table
 from largebatch.planning.prediction import (
     Prediction,
@@ -44,10 +44,10 @@ def why_no_forecast(plan: Plan) -> str:
     return ""
 
 
-def network_of(plan: Plan, model: Model) -> step_time.Network:
+def network_of(plan: Plan, model: Model) -> device_time.Network:
     """Return the network of a plan for the cost model."""
     # The space-to-depth stem computes the same function of the same parameters.
-    return step_time.Network(tuple(shapes_of(model)), plan.config.model.dtype)
+    return device_time.Network(tuple(shapes_of(model)), plan.config.model.dtype)
 
 
 def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
@@ -149,7 +149,7 @@ def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> l
             found.append(f"the time leaves out the work that {name}={value} adds")
     if plan.config.batch.microbatch == "auto" and plan.first_stage.workers > devices:
         year = max(table().rounds.values())
-        each = step_time.overhead_s(load_fitted().parameters, hardware, year, network)
+        each = device_time.overhead_s(load_fitted().parameters, hardware, year, network)
         images = plan.first_stage.samples_per_step // devices
         found.append(
             f"the time is for one microbatch of {images:,} images on each device; "

@@ -17,12 +17,12 @@ from largebatch.parallel.clusters import Cluster, cluster_in
 from largebatch.parallel.hardware import machine
 from largebatch.parallel.network import Algorithm, all_reduce_s
 from largebatch.parallel.timeline import Compute, replay
-from largebatch.planning import calibration, step_time
-from largebatch.planning.step_time import Parameters
+from largebatch.planning import calibration, device_time, step_time
+from largebatch.planning.device_time import Parameters
 
 Numbers = dict[str, Any]
 RECORD_DEVICES, RECORD_IMAGES = 2048, 40
-GRADIENT_BYTES = 2 * step_time.PARAMETERS
+GRADIENT_BYTES = 2 * device_time.PARAMETERS
 _ALGORITHMS: tuple[Algorithm, ...] = (
     "parameter_server",
     "ring",
@@ -41,7 +41,7 @@ def _record(parameters: Parameters) -> tuple[Cluster, float]:
     cluster = cluster_in(machine("abci"), RECORD_DEVICES)
     cluster = step_time.cluster_at(cluster, parameters.network_efficiency)
     year = calibration.table().rounds["v0.6"]
-    return cluster, RECORD_IMAGES * step_time.image_s(parameters, cluster.hardware, year)
+    return cluster, RECORD_IMAGES * device_time.image_s(parameters, cluster.hardware, year)
 
 
 def timeline(parameters: Parameters) -> Numbers:
@@ -69,13 +69,13 @@ def timeline(parameters: Parameters) -> Numbers:
 def bucket_sizes(parameters: Parameters) -> Numbers:
     """Time exposed after backward, for least sizes of buckets and for planned groups."""
     cluster, computing = _record(parameters)
-    shapes = step_time.resnet50()
+    shapes = device_time.resnet50()
     elements = [(path, math.prod(shape)) for path, shape in shapes]
     profile = estimate(
         shapes,
         cluster.hardware,
         images=RECORD_IMAGES,
-        image_shape=(step_time.SIZE, step_time.SIZE, 3),
+        image_shape=(device_time.SIZE, device_time.SIZE, 3),
         dtype="float16",
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.

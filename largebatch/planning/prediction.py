@@ -16,9 +16,9 @@ from largebatch.parallel.clusters import Cluster, cluster_in
 from largebatch.parallel.collective_costs import broadcast_s
 from largebatch.parallel.hardware import MACHINES, Hardware, machine
 from largebatch.parallel.network import Algorithm
-from largebatch.planning import step_time
+from largebatch.planning import device_time, step_time
 from largebatch.planning.calibration import table
-from largebatch.planning.step_time import PARAMETERS, Network, Parameters
+from largebatch.planning.device_time import PARAMETERS, Network, Parameters
 
 Initialization = Literal["same_seed", "broadcast"]
 _PARAMETER_BYTES = 4  # weights are kept in float32
@@ -154,7 +154,7 @@ def predict(
     ]
     largest = max(clusters, key=lambda cluster: cluster.devices)
     stages = [s.steps * t.total_s for s, t in zip(workload.segments, steps, strict=True)]
-    train = values.start_s * step_time.gain(values, year) + sum(stages)
+    train = values.start_s * device_time.gain(values, year) + sum(stages)
     evaluation = workload.evaluations * step_time.evaluation_s(
         values,
         largest,
@@ -191,12 +191,12 @@ def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
 
     The number of classes may differ: the head is a small part of the time.
     """
-    if step_time.family_of(hardware) is None:
+    if device_time.family_of(hardware) is None:
         return False
     if network is None:
         return True
     shapes = [shape for path, shape in network.shapes if not path.startswith("head")]
-    fitted = [shape for path, shape in step_time.resnet50() if not path.startswith("head")]
+    fitted = [shape for path, shape in device_time.resnet50() if not path.startswith("head")]
     fast = hardware.flops[network.dtype] == max(hardware.flops.values())
     return shapes == fitted and network.dtype != "float32" and fast
 
@@ -259,7 +259,7 @@ def _year(round_: str, cluster_name: str) -> float:
         if round_ not in read.rounds:
             raise ConfigError(f"round: unknown {round_!r}; {did_you_mean(round_, read.rounds)}")
         return read.rounds[round_]
-    family = step_time.family_of(machine(cluster_name).hardware)
+    family = device_time.family_of(machine(cluster_name).hardware)
     years = [read.rounds[row.round] for row in read.rows if family in (None, row.family)]
     return max(years)
 

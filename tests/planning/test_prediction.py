@@ -11,8 +11,9 @@ from largebatch.models import Model
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.clusters import cluster_in
 from largebatch.parallel.hardware import HARDWARE, machine
-from largebatch.planning import step_time
+from largebatch.planning import device_time
 from largebatch.planning.calibration import table
+from largebatch.planning.device_time import Parameters
 from largebatch.planning.prediction import (
     Segment,
     Workload,
@@ -22,7 +23,6 @@ from largebatch.planning.prediction import (
     load_fitted,
     predict,
 )
-from largebatch.planning.step_time import Parameters
 
 SEGMENT = Segment(steps=1440, images_per_device=40, devices=2048)
 WORKLOAD = Workload((SEGMENT,), evaluations=23, evaluation_images=50_000)
@@ -30,7 +30,7 @@ EXACT = 1e-12
 
 
 def network(name="resnet50", dtype="float16", **options):
-    return step_time.Network(shapes_of(Model(name, classes=1000, **options)), dtype)
+    return device_time.Network(shapes_of(Model(name, classes=1000, **options)), dtype)
 
 
 def with_segment(**changes):
@@ -84,7 +84,9 @@ def test_other_networks_go_by_their_flops_bytes_and_gradients():
 
 def test_microbatches_cost_an_overhead_each():
     one, four = (predict(with_segment(images_per_device=640, passes=p), "abci") for p in (1, 4))
-    each = step_time.overhead_s(load_fitted().parameters, HARDWARE["v100"], table().rounds["v0.6"])
+    each = device_time.overhead_s(
+        load_fitted().parameters, HARDWARE["v100"], table().rounds["v0.6"]
+    )
     assert four.compute_s - one.compute_s == pytest.approx(3 * each, rel=1e-9)
     assert four.exposed_s >= one.exposed_s  # the last microbatch alone hides the network
 
