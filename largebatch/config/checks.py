@@ -51,6 +51,20 @@ def _check_name(config: Config) -> None:
         )
 
 
+def check_loss(config: Config) -> None:
+    """Check that each option of the loss has an effect.
+
+    Raises:
+      ConfigError: an option has none; the message has the alternatives.
+    """
+    loss = config.loss
+    if loss.target_threshold and loss.kind != "sigmoid":
+        raise ConfigError(
+            f"loss.target_threshold={loss.target_threshold:g}: expected 0 with "
+            f"loss.kind={loss.kind}; use loss.target_threshold=0 or loss.kind=sigmoid"
+        )
+
+
 def check_model(config: Config, facts: Facts) -> None:
     """Check that the stem accepts the image size.
 

@@ -93,9 +93,13 @@ class StagePlan:
         scale = self.config.loss.scale
         if scale != "auto":
             return scale
-        # The loss is a mean over the global batch; this scale gives each image a weight near 1.
+        # The loss is a mean over the global batch, and with sigmoids over the classes; this scale
+        # gives each logit a weight near 1.
+        terms = self.samples_per_step
+        if self.config.loss.kind == "sigmoid":
+            terms *= self.facts.classes
         half = self.config.model.dtype == "float16"
-        return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
+        return 2.0 ** math.floor(math.log2(terms)) if half else 1.0
 
     @property
     def norm_momentum(self) -> float:
@@ -218,6 +222,19 @@ class Plan:
             f"batch.workers={workers} instead of {self.asked_workers}, which "
             f"{self.facts.devices} devices cannot share evenly"
         )
+
+    @property
+    def guess(self) -> float:
+        """Loss of a network that gives each class the probability 1 / classes.
+
+        It is the same with label smoothing and mixed images, since the targets of an image still
+        sum to 1.
+        """
+        classes = self.facts.classes
+        if self.config.loss.kind == "softmax":
+            return math.log(classes)
+        right, wrong = 1 / classes, 1 - 1 / classes
+        return -right * math.log(right) - (wrong * math.log(wrong) if wrong else 0)
 
     @property
     def schedule(self) -> Schedule:

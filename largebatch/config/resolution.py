@@ -10,6 +10,7 @@ from largebatch.config.checks import (
     MAX_SAMPLES,
     check_batch,
     check_deadline,
+    check_loss,
     check_model,
     check_ranges,
     check_stages,
@@ -49,6 +50,7 @@ def resolve(
         check_ranges(stage.config)
     config = divided(config, facts.devices)
     stages = stages_of(config)
+    check_loss(config)
     for stage in stages:
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)

@@ -266,7 +266,6 @@ class Steps:
         Args:
           shape: height and width at which the images are seen.
         """
-        smoothing = self.plan.config.loss.label_smoothing
 
         def evaluate(
             params: PyTree,
@@ -281,7 +280,7 @@ class Steps:
             if self.plan.config.data.evaluation_flip:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
                 logits = (logits + mirrored) / 2
-            sums = classification_sums(logits, labels, weights, smoothing)
+            sums = self._sums(logits, labels, weights)
             return parallel.sum_over_devices((sums, None if flags is None else flags[0]))
 
         mapped = parallel.map_over(
@@ -318,9 +317,21 @@ class Steps:
         """Return the scaled share of the mean loss, and (statistics, metrics) sums."""
         logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
         weights = jnp.ones(labels.shape, logits.dtype)
-        sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
+        sums = self._sums(logits, labels, weights)
         weight = self.plan.loss_scale / self.plan.samples_per_step
         return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
+
+    def _sums(self, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+        """Return the sums of loss and hits by the options of the loss."""
+        options = self.plan.config.loss
+        return classification_sums(
+            logits,
+            labels,
+            weights,
+            options.label_smoothing,
+            kind=options.kind,
+            target_threshold=options.target_threshold,
+        )
 
     def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
         """Return floats of mean 0 and deviation 1; crop stored images first.
