@@ -117,6 +117,33 @@ def _smaller(config: Config, examples: int) -> str:
     return f"batch.workers=1 batch.images_per_worker={examples}"
 
 
+def check_pairs(config: Config, microbatch: int, first_sample: int) -> None:
+    """Check that each device has both images of every pair that is mixed.
+
+    Args:
+      config: configuration of a stage.
+      microbatch: number of workers that a device computes at a time.
+      first_sample: number of samples before the stage.
+
+    Raises:
+      ConfigError: it does not.
+    """
+    if not config.augment.mixes:
+        return
+    images = config.batch.images_per_worker
+    if microbatch * images % 2:
+        raise ConfigError(
+            "augment.mixup, augment.cutmix: expected an even number of images in the microbatch of "
+            f"a device, got batch.microbatch={microbatch} × batch.images_per_worker={images}; use "
+            f"{images + 1} images per worker or an even batch.microbatch"
+        )
+    if first_sample % 2:
+        raise ConfigError(
+            f"{KEY}: expected a stage with augment.mixup or augment.cutmix to begin at an even "
+            f"sample position, got {first_sample:,}; use an even global batch before it"
+        )
+
+
 def check_deadline(config: Config, *, members: int) -> None:
     """Check that ``batch.deadline_s`` is compatible with step replay and shared statistics.
 

@@ -12,6 +12,7 @@ from largebatch.config.checks import (
     check_deadline,
     check_loss,
     check_model,
+    check_pairs,
     check_ranges,
     check_stages,
 )
@@ -162,6 +163,7 @@ def _stage(
     chosen = config.batch.microbatch
     if chosen == "auto":
         chosen = microbatch if microbatch is not None else fitting[-1]
+    check_pairs(config, chosen, extent.start)
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
     check_deadline(config, members=max(1, span // chosen))
 
@@ -236,8 +238,14 @@ def norm_statistics(config: Config, steps: int) -> Literal["ema", "last", "preci
 
 
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
-    """Return the values of ``batch.microbatch`` that suit workers, devices and span, ascending."""
-    return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+    """Return the values of ``batch.microbatch`` that suit workers, devices and span, ascending.
+
+    Those with an even number of images if pairs of images are mixed and there are such values.
+    """
+    choices = geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+    if not config.augment.mixes:
+        return choices
+    return tuple(m for m in choices if m * config.batch.images_per_worker % 2 == 0) or choices
 
 
 def _span(config: Config) -> int:

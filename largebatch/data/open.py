@@ -31,6 +31,18 @@ def open_source(
     )
 
 
+def augment_of(config: Config) -> data.Augment:
+    """Return the augmentation of training images."""
+    return data.Augment(
+        shift=config.data.shift,
+        flip=config.data.flip,
+        erase=config.augment.erase,
+        mixup=config.augment.mixup,
+        cutmix=config.augment.cutmix,
+        switch_prob=config.augment.switch_prob,
+    )
+
+
 def facts_of(
     train: data.Source,
     validation: data.Source,
