@@ -10,6 +10,8 @@ from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
+MAX_MAGNITUDE = 10
+"""Magnitude of RandAugment at which operations have their full strength."""
 _MAX_SEED = 2**31  # the seed is int32 on devices
 
 
@@ -62,6 +64,25 @@ def check_loss(config: Config) -> None:
         raise ConfigError(
             f"loss.target_threshold={loss.target_threshold:g}: expected 0 with "
             f"loss.kind={loss.kind}; use loss.target_threshold=0 or loss.kind=sigmoid"
+        )
+
+
+def check_augment(config: Config) -> None:
+    """Check the magnitude of RandAugment, and that the host has the crops that a policy changes.
+
+    Raises:
+      ConfigError: they are wrong.
+    """
+    augment = config.augment
+    if augment.magnitude > MAX_MAGNITUDE:
+        raise ConfigError(
+            f"augment.magnitude={augment.magnitude:g}: expected 0 to {MAX_MAGNITUDE}; use "
+            f"{MAX_MAGNITUDE} or less"
+        )
+    if augment.policy != "none" and config.data.crops == "device":
+        raise ConfigError(
+            f"augment.policy={augment.policy}: expected data.crops=host, since Pillow computes the "
+            "operations on the host; use data.crops=host or augment.policy=none"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from largebatch.config import durations, geometry
 from largebatch.config.checks import (
     MAX_SAMPLES,
+    check_augment,
     check_batch,
     check_deadline,
     check_loss,
@@ -53,6 +54,7 @@ def resolve(
     stages = stages_of(config)
     check_loss(config)
     for stage in stages:
+        check_augment(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)
     check_stages(stages)

@@ -27,6 +27,8 @@ MAY_CHANGE = (
     "data.crop_area",
     "data.crop_ratio",
     "data.flip",
+    "augment.policy",
+    "augment.magnitude",
     "augment.mixup",
     "augment.cutmix",
     "augment.erase",

@@ -5,6 +5,7 @@ mixed.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -13,6 +14,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.data.randomness import halves, mix, purpose
 from largebatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from largebatch.data.policies import Policy  # brings Pillow, which few runs need here
 
 _ATTEMPTS = 10
 
@@ -25,6 +29,7 @@ class Augment:
         shift: Greatest translation in pixels, either way and on either axis; every displacement
             is equally likely, and zeros fill what it uncovers.
         flip: Whether to mirror each image with probability 1/2.
+        policy: Random operations after the flip; None for none.
         erase: Probability of erasing a box (`mixing.erased_boxes`); the device erases it.
         mixup: α of mixup (`mixing.mixtures`); the device mixes the images.
         cutmix: α of CutMix; likewise.
@@ -36,6 +41,7 @@ class Augment:
 
     shift: int = 0
     flip: bool = False
+    policy: "Policy | None" = None
     erase: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -66,6 +72,8 @@ class Augment:
             top = mix(purpose("augment.top"), seed, epochs, ids) % places
             left = mix(purpose("augment.left"), seed, epochs, ids) % places
             images = _window(images, top.astype(np.int64), left.astype(np.int64), self.shift)
+        if self.policy is not None:
+            images = self.policy(images, seed=seed, epochs=epochs, ids=ids)
         return images
 
     def flips(self, *, seed: int, epochs: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ class StageRun:
         return data.train_microbatches(
             self.train_source,
             self.order,
-            augment_of(self.plan.config),
+            augment_of(self.plan.config, self.train_source.mean),
             start=start,
             stop=stop,
             microbatch=self.plan.microbatch_samples,

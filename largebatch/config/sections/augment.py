@@ -1,6 +1,7 @@
-"""Options of the augmentations that mix or erase parts of training images."""
+"""Options of augmentation by random operations, erasing and mixing."""
 
 import dataclasses
+from typing import Literal
 
 from largebatch.config.values import option
 
@@ -12,6 +13,23 @@ class Augment:
     Mixup and CutMix mix the images of sample positions 2i and 2i + 1, both with the same share.
     """
 
+    policy: Literal["none", "randaugment", "trivialaugment"] = option(
+        "none",
+        "random operations on colours and geometry, on the host. randaugment: "
+        "rand-mM-nN-mstdD-inc1 of timm (Cubuk et al. 2020, arXiv 1909.13719); trivialaugment: "
+        "TrivialAugmentWide of torchvision (Müller & Hutter 2021, arXiv 2103.10158)",
+    )
+    magnitude: float = option(
+        9.0, "randaugment only: strength of the operations (M), 0 to 10", within="at least 0"
+    )
+    magnitude_std: float = option(
+        0.5, "randaugment only: standard deviation of the strength (D)", within="at least 0"
+    )
+    layers: int = option(
+        2,
+        "randaugment only: operations of an image (N), each applied with probability 1/2",
+        within="above 0",
+    )
     mixup: float = option(
         0.0,
         "α of mixup: an image becomes λ·image + (1 − λ)·partner, and so does its target, with λ "

@@ -112,7 +112,7 @@ def decoding(job: Job) -> str:
         data.Order(
             config.run.seed, len(train), shuffle=options.shuffle, epoch_samples=plan.epoch_samples
         ),
-        augment_of(config),
+        augment_of(config, train.mean),
         start=0,
         stop=chunk * 10**6,
         microbatch=chunk,
