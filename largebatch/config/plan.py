@@ -225,16 +225,18 @@ class Plan:
 
     @property
     def guess(self) -> float:
-        """Loss of a network that gives each class the probability 1 / classes.
+        """Loss of a network that has learned nothing but the mean target of a class.
 
-        It is the same with label smoothing and mixed images, since the targets of an image still
-        sum to 1.
+        This is 1 / classes, also with label smoothing and mixed images, since the targets of an
+        image sum to 1. With a threshold a mixed image may have two classes; the result is then the
+        larger of the losses for one and for two, which no network exceeds that has learned.
         """
-        classes = self.facts.classes
-        if self.config.loss.kind == "softmax":
+        classes, loss = self.facts.classes, self.config.loss
+        if loss.kind == "softmax":
             return math.log(classes)
-        right, wrong = 1 / classes, 1 - 1 / classes
-        return -right * math.log(right) - (wrong * math.log(wrong) if wrong else 0)
+        mixes = any(stage.config.augment.mixes for stage in self.stages)
+        most = 2 if loss.target_threshold and mixes else 1
+        return max(_entropy(count / classes) for count in range(1, most + 1))
 
     @property
     def schedule(self) -> Schedule:
@@ -250,3 +252,9 @@ class Plan:
             scale=self.stage_at(step).rate,
             scale_before=self.stage_at(step - 1).rate,
         )
+
+
+def _entropy(probability: float) -> float:
+    """Return the entropy of a yes or no with this probability of yes, in nats."""
+    parts = (probability, 1 - probability)
+    return -sum(part * math.log(part) for part in parts if part > 0)

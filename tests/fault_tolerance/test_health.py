@@ -201,6 +201,14 @@ def test_limits_of_sigmoids_are_in_units_of_their_mean_over_classes():
     guess = math.log(classes) / classes + (1 - 1 / classes) * math.log(classes / (classes - 1))
     made = plan({"stuck_after": "30 steps"}, loss={"kind": "sigmoid"})
     assert made.guess == pytest.approx(guess, rel=1e-12)
+    two = plan(
+        loss={"kind": "sigmoid", "target_threshold": 0.2},
+        augment={"cutmix": 1.0},
+        batch={"images_per_worker": 4},
+    )
+    share = 2 / classes  # of the classes of a mixed image
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert two.guess == pytest.approx(entropy, rel=1e-12)
     fed(Health(made), [math.log(2) + 0.45 / classes] * 15, first=11)
     fed(Health(made), [guess - 0.011 / classes] * 60)
     step, message = stopped(Health(made), [math.log(2) + 0.55 / classes] * 40)

@@ -45,8 +45,8 @@ class Health:
     stuck_after: str = option(
         "30 %",
         "after this duration, a run is stuck if the median loss of `window` steps is not below "
-        "that of a guess of 1 / classes for each class, and never was, or was not for a tenth of "
-        "the run; empty: no check",
+        "that of a guess (ln(classes); loss.kind=sigmoid: the entropy of 1 / classes), and never "
+        "was, or was not for a tenth of the run; empty: no check",
         mathematics=False,
     )
     hosts_every: str = option(
