@@ -4,6 +4,7 @@ Each choice is a function of (seed, epoch, example id). An operation has an argu
 function of the strength s in 0 to 1, and for some operations of a random sign.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -17,6 +18,7 @@ from largebatch.errors import ConfigError
 Kind = Literal["randaugment", "trivialaugment"]
 _GREATEST = 10.0  # magnitude of RandAugment at which s = 1
 _APPLIED = 0.5  # probability that RandAugment applies a chosen operation
+_LINEAR, _CUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
 _BINS = 31  # strengths of TrivialAugment
 
 
@@ -27,21 +29,24 @@ class Warp(NamedTuple):
     fill: tuple[int, ...]
     """Grey levels outside the image, one for each channel."""
 
+    @property
+    def colour(self) -> int | tuple[int, ...]:
+        """The grey levels as Pillow takes them."""
+        return self.fill if len(self.fill) > 1 else self.fill[0]
+
 
 Operation = Callable[[Image.Image, float, Warp], Image.Image]
 
 
 def _affine(image: Image.Image, matrix: tuple[float, ...], warp: Warp) -> Image.Image:
     """Return the image whose pixel (x, y) is that at (a·x + b·y + c, d·x + e·y + f)."""
-    fill = warp.fill if len(warp.fill) > 1 else warp.fill[0]
     return image.transform(
-        image.size, Image.Transform.AFFINE, matrix, resample=warp.resample, fillcolor=fill
+        image.size, Image.Transform.AFFINE, matrix, resample=warp.resample, fillcolor=warp.colour
     )
 
 
 def _rotate(image: Image.Image, degrees: float, warp: Warp) -> Image.Image:
-    fill = warp.fill if len(warp.fill) > 1 else warp.fill[0]
-    return image.rotate(degrees, resample=warp.resample, fillcolor=fill)
+    return image.rotate(degrees, resample=warp.resample, fillcolor=warp.colour)
 
 
 def _brighten_dark(image: Image.Image, amount: float, warp: Warp) -> Image.Image:
@@ -62,7 +67,7 @@ OPERATIONS: dict[str, Operation] = {
     "equalize": lambda image, _, warp: ImageOps.equalize(image),
     "invert": lambda image, _, warp: ImageOps.invert(image),
     "posterize": _posterize,
-    "solarize": lambda image, level, warp: ImageOps.solarize(image, level),
+    "solarize": lambda image, level, warp: ImageOps.solarize(image, math.ceil(level)),
     "solarize_add": _brighten_dark,
     "color": lambda image, factor, warp: ImageEnhance.Color(image).enhance(factor),
     "contrast": lambda image, factor, warp: ImageEnhance.Contrast(image).enhance(factor),
@@ -213,8 +218,7 @@ class Policy:
         signs = 1 - 2 * (bits & np.uint64(1)).astype(int)
         if self.kind == "trivialaugment":
             strengths = (mix(purpose("policy.bin"), *keys) % np.uint64(_BINS)) / (_BINS - 1)
-            applied = cubic = np.ones(number.shape, bool)
-            cubic = ~cubic
+            applied, cubic = np.ones(number.shape, bool), np.zeros(number.shape, bool)
         else:
             strengths = np.full(number.shape, self.magnitude)
             if self.magnitude_std:
@@ -232,6 +236,6 @@ class Policy:
                 name, argument = choices[number[layer, row]]
                 side = width if name == "translate_x" else height
                 value = argument(float(strengths[layer, row]), int(signs[layer, row]), side)
-                resample = Image.Resampling.BICUBIC if cubic[layer, row] else None
-                steps.append(Step(name, value, resample or Image.Resampling.BILINEAR))
+                resample = _CUBIC if cubic[layer, row] else _LINEAR
+                steps.append(Step(name, value, resample))
             yield steps

@@ -60,6 +60,7 @@ def on_devices(
     def sent() -> Generator[OnDevices]:
         try:
             for batch in batches:
+                images: Images
                 images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
                 if batch.crops is not None:
                     images = (images, from_local(mesh, batch.crops))

@@ -177,7 +177,7 @@ class Programs:
         images, labels = self._batch(self.steps.plan.facts.image_shape[:2])
         options = self.steps.plan.config.augment
 
-        def struct(columns: int, dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:
+        def struct(columns: int, dtype: jax.typing.DTypeLike) -> Any:
             return jax.ShapeDtypeStruct((*labels.shape, columns), dtype, sharding=labels.sharding)
 
         if options.erase or options.mixes:
