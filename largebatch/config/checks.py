@@ -12,6 +12,8 @@ from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
+MAX_MAGNITUDE = 10
+"""Magnitude of RandAugment at which operations have their full strength."""
 _MAX_SEED = 2**31  # the seed is int32 on devices
 
 
@@ -50,6 +52,39 @@ def _check_name(config: Config) -> None:
             f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: only the ResNets have "
             f"these options, got model.name={name}; use "
             + " ".join(f"--config.{key}={usual}" for key, _, usual in unfit)
+        )
+
+
+def check_loss(config: Config) -> None:
+    """Check that each option of the loss has an effect.
+
+    Raises:
+      ConfigError: an option has none; the message has the alternatives.
+    """
+    loss = config.loss
+    if loss.target_threshold and loss.kind != "sigmoid":
+        raise ConfigError(
+            f"loss.target_threshold={loss.target_threshold:g}: expected 0 with "
+            f"loss.kind={loss.kind}; use loss.target_threshold=0 or loss.kind=sigmoid"
+        )
+
+
+def check_augment(config: Config) -> None:
+    """Check the magnitude of RandAugment, and that the host has the crops that a policy changes.
+
+    Raises:
+      ConfigError: they are wrong.
+    """
+    augment = config.augment
+    if augment.magnitude > MAX_MAGNITUDE:
+        raise ConfigError(
+            f"augment.magnitude={augment.magnitude:g}: expected 0 to {MAX_MAGNITUDE}; use "
+            f"{MAX_MAGNITUDE} or less"
+        )
+    if augment.policy != "none" and config.data.crops == "device":
+        raise ConfigError(
+            f"augment.policy={augment.policy}: expected data.crops=host, since Pillow computes the "
+            "operations on the host; use data.crops=host or augment.policy=none"
         )
 
 
@@ -107,6 +142,33 @@ def _smaller(config: Config, facts: Facts) -> str:
         return f"batch.workers={workers}"
     images = facts.train_examples // unit
     return f"batch.workers={unit} batch.images_per_worker={images}" if images else ""
+
+
+def check_pairs(config: Config, microbatch: int, first_sample: int) -> None:
+    """Check that each device has both images of every pair that is mixed.
+
+    Args:
+      config: configuration of a stage.
+      microbatch: number of workers that a device computes at a time.
+      first_sample: number of samples before the stage.
+
+    Raises:
+      ConfigError: it does not.
+    """
+    if not config.augment.mixes:
+        return
+    images = config.batch.images_per_worker
+    if microbatch * images % 2:
+        raise ConfigError(
+            "augment.mixup, augment.cutmix: expected an even number of images in the microbatch of "
+            f"a device, got batch.microbatch={microbatch} × batch.images_per_worker={images}; use "
+            f"{images + 1} images per worker or an even batch.microbatch"
+        )
+    if first_sample % 2:
+        raise ConfigError(
+            f"{KEY}: expected a stage with augment.mixup or augment.cutmix to begin at an even "
+            f"sample position, got {first_sample:,}; use an even global batch before it"
+        )
 
 
 def check_deadline(config: Config, *, members: int) -> None:

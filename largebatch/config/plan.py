@@ -93,9 +93,13 @@ class StagePlan:
         scale = self.config.loss.scale
         if scale != "auto":
             return scale
-        # The loss is a mean over the global batch; this scale gives each image a weight near 1.
+        # The loss is a mean over the global batch, and with sigmoids over the classes; this scale
+        # gives each logit a weight near 1.
+        terms = self.samples_per_step
+        if self.config.loss.kind == "sigmoid":
+            terms *= self.facts.classes
         half = self.config.model.dtype == "float16"
-        return 2.0 ** math.floor(math.log2(self.samples_per_step)) if half else 1.0
+        return 2.0 ** math.floor(math.log2(terms)) if half else 1.0
 
     @property
     def norm_momentum(self) -> float:
@@ -220,6 +224,21 @@ class Plan:
         )
 
     @property
+    def guess(self) -> float:
+        """Loss of a network that has learned nothing but the mean target of a class.
+
+        This is 1 / classes, also with label smoothing and mixed images, since the targets of an
+        image sum to 1. With a threshold a mixed image may have two classes; the result is then the
+        larger of the losses for one and for two, which no network exceeds that has learned.
+        """
+        classes, loss = self.facts.classes, self.config.loss
+        if loss.kind == "softmax":
+            return math.log(classes)
+        mixes = any(stage.config.augment.mixes for stage in self.stages)
+        most = 2 if loss.target_threshold and mixes else 1
+        return max(_entropy(count / classes) for count in range(1, most + 1))
+
+    @property
     def schedule(self) -> Schedule:
         """Learning rate by sample position, without the factors of the stages."""
         return self.rate_schedule.learning_rate
@@ -233,3 +252,9 @@ class Plan:
             scale=self.stage_at(step).rate,
             scale_before=self.stage_at(step - 1).rate,
         )
+
+
+def _entropy(probability: float) -> float:
+    """Return the entropy of a yes or no with this probability of yes, in nats."""
+    parts = (probability, 1 - probability)
+    return -sum(part * math.log(part) for part in parts if part > 0)

@@ -8,9 +8,12 @@ from typing import Literal
 from largebatch.config import durations, geometry
 from largebatch.config.checks import (
     MAX_SAMPLES,
+    check_augment,
     check_batch,
     check_deadline,
+    check_loss,
     check_model,
+    check_pairs,
     check_ranges,
     check_stages,
 )
@@ -49,7 +52,9 @@ def resolve(
         check_ranges(stage.config)
     config = divided(config, facts.devices)
     stages = stages_of(config)
+    check_loss(config)
     for stage in stages:
+        check_augment(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))
         check_batch(stage.config, facts)
     check_stages(stages)
@@ -163,6 +168,7 @@ def _stage(
     chosen = config.batch.microbatch
     if chosen == "auto":
         chosen = microbatch if microbatch is not None else fitting[-1]
+    check_pairs(config, chosen, extent.start)
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
     check_deadline(config, members=max(1, span // chosen))
 
@@ -237,8 +243,14 @@ def norm_statistics(config: Config, steps: int) -> Literal["ema", "last", "preci
 
 
 def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
-    """Return the values of ``batch.microbatch`` that suit workers, devices and span, ascending."""
-    return geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+    """Return the values of ``batch.microbatch`` that suit workers, devices and span, ascending.
+
+    Those with an even number of images if pairs of images are mixed and there are such values.
+    """
+    choices = geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+    if not config.augment.mixes:
+        return choices
+    return tuple(m for m in choices if m * config.batch.images_per_worker % 2 == 0) or choices
 
 
 def _span(config: Config) -> int:

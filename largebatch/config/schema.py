@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from largebatch.config.sections import (
+    Augment,
     Batch,
     Comm,
     Data,
@@ -31,6 +32,7 @@ class Config:
     norm: Norm = dataclasses.field(default_factory=Norm)
     batch: Batch = dataclasses.field(default_factory=Batch)
     data: Data = dataclasses.field(default_factory=Data)
+    augment: Augment = dataclasses.field(default_factory=Augment)
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     loss: Loss = dataclasses.field(default_factory=Loss)

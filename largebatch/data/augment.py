@@ -1,13 +1,22 @@
-"""Random and central crop boxes, translation and flip, functions of (seed, epoch, example id)."""
+"""Random and central crop boxes, and the augmentation of cropped images.
+
+Each choice is a function of (seed, epoch, example id), or of the sample position where images are
+mixed.
+"""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from largebatch.data.randomness import mix, purpose
+from largebatch.data.mixing import erased_boxes, mixtures
+from largebatch.data.randomness import halves, mix, purpose
 from largebatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from largebatch.data.policies import Policy  # brings Pillow, which few runs need here
 
 _ATTEMPTS = 10
 
@@ -20,6 +29,11 @@ class Augment:
         shift: Greatest translation in pixels, either way and on either axis; every displacement
             is equally likely, and zeros fill what it uncovers.
         flip: Whether to mirror each image with probability 1/2.
+        policy: Random operations after the flip; None for none.
+        erase: Probability of erasing a box (`mixing.erased_boxes`); the device erases it.
+        mixup: α of mixup (`mixing.mixtures`); the device mixes the images.
+        cutmix: α of CutMix; likewise.
+        switch_prob: Probability of CutMix where both are on.
 
     Raises:
         ConfigError: `shift` is negative or, when called, not less than the side of the images.
@@ -27,6 +41,11 @@ class Augment:
 
     shift: int = 0
     flip: bool = False
+    policy: "Policy | None" = None
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    switch_prob: float = 0.5
 
     def __post_init__(self) -> None:
         if self.shift < 0:
@@ -53,6 +72,8 @@ class Augment:
             top = mix(purpose("augment.top"), seed, epochs, ids) % places
             left = mix(purpose("augment.left"), seed, epochs, ids) % places
             images = _window(images, top.astype(np.int64), left.astype(np.int64), self.shift)
+        if self.policy is not None:
+            images = self.policy(images, seed=seed, epochs=epochs, ids=ids)
         return images
 
     def flips(self, *, seed: int, epochs: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -69,6 +90,48 @@ class Augment:
         if not self.flip:
             return np.zeros(len(ids), bool)
         return (mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)).astype(bool)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether pairs of images are mixed."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def for_device(
+        self,
+        shape: tuple[int, int],
+        *,
+        seed: int,
+        positions: np.ndarray,
+        epochs: np.ndarray,
+        ids: np.ndarray,
+    ) -> tuple[np.ndarray, ...]:
+        """Return what the device erases and mixes.
+
+        Args:
+            shape: Height and width of the images.
+            seed: Seed of the run.
+            positions: int64 (b,), sample positions.
+            epochs: int64 (b,).
+            ids: int64 (b,).
+
+        Returns:
+            Boxes int32 (b, 4) if images are erased, and mixtures float32 (b, 6) if they are mixed.
+        """
+        found = []
+        if self.erase:
+            found.append(erased_boxes(shape, self.erase, seed=seed, epochs=epochs, ids=ids))
+        if self.mixes:
+            found.append(
+                mixtures(
+                    shape,
+                    mixup=self.mixup,
+                    cutmix=self.cutmix,
+                    switch_prob=self.switch_prob,
+                    seed=seed,
+                    positions=positions,
+                )
+            )
+        return tuple(found)
 
 
 def _window(images: np.ndarray, top: np.ndarray, left: np.ndarray, shift: int) -> np.ndarray:
@@ -116,7 +179,7 @@ def random_boxes(
     boxes = _largest_centred(sizes, ratio)
     open_ = np.arange(len(sizes))
     for attempt in range(_ATTEMPTS):
-        first, second = _halves("crop.shape", seed, attempt, epochs[open_], ids[open_])
+        first, second = halves(mix(purpose("crop.shape"), seed, attempt, epochs[open_], ids[open_]))
         share = area[0] + (area[1] - area[0]) * first
         aspect = np.exp(np.log(ratio[0]) + np.log(ratio[1] / ratio[0]) * second)
         pixels = share * height[open_] * width[open_]
@@ -124,7 +187,9 @@ def random_boxes(
         w = np.rint(np.sqrt(pixels * aspect)).astype(np.int64)
         fits = (h > 0) & (h <= height[open_]) & (w > 0) & (w <= width[open_])
         chosen, h, w = open_[fits], h[fits], w[fits]
-        first, second = _halves("crop.place", seed, attempt, epochs[chosen], ids[chosen])
+        first, second = halves(
+            mix(purpose("crop.place"), seed, attempt, epochs[chosen], ids[chosen])
+        )
         top = (first * (height[chosen] - h + 1)).astype(np.int64)
         left = (second * (width[chosen] - w + 1)).astype(np.int64)
         boxes[chosen] = np.stack([top, left, h, w], axis=1)
@@ -132,12 +197,6 @@ def random_boxes(
         if not open_.size:
             break
     return boxes
-
-
-def _halves(name: str, *keys: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return two independent uniform numbers in [0, 1), on the grid of 2**-32, from one hash."""
-    bits = mix(purpose(name), *keys)
-    return (bits >> np.uint64(32)) * 2.0**-32, (bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
 
 
 def _largest_centred(sizes: np.ndarray, ratio: tuple[float, float]) -> np.ndarray:

@@ -36,6 +36,9 @@ class Microbatch:
         ids: int64 (rows,), the example of each row.
         crops: None, or int32 (rows, 5), crops that the device takes: top, left, height and width of
             a box of the image, and 1 if mirrored.
+        erased: None, or int32 (rows, 4), boxes that the device erases; see `mixing.erased_boxes`.
+        mixtures: None, or float32 (rows, 6), how the device mixes rows 2i and 2i + 1; see
+            `mixing.mixtures`.
     """
 
     images: np.ndarray
@@ -43,6 +46,8 @@ class Microbatch:
     position: int
     ids: np.ndarray
     crops: np.ndarray | None = None
+    erased: np.ndarray | None = None
+    mixtures: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,20 +124,34 @@ def train_microbatches(
             f"sample positions {start} to {stop} are not a multiple of the microbatch "
             f"{microbatch}; stop at start + k·{microbatch}"
         )
+    if augment.mixes and any(number % 2 for number in (start, microbatch, *rows)):
+        raise ConfigError(
+            "augment.mixup, augment.cutmix: expected pairs of images in every microbatch and "
+            f"process, got {microbatch} images from position {start}, rows {rows}; use an even "
+            "batch.images_per_worker"
+        )
     account = unreadable or Unreadable("train", len(source))
     drawn = TrainRows(
         source, stored, order, augment, start, microbatch, rows, centre, account.limit
     )
     count = (stop - start) // microbatch
+    names = [
+        *(["crops"] if stored else []),
+        *(["erased"] if augment.erase else []),
+        *(["mixtures"] if augment.mixes else []),
+    ]
     wholes = assembled(drawn, count, rows[1] - rows[0], math.prod(drawn.shape(0)), reading)
 
     def microbatches() -> Generator[Microbatch]:
         with contextlib.closing(wholes):
-            for index, (images, labels, ids, passed, *crops) in enumerate(wholes):
+            for index, (images, labels, ids, passed, *others) in enumerate(wholes):
                 for row in np.flatnonzero(passed):
                     over = ids[row] - np.arange(passed[row], 0, -1)
                     account.add((over % len(source)).tolist(), source.explain)
-                yield Microbatch(images, labels, start + index * microbatch, ids, *crops)
+                position = start + index * microbatch
+                yield Microbatch(
+                    images, labels, position, ids, **dict(zip(names, others, strict=True))
+                )
 
     return microbatches()
 

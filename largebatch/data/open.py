@@ -1,7 +1,7 @@
 """The data source of a configuration, and the facts that a plan needs."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from largebatch import data
 from largebatch.config import Config, Facts
@@ -28,6 +28,30 @@ def open_source(
             evaluation_crop=options.evaluation_crop,
             resampling=options.resampling,
         ),
+    )
+
+
+def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:
+    """Return the augmentation of training images, given their mean colour in 0..255."""
+    options, policy = config.augment, None
+    if options.policy != "none":
+        from largebatch.data.policies import Policy  # brings Pillow
+
+        policy = Policy(
+            options.policy,
+            options.magnitude,
+            options.magnitude_std,
+            options.layers,
+            fill=tuple(round(level) for level in mean),
+        )
+    return data.Augment(
+        shift=config.data.shift,
+        flip=config.data.flip,
+        policy=policy,
+        erase=options.erase,
+        mixup=options.mixup,
+        cutmix=options.cutmix,
+        switch_prob=options.switch_prob,
     )
 
 

@@ -62,6 +62,18 @@ def uniform(*keys: npt.ArrayLike) -> np.ndarray:
     return (mix(*keys) >> np.uint64(11)) * 2.0**-53
 
 
+def halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return two independent uniform numbers in [0, 1), on the grid of 2**-32, from each hash.
+
+    Args:
+        bits: uint64 array, as `mix` returns it.
+
+    Returns:
+        Two float64 arrays of the same shape.
+    """
+    return (bits >> np.uint64(32)) * 2.0**-32, (bits & np.uint64(0xFFFFFFFF)) * 2.0**-32
+
+
 @functools.cache
 def purpose(name: str) -> int:
     """Return the key that makes one kind of choice independent of all others.

@@ -21,8 +21,9 @@ class TrainRows:
     """The local rows of a run's microbatches.
 
     `read` returns images, labels int32, ids int64, the number of undecodable examples skipped int64
-    and, for the device, crops int32 (rows, 5). The next decodable example replaces an undecodable
-    one: its image, with the random choices of its own id, and its label.
+    and, for the device, crops int32 (rows, 5) and the arrays of `Augment.for_device`. The next
+    decodable example replaces an undecodable one: its image, with the random choices of its own id,
+    and its label.
 
     Attributes:
         source: The source.
@@ -63,7 +64,8 @@ class TrainRows:
             else:
                 images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
             flips = self.augment.flips(**drawn, ids=ids)
-            return images, labels, ids, passed, np.column_stack([boxes, flips]).astype(np.int32)
+            crops = np.column_stack([boxes, flips]).astype(np.int32)
+            return images, labels, ids, passed, crops, *self._for_device(positions, epochs, ids)
         (images, labels), rows = as_far_as_possible(self._pictures, ids, epochs, out)
         while len(rows):
             ids[rows] = (ids[rows] + 1) % len(self.source)
@@ -74,7 +76,15 @@ class TrainRows:
             images[rows], labels[rows] = found
             rows = rows[again]
         images = self.augment(images, **drawn, ids=ids)
-        return _placed(images, out), labels, ids, passed
+        images = _placed(images, out)
+        return images, labels, ids, passed, *self._for_device(positions, epochs, ids)
+
+    def _for_device(self, positions: np.ndarray, epochs: np.ndarray, ids: np.ndarray) -> Arrays:
+        """Return the arrays of `Augment.for_device`."""
+        shape, seed = self.source.image_shape[:2], self.order.seed
+        return self.augment.for_device(
+            shape, seed=seed, positions=positions, epochs=epochs, ids=ids
+        )
 
     def _pictures(
         self, ids: np.ndarray, epochs: np.ndarray, out: np.ndarray | None = None

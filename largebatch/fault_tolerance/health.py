@@ -83,9 +83,12 @@ class Health:
         self._plan = plan
         self._options = plan.config.health
         self._newest = newest
-        # The loss of a guess, which gives each class the probability 1 / classes. It is the same
-        # with label smoothing, since the weights of the classes still sum to 1.
-        self._guess = math.log(plan.facts.classes)
+        sigmoid = plan.config.loss.kind == "sigmoid"
+        # Nats of an image for one unit of the loss, which for sigmoids is a mean over the classes.
+        self._nats = plan.facts.classes if sigmoid else 1
+        self._guess = plan.guess
+        # Sigmoids begin far above a guess, at a probability of 1/2 for each class.
+        self._worst = max(self._guess, math.log(2)) if sigmoid else self._guess
         self._window: collections.deque[tuple[int, float]] = collections.deque(
             maxlen=self._options.window
         )
@@ -113,14 +116,14 @@ class Health:
             return WELL
         first, losses = self._window[0][0], [value for _, value in self._window]
         if self._options.divergence and first > self._plan.warmup_steps:
-            limit = self._guess + self._options.divergence
+            limit = self._worst + self._options.divergence / self._nats
             if min(losses) > limit:
                 return self._diverged(step, first, loss, limit)
         # A loss above that of a guess counts as stuck too. The median is used because at a high
         # learning rate a small batch sometimes has a loss of 5, so that the mean over 20 steps of a
         # network that is right 8 times in 10 may exceed that of a guess.
         stuck_after, median = self._plan.stuck_after_step, statistics.median(losses)
-        if median <= self._guess - _MARGIN:
+        if median <= self._guess - _MARGIN / self._nats:
             self._learnt = step
         elif stuck_after and first > stuck_after:
             patience = math.ceil(_PATIENCE * self._plan.steps) if self._learnt else 0
@@ -165,8 +168,9 @@ class Health:
 
     def _diverged(self, step: int, first: int, loss: float, limit: float) -> Verdict:
         seen = (
-            f"the loss of each of the steps {first} to {step} is above ln({self._classes}) + "
-            f"{self._options.divergence:g} = {limit:.3f}, the last one is {loss:.4g}"
+            f"the loss of each of the steps {first} to {step} is above {limit:.3f}, which "
+            f"follows from {self._classes:,} classes and health.divergence="
+            f"{self._options.divergence:g}; the last one is {loss:.4g}"
         )
         if verdict := self._rollback(seen, first - 1):
             return verdict
@@ -176,7 +180,7 @@ class Health:
         """Return the error; a rollback would not help, since no earlier state has learned more."""
         seen = (
             f"the median loss of the steps {first} to {step} is {median:.4f}, no better than that "
-            f"of a guess, ln({self._classes}) = {self._guess:.4f}"
+            f"of a guess among {self._classes:,} classes, {self._guess:.4f}"
         )
         knobs = [
             f"change {self._rate}",

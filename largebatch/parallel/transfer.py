@@ -16,8 +16,21 @@ AHEAD = 2
 # all of them.
 WAITING = AHEAD + 1
 
-Images = jax.Array | tuple[jax.Array, jax.Array]
+Plain = jax.Array | tuple[jax.Array, jax.Array]
 """uint8 (rows, H, W, C); or decoded images uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""
+
+
+class Augmented(NamedTuple):
+    """Training images, and what the device erases and mixes."""
+
+    images: Plain
+    erased: jax.Array | None = None
+    """int32 (rows, 4), boxes of `data.mixing.erased_boxes`."""
+    mixtures: jax.Array | None = None
+    """float32 (rows, 6), of `data.mixing.mixtures`."""
+
+
+Images = Plain | Augmented
 
 
 class OnDevices(NamedTuple):
@@ -47,12 +60,18 @@ def on_devices(
     def sent() -> Generator[OnDevices]:
         try:
             for batch in batches:
+                images: Images
                 images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
                 if batch.crops is not None:
                     images = (images, from_local(mesh, batch.crops))
                 if isinstance(batch, data.EvaluationBatch):
                     yield OnDevices(images, labels, from_local(mesh, batch.mask), batch.shape)
                 else:
+                    altered = batch.erased, batch.mixtures
+                    if any(array is not None for array in altered):
+                        images = Augmented(
+                            images, *(a if a is None else from_local(mesh, a) for a in altered)
+                        )
                     yield OnDevices(images, labels)
         finally:
             batches.close()

@@ -107,7 +107,10 @@ def peak_bytes(who: int) -> int:
 
 def _loss(options: Loss) -> str:
     smoothing = f", label smoothing {options.label_smoothing:g}" if options.label_smoothing else ""
-    return f"cross-entropy{smoothing}"
+    if options.target_threshold:
+        smoothing += f", targets above {options.target_threshold:g} are 1"
+    kind = "cross-entropy" if options.kind == "softmax" else "binary cross-entropy"
+    return f"{kind}{smoothing}"
 
 
 def result_rows(result: Result, plan: Plan) -> Rows:

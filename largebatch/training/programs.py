@@ -13,7 +13,7 @@ from largebatch import parallel
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
-from largebatch.parallel.transfer import OnDevices
+from largebatch.parallel.transfer import Augmented, OnDevices
 from largebatch.training.memory import program_bytes
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
@@ -173,7 +173,20 @@ class Programs:
     @property
     def _images(self) -> tuple[PyTree, jax.ShapeDtypeStruct]:
         """Shapes and shardings of a microbatch of training."""
-        return self._batch(self.steps.plan.facts.image_shape[:2])
+        images: PyTree
+        images, labels = self._batch(self.steps.plan.facts.image_shape[:2])
+        options = self.steps.plan.config.augment
+
+        def struct(columns: int, dtype: jax.typing.DTypeLike) -> Any:
+            return jax.ShapeDtypeStruct((*labels.shape, columns), dtype, sharding=labels.sharding)
+
+        if options.erase or options.mixes:
+            images = Augmented(
+                images,
+                struct(4, jnp.int32) if options.erase else None,
+                struct(6, jnp.float32) if options.mixes else None,
+            )
+        return images, labels
 
     def _batch(self, shape: tuple[int, int]) -> tuple[PyTree, jax.ShapeDtypeStruct]:
         """Return shapes and shardings of images at a height and width, and of their labels."""

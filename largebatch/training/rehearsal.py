@@ -59,7 +59,10 @@ def _microbatches(stage: StageRun) -> Generator[data.Microbatch]:
     """Yield the microbatches of one step, of synthetic images."""
     for _ in range(stage.plan.microbatches):
         images, labels, crops = _made_up(stage, stage.plan.facts.image_shape[:2])
-        yield data.Microbatch(images, labels, 0, np.zeros(len(labels), np.int64), crops)
+        ids, options = np.zeros(len(labels), np.int64), stage.plan.config.augment
+        erased = np.zeros((len(labels), 4), np.int32) if options.erase else None
+        mixtures = np.zeros((len(labels), 6), np.float32) if options.mixes else None
+        yield data.Microbatch(images, labels, 0, ids, crops, erased, mixtures)
 
 
 def _evaluation_batches(stage: StageRun) -> Generator[data.EvaluationBatch]:

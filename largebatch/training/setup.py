@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from largebatch import data, parallel
 from largebatch.config import Config, Facts, Plan, StagePlan, resolve, stages_of
-from largebatch.data.open import facts_of, open_source
+from largebatch.data.open import augment_of, facts_of, open_source
 from largebatch.errors import UserError
 from largebatch.parallel import compiler, processes
 from largebatch.parallel.transfer import OnDevices, on_devices
@@ -83,7 +83,7 @@ class StageRun:
         return data.train_microbatches(
             self.train_source,
             self.order,
-            data.Augment(shift=options.shift, flip=options.flip),
+            augment_of(self.plan.config, self.train_source.mean),
             start=start,
             stop=stop,
             microbatch=self.plan.microbatch_samples,

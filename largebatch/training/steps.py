@@ -21,14 +21,15 @@ from jax.sharding import Mesh
 from largebatch import parallel
 from largebatch.config import StagePlan
 from largebatch.data.device_crops import crop_and_resize
+from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import BatchMode, Model
-from largebatch.models.loss import Sums, classification_sums
+from largebatch.models.loss import Partners, Sums, classification_sums
 from largebatch.optim import Rates, global_norm, with_kinds
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
-from largebatch.parallel.transfer import Images
+from largebatch.parallel.transfer import Augmented, Images
 from largebatch.training import statistics
 from largebatch.training.state import Carry, Metrics, TrainState
 from largebatch.training.update import Replicated, Sharded, Update
@@ -266,7 +267,6 @@ class Steps:
         Args:
           shape: height and width at which the images are seen.
         """
-        smoothing = self.plan.config.loss.label_smoothing
 
         def evaluate(
             params: PyTree,
@@ -281,7 +281,7 @@ class Steps:
             if self.plan.config.data.evaluation_flip:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
                 logits = (logits + mirrored) / 2
-            sums = classification_sums(logits, labels, weights, smoothing)
+            sums = self._sums(logits, labels, weights)
             return parallel.sum_over_devices((sums, None if flags is None else flags[0]))
 
         mapped = parallel.map_over(
@@ -318,17 +318,45 @@ class Steps:
         """Return the scaled share of the mean loss, and (statistics, metrics) sums."""
         logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
         weights = jnp.ones(labels.shape, logits.dtype)
-        sums = classification_sums(logits, labels, weights, self.plan.config.loss.label_smoothing)
+        partners = None
+        if isinstance(images, Augmented) and images.mixtures is not None:
+            partners = Partners(*second_labels(labels, images.mixtures))
+        sums = self._sums(logits, labels, weights, partners)
         weight = self.plan.loss_scale / self.plan.samples_per_step
         return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
 
+    def _sums(
+        self,
+        logits: jax.Array,
+        labels: jax.Array,
+        weights: jax.Array,
+        partners: Partners | None = None,
+    ) -> Sums:
+        """Return the sums of loss and hits by the options of the loss."""
+        options = self.plan.config.loss
+        return classification_sums(
+            logits,
+            labels,
+            weights,
+            options.label_smoothing,
+            kind=options.kind,
+            target_threshold=options.target_threshold,
+            partners=partners,
+        )
+
     def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
-        """Return floats of mean 0 and deviation 1; crop stored images first.
+        """Return floats of mean 0 and deviation 1; crop stored images first, mix last.
 
         Args:
-          images: uint8 (n, h, w, c), or stored images with their crops.
+          images: uint8 (n, h, w, c), or stored images with their crops; of training also with
+            what is erased and mixed.
           shape: height and width of the crops; None is that of training.
         """
+        if isinstance(images, Augmented):
+            pixels = self._pixels(images.images, shape)
+            if images.erased is not None:
+                pixels = erase(pixels, images.erased)
+            return pixels if images.mixtures is None else mix(pixels, images.mixtures)
         if isinstance(images, tuple):
             stored, crops = images
             images = crop_and_resize(

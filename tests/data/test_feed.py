@@ -200,3 +200,28 @@ def test_numbers_that_do_not_fit_are_refused_by_the_call(change, value):
     arguments = {"order": Order(0, 40), "start": 0, "stop": 100, "microbatch": 10} | change
     with pytest.raises(ConfigError, match=value):
         feed(Recorder(40), **arguments)
+
+
+def test_what_the_device_erases_and_mixes_is_a_function_of_the_position():
+    """Processes, microbatches and pieces of any size deliver the same arrays."""
+    augment = Augment(flip=True, erase=0.5, mixup=0.2, cutmix=1.0)
+    order = Order(1, EXAMPLES)
+
+    def arrays(**options):
+        parts = list(feed(Recorder(EXAMPLES), order, augment=augment, **options))
+        return [np.concatenate([getattr(p, n) for p in parts]) for n in ("erased", "mixtures")]
+
+    whole = arrays(start=0, stop=96, microbatch=48)
+    assert [x.shape for x in whole] == [(96, 4), (96, 6)]
+    assert (whole[0] > 0).any()
+    np.testing.assert_array_equal(whole[1][::2], whole[1][1::2])
+    for found, expected in zip(arrays(start=36, stop=96, microbatch=6), whole, strict=True):
+        np.testing.assert_array_equal(found, expected[36:])
+    halves = [arrays(start=0, stop=96, microbatch=96, rows=r) for r in ((0, 40), (40, 96))]
+    for first, last, expected in zip(*halves, whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate([first, last]), expected)
+    source = Recorder(EXAMPLES)
+    (plain,) = feed(source, order, start=0, stop=9, microbatch=9, augment=Augment())
+    assert plain.erased is plain.mixtures is None
+    with pytest.raises(ConfigError, match=r"augment\.mixup"):
+        feed(source, order, start=0, stop=9, microbatch=9, augment=augment)

@@ -8,7 +8,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.config import Facts, resolve
-from largebatch.errors import HealthError
+from largebatch.errors import ConfigError, HealthError
 from largebatch.fault_tolerance.health import Health, kept
 from largebatch.models.loss import classification_sums
 from largebatch.parallel import REPLICATED, SPLIT
@@ -193,3 +193,30 @@ def test_a_step_that_is_not_finite_leaves_the_state_to_the_bit(mapped):
             np.asarray(shard.data).tobytes() == np.asarray(found["count"]).tobytes()
             for shard in found["count"].addressable_shards
         )
+
+
+def test_limits_of_sigmoids_are_in_units_of_their_mean_over_classes():
+    """They begin at ln 2, and a guess has 1/C·ln C + (1 − 1/C)·ln(C / (C − 1))."""
+    classes = worlds.CLASSES
+    guess = math.log(classes) / classes + (1 - 1 / classes) * math.log(classes / (classes - 1))
+    made = plan({"stuck_after": "30 steps"}, loss={"kind": "sigmoid"})
+    assert made.guess == pytest.approx(guess, rel=1e-12)
+    two = plan(
+        loss={"kind": "sigmoid", "target_threshold": 0.2},
+        augment={"cutmix": 1.0},
+        batch={"images_per_worker": 4},
+    )
+    share = 2 / classes  # of the classes of a mixed image
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert two.guess == pytest.approx(entropy, rel=1e-12)
+    fed(Health(made), [math.log(2) + 0.45 / classes] * 15, first=11)
+    fed(Health(made), [guess - 0.011 / classes] * 60)
+    step, message = stopped(Health(made), [math.log(2) + 0.55 / classes] * 40)
+    assert (step, "schedule.peak" in message) == (15, True)
+    step, message = stopped(Health(made), [guess - 0.009 / classes] * 60)
+    assert (step, "stuck_after" in message) == (35, True)
+
+
+def test_a_threshold_needs_sigmoids():
+    with pytest.raises(ConfigError, match=r"loss\.target_threshold=0\.2"):
+        plan(loss={"target_threshold": 0.2})

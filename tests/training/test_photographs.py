@@ -8,7 +8,7 @@ from PIL import Image
 from largebatch.data.decoded_store import write_index, write_shard
 from largebatch.errors import ConfigError, DataError
 from largebatch.tracking import Console, read_rows
-from largebatch.training.evaluation import evaluate
+from largebatch.training.evaluation import evaluate, precise_statistics
 from largebatch.training.session import Request, run
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -89,6 +89,20 @@ def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
     assert one["validation/top1"] == four["validation/top1"]
 
 
+AUGMENT = {"augment__mixup": "0.5", "augment__cutmix": "1", "augment__erase": "0.5"}
+
+
+def test_an_augmented_run_is_the_same_on_any_devices(folder, trained, tmp_path):
+    """With operations on the host, and erasing and mixing on the device."""
+    made = config(folder, augment__policy="randaugment", **AUGMENT)
+    one, four = (train(made, tmp_path / str(devices), devices) for devices in (1, 4))
+    for row, other, plain in zip(one, four, trained, strict=True):
+        assert row["fingerprint"] == other["fingerprint"] == plain["fingerprint"]
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)  # as above
+        assert row["loss"] != pytest.approx(plain["loss"], rel=1e-3)
+    assert row["validation/top1"] == other["validation/top1"]
+
+
 @pytest.mark.slow
 def test_crops_of_the_device_train_as_those_of_the_host(store, tmp_path):
     # Steps that are too large would blow any difference up.
@@ -124,10 +138,15 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
 
 
 def test_precise_statistics_and_a_dry_run_of_device_crops(store, tmp_path):
-    made = config(store, data__crops="device", norm__statistics="precise")
+    made = config(store, data__crops="device", norm__statistics="precise", **AUGMENT)
     request = Request(recipe=tmp_path / "run", workdir=tmp_path / "run", dry_run=True)
     assert run(made, request, devices=jax.devices()[:2]) is None
     assert list(tmp_path.iterdir()) == []
+    stage = build(made, Console(quiet=True), jax.devices()[:2]).first_stage
+    state = stage.programs.init(np.int32(0))
+    assert np.isfinite(precise_statistics(stage, state, 16)["norm"]["mean"]).all()
+    with pytest.raises(ConfigError, match=r"augment\.policy"):
+        build(worlds.changed(made, augment__policy="trivialaugment"), Console(quiet=True))
 
 
 def test_epochs_that_drop_or_repeat_are_whole_steps(folder):

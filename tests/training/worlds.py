@@ -13,7 +13,7 @@ import numpy as np
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, override, resolve
 from largebatch.parallel import from_local
-from largebatch.parallel.transfer import OnDevices
+from largebatch.parallel.transfer import Augmented, OnDevices
 from largebatch.tracking import read_rows
 from largebatch.training import programs as compiled_programs
 from largebatch.training.microbatch import model_of, optimizer_of
@@ -108,7 +108,7 @@ def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
 def run_step(
     programs: Programs,
     state: TrainState,
-    images: np.ndarray,
+    images: np.ndarray | Augmented,
     labels: np.ndarray,
     rate: float,
     step: int = 400,
@@ -118,8 +118,14 @@ def run_step(
     By default one of the many in which running statistics have their full memory.
     """
     count = programs.steps.plan.microbatches
-    parts = zip(np.split(images, count), np.split(labels, count), strict=True)
-    feed = (OnDevices(*(from_local(programs.steps.mesh, a) for a in part)) for part in parts)
+
+    def part(index: int) -> OnDevices:
+        def sent(array: np.ndarray) -> jax.Array:
+            return from_local(programs.steps.mesh, np.split(array, count)[index])
+
+        return OnDevices(*jax.tree.map(sent, (images, labels)))
+
+    feed = map(part, range(count))
     plan = resolve(programs.steps.plan.config, programs.steps.plan.facts)
     rates = plan.rates(1)._replace(learning_rate=rate, step=step)
     return compiled_programs.run_step(programs, state, feed, rates)

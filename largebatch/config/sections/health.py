@@ -32,7 +32,7 @@ class Health:
     divergence: float = option(
         0.5,
         "a run diverges if the loss exceeds ln(classes) by this value in `window` consecutive "
-        "steps after the warm-up; 0: no check",
+        "steps after the warm-up (loss.kind=sigmoid: ln(2) by this value / classes); 0: no check",
         within="at least 0",
         mathematics=False,
     )
@@ -45,8 +45,8 @@ class Health:
     stuck_after: str = option(
         "30 %",
         "after this duration, a run is stuck if the median loss of `window` steps is not below "
-        "that of a guess, ln(classes), and never was, or was not for a tenth of the run; empty: no "
-        "check",
+        "that of a guess (ln(classes); loss.kind=sigmoid: the entropy of 1 / classes), and never "
+        "was, or was not for a tenth of the run; empty: no check",
         mathematics=False,
     )
     hosts_every: str = option(

@@ -199,8 +199,20 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Softmax cross-entropy."""
+    """Cross-entropy of the classes, and the L2 term."""
 
+    kind: Literal["softmax", "sigmoid"] = option(
+        "softmax",
+        "softmax: cross-entropy of one distribution over the classes; sigmoid: binary "
+        "cross-entropy of each class, averaged over the classes (Wightman et al. 2021, arXiv "
+        "2110.00476; --bce-loss of timm)",
+    )
+    target_threshold: float = option(
+        0.0,
+        "sigmoid only: a target above this value becomes 1, any other 0, so that a mixed image has "
+        "several classes (--bce-target-thresh of timm); 0: targets remain shares",
+        within="at least 0 and below 1",
+    )
     label_smoothing: float = option(
         0.1, "share of the target spread evenly over all classes", within="at least 0 and below 1"
     )
@@ -214,6 +226,7 @@ class Loss:
     scale: float | Literal["auto"] = option(
         "auto",
         "loss scale against underflow; gradients are divided by it after the all-reduce; auto: 1, "
-        "or with float16 the largest power of two up to the global batch",
+        "or with float16 the largest power of two up to the global batch, times the classes for "
+        "kind=sigmoid",
         within="above 0",
     )

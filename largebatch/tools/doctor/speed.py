@@ -14,6 +14,7 @@ import numpy as np
 
 from largebatch import data, parallel
 from largebatch.config import Config, Plan
+from largebatch.data.open import augment_of
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache, processes
 from largebatch.parallel.backward_times import shapes_of
@@ -111,7 +112,7 @@ def decoding(job: Job) -> str:
         data.Order(
             config.run.seed, len(train), shuffle=options.shuffle, epoch_samples=plan.epoch_samples
         ),
-        data.Augment(shift=options.shift, flip=options.flip),
+        augment_of(config, train.mean),
         start=0,
         stop=chunk * 10**6,
         microbatch=chunk,

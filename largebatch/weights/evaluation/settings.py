@@ -27,7 +27,7 @@ class Settings:
         mean: Of each channel, in 0..255.
         std: Of each channel, in 0..255.
         dtype: Of the convolutions.
-        label_smoothing: Of the run's loss, 0 if unknown.
+        label_smoothing: Of the run's softmax cross-entropy, 0 if unknown or another loss.
         max_unreadable: Fraction of the images that may be corrupt.
     """
 
@@ -101,7 +101,7 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
         mean=_channels("mean", flags.get("mean"), weights.mean),
         std=_channels("std", flags.get("std"), weights.std),
         dtype=given("dtype", run.model.dtype if run else "float32"),
-        label_smoothing=run.loss.label_smoothing if run else 0.0,
+        label_smoothing=run.loss.label_smoothing if run and run.loss.kind == "softmax" else 0.0,
         max_unreadable=given("max_unreadable", data.max_unreadable if data else 0.001),
     )
     if min(settings.std) <= 0:

@@ -1,0 +1,250 @@
+"""Operations against their formulas in NumPy, and the choices of the two policies."""
+
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch.data.policies import OPERATIONS, RANDAUGMENT, TRIVIALAUGMENT, Policy, Warp
+from largebatch.errors import ConfigError
+
+BILINEAR = Warp(Image.Resampling.BILINEAR, (10, 20, 30))
+H, W = 12, 16
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(20, 230, (H, W, 3)).astype(np.uint8)
+
+
+def applied(name, pixels, argument=0.0, warp=BILINEAR):
+    return np.asarray(OPERATIONS[name](Image.fromarray(pixels), argument, warp))
+
+
+def grey(pixels):
+    """ITU-R 601-2 luma, as Pillow defines it."""
+    return np.rint(pixels @ np.array([0.299, 0.587, 0.114]))[..., None]
+
+
+def smooth(pixels):
+    """Pillow's SMOOTH filter; the outermost pixels stay."""
+    kernel, found = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13, pixels.astype(float)
+    rows, columns = pixels.shape[:2]
+    inner = sum(
+        kernel[y, x] * pixels[y : y + rows - 2, x : x + columns - 2].astype(float)
+        for y in range(3)
+        for x in range(3)
+    )
+    found[1:-1, 1:-1] = np.rint(inner)
+    return found
+
+
+DEGENERATE = {
+    "brightness": np.zeros_like,
+    "contrast": lambda pixels: np.full_like(pixels, int(grey(pixels).mean() + 0.5)),
+    "color": lambda pixels: np.repeat(grey(pixels), 3, axis=2),
+    "sharpness": smooth,
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+@pytest.mark.parametrize("factor", [0.1, 0.6, 1.0, 1.54, 1.99])
+def test_enhancements_extrapolate_from_a_degenerate_image(name, factor, pixels):
+    """f·image + (1 − f)·degenerate, cut to 0 to 255 (Haeberli & Voorhies 1994)."""
+    base = DEGENERATE[name](pixels).astype(float)
+    expected = np.clip(base + factor * (pixels - base), 0, 255)
+    # Rounding of the degenerate image and of the result.
+    np.testing.assert_allclose(applied(name, pixels, factor), expected, atol=2.1)
+
+
+def warped(pixels, matrix, fill):
+    """Bilinear interpolation at (a·x + b·y + c, d·x + e·y + f), where pixels have centres at ½."""
+    a, b, c, d, e, f = matrix
+    y, x = np.mgrid[:H, :W] + 0.5
+    across, down = a * x + b * y + c, d * x + e * y + f
+    inside = (across >= 0) & (across < W) & (down >= 0) & (down < H)
+    across, down = across - 0.5, down - 0.5
+    left, top = np.floor(across).astype(int), np.floor(down).astype(int)
+    right_share, low_share = (across - left)[..., None], (down - top)[..., None]
+
+    def at(row, column):
+        return pixels[row.clip(0, H - 1), column.clip(0, W - 1)].astype(float)
+
+    upper = at(top, left) * (1 - right_share) + at(top, left + 1) * right_share
+    lower = at(top + 1, left) * (1 - right_share) + at(top + 1, left + 1) * right_share
+    found = upper * (1 - low_share) + lower * low_share
+    return np.where(inside[..., None], found, fill)
+
+
+def rotation(degrees):
+    """Counter-clockwise about the centre."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    x, y = W / 2, H / 2
+    return (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
+
+
+GEOMETRY = {
+    "shear_x": (0.27, (1, 0.27, 0, 0, 1, 0)),
+    "shear_y": (-0.4, (1, 0, 0, -0.4, 1, 0)),
+    "translate_x": (-4.3, (1, 0, -4.3, 0, 1, 0)),
+    "translate_y": (5.0, (1, 0, 0, 0, 1, 5.0)),
+    "rotate": (25.0, rotation(25)),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_geometry_is_an_affine_map(name, pixels):
+    argument, matrix = GEOMETRY[name]
+    expected = warped(pixels, matrix, BILINEAR.fill)
+    found = applied(name, pixels, argument)
+    assert (np.abs(found - expected) <= 1.01).mean() > 0.99  # fixed point moves a border pixel
+    assert (found == BILINEAR.fill).all(axis=2).mean() > 0.05
+    black = applied(name, pixels, argument, Warp(Image.Resampling.BICUBIC, (0, 0, 0)))
+    assert (black == 0).all(axis=2).mean() > 0.05
+    flat = np.full((H, W), 99, np.uint8)
+    assert set(np.unique(applied(name, flat, argument, Warp(BILINEAR.resample, (7,))))) == {7, 99}
+
+
+def test_tables_of_levels(pixels):
+    levels = pixels.astype(int)
+    for name, argument, expected in (
+        ("identity", 0, levels),
+        ("invert", 0, 255 - levels),
+        ("posterize", 3, levels & 0b11100000),
+        ("posterize", 8, levels),
+        ("posterize", 0, 0 * levels),
+        ("solarize", 100, np.where(levels < 100, levels, 255 - levels)),
+        ("solarize", 256, levels),
+        ("solarize_add", 66, np.where(levels < 128, levels + 66, levels)),
+    ):
+        np.testing.assert_array_equal(applied(name, pixels, argument), expected, err_msg=name)
+    dark = np.full((2, 2), 127, np.uint8)
+    assert applied("solarize_add", dark, 110).max() == 237
+
+
+def test_autocontrast_and_equalize(pixels):
+    low, high = (f(pixels.reshape(-1, 3), axis=0).astype(float) for f in (np.min, np.max))
+    expected = (pixels - low) * 255 / (high - low)
+    np.testing.assert_allclose(applied("autocontrast", pixels), expected, atol=1.01)
+    many = np.random.default_rng(1).binomial(255, 0.3, (64, 64, 3)).astype(np.uint8)
+    found = applied("equalize", many)
+    for channel in range(3):  # the cumulative histogram becomes a line
+        flat = many[..., channel].ravel()
+        step = (flat < flat.max()).sum() // 255
+        rank = np.array([(flat < level).sum() for level in flat])
+        expected = np.minimum((rank + step // 2) // step, 255)
+        np.testing.assert_array_equal(found[..., channel].ravel(), expected)
+
+
+def arguments(choices, s, sign=1):
+    return {c.name: c.argument(s, sign, 160) for c in choices}
+
+
+def test_arguments_of_randaugment_are_those_of_timm():
+    """rand-m6-…-inc1: a strength of 0.6 of each range; 10 is the end of it."""
+    assert len(RANDAUGMENT) == 15
+    found = arguments(RANDAUGMENT, 0.6)
+    assert found == pytest.approx(
+        dict.fromkeys(("autocontrast", "equalize", "invert"), 0)
+        | {"rotate": 18, "posterize": 2, "solarize": 103, "solarize_add": 66}
+        | dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 1.54)
+        | {"shear_x": 0.18, "shear_y": 0.18, "translate_x": 43.2, "translate_y": 43.2}
+    )
+    end = arguments(RANDAUGMENT, 1.0, -1)
+    assert (end["posterize"], end["solarize"], end["solarize_add"]) == (0, 0, 110)
+    assert (end["rotate"], end["color"], end["translate_x"]) == (-30, pytest.approx(0.1), -72)
+
+
+def test_arguments_of_trivialaugment_are_those_of_torchvision():
+    assert len(TRIVIALAUGMENT) == 14
+    end = arguments(TRIVIALAUGMENT, 1.0, -1)
+    assert end == pytest.approx(
+        dict.fromkeys(("identity", "autocontrast", "equalize"), 0)
+        | {"rotate": -135, "posterize": 2, "solarize": 0}
+        | dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 0.01)
+        | {"shear_x": -0.99, "shear_y": -0.99, "translate_x": -32, "translate_y": -32}
+    )
+    bits = [arguments(TRIVIALAUGMENT, b / 30)["posterize"] for b in range(31)]
+    assert bits == [8] * 3 + [7] * 5 + [6] * 5 + [5] * 5 + [4] * 5 + [3] * 5 + [2] * 3
+    assert arguments(TRIVIALAUGMENT, 7 / 30)["translate_y"] == 7  # 7.47 without its fraction
+
+
+COUNT = 4000
+
+
+def steps(policy, seed=1, epoch=0, ids=None):
+    ids = np.arange(COUNT) if ids is None else ids
+    return list(policy.steps((H, W), seed=seed, epochs=np.full(len(ids), epoch), ids=ids))
+
+
+@pytest.mark.parametrize("kind", ["randaugment", "trivialaugment"])
+def test_choices_are_even_and_depend_on_seed_epoch_and_id_alone(kind):
+    policy = Policy(kind, magnitude=6)
+    whole = steps(policy)
+    order = np.random.default_rng(0).permutation(COUNT)
+    assert steps(policy, ids=order) == [whole[i] for i in order]
+    assert steps(policy, ids=np.array([5])) == whole[5:6]
+    for other in (steps(policy, seed=2), steps(policy, epoch=1)):
+        assert np.mean([a == b for a, b in zip(whole, other, strict=True)]) < 0.4
+    names = [step.name for image in whole for step in image]
+    choices = RANDAUGMENT if kind == "randaugment" else TRIVIALAUGMENT
+    applied = COUNT / len(choices)  # half of two, or one
+    for choice in choices:
+        assert abs(names.count(choice.name) - applied) < 5 * math.sqrt(applied)
+    lengths = np.bincount([len(image) for image in whole]) / COUNT
+    expected = [0.25, 0.5, 0.25] if kind == "randaugment" else [0, 1]
+    np.testing.assert_allclose(lengths, expected, atol=0.04)
+    slopes = [step.argument for image in whole for step in image if step.name == "rotate"]
+    assert abs(np.mean(np.sign(slopes))) < 5 / math.sqrt(len(slopes))
+    cubic = np.mean([s.resample == Image.Resampling.BICUBIC for i in whole for s in i])
+    assert cubic == (pytest.approx(0.5, abs=0.04) if kind == "randaugment" else 0)
+
+
+def test_strengths_of_randaugment_are_normal():
+    found = steps(Policy("randaugment", magnitude=6, magnitude_std=0.5))
+    degrees = np.array([abs(s.argument) for i in found for s in i if s.name == "rotate"])
+    assert abs(degrees.mean() - 18) < 0.5
+    assert abs(degrees.std() - 1.5) < 0.3
+    fixed = steps(Policy("randaugment", magnitude=10, magnitude_std=0.0, layers=1))
+    assert {abs(s.argument) for i in fixed for s in i if s.name == "rotate"} == {30.0}
+    assert max(map(len, fixed)) == 1
+
+
+def test_choices_are_golden():
+    """A new release must not change the images of a run that is resumed."""
+    for kind, golden in GOLDEN.items():
+        found = steps(Policy(kind, magnitude=6), ids=np.arange(4))
+        assert [[(s.name, pytest.approx(s.argument, rel=1e-9)) for s in i] for i in found] == golden
+
+
+GOLDEN = {
+    "randaugment": [
+        [("shear_x", 0.1757735376)],
+        [("posterize", 2), ("sharpness", 0.4566446372)],
+        [("sharpness", 0.5371573235)],
+        [("invert", 0)],
+    ],
+    "trivialaugment": [
+        *([("translate_y", 0)], [("color", 0.637)], [("sharpness", 0.307)], [("shear_y", -0.363)])
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ["randaugment", "trivialaugment"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_are_changed_in_place(kind, channels):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (64, H, W, channels)).astype(np.uint8)
+    before, policy = images.copy(), Policy(kind)
+    keys = {"seed": 1, "epochs": np.zeros(64, int), "ids": np.arange(64)}
+    assert policy(images, **keys) is images
+    same = (images == before).all(axis=(1, 2, 3))
+    idle = np.array([not s for s in steps(policy, ids=np.arange(64))])
+    assert same[idle].all()
+    assert 0.5 < (~same).mean() < 1
+    alone = before[9:10].copy()
+    policy(alone, seed=1, epochs=np.zeros(1, int), ids=np.array([9]))
+    np.testing.assert_array_equal(alone[0], images[9])
+    with pytest.raises(ConfigError, match=r"augment\.policy"):
+        policy(np.zeros((1, H, W, 2), np.uint8), seed=0, epochs=np.zeros(1, int), ids=np.arange(1))
