@@ -6,6 +6,7 @@ Run the same command again to resume. docs/configuration.md lists all options.
 """
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +16,17 @@ from largebatch.config import load
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.fault_tolerance import Watchdog, exit_code, leave
+from largebatch.files import json_text
 from largebatch.training.request import Request, check
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     """Parse the flags and the overrides of the recipe's options."""
     parser = Parser(__doc__)
-    parser.add_recipe("recipe: a name in configs/ or a file (default: digits)", default="digits")
-    parser.add_argument("--workdir", type=Path, help="run directory (default: runs/RECIPE)")
+    parser.add_recipe("recipe: a name in configs/ or a file (digits)", default="digits")
+    parser.add_argument("--workdir", type=Path, metavar="DIR", help="run directory (runs/RECIPE)")
     parser.add_argument(
-        "--init_from", help="initial weights: a run, checkpoint or file (model.init_from)"
+        "--init_from", metavar="WEIGHTS", help="run, checkpoint or file (model.init_from)"
     )
     parser.add_argument(
         "--resume",
@@ -40,6 +42,14 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
         help="compile, run two steps, evaluate, save and restore; keep nothing",
     )
     kind.add_argument("--eval_only", action="store_true", help="evaluate the newest checkpoint")
+    kind.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print all options as JSON and stop",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="print only warnings, errors and the last line"
+    )
     parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
     parser.add_argument("--processes", type=int, help="number of processes")
     parser.add_argument("--process", type=int, help="index of this process, from 0")
@@ -47,12 +57,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Load the configuration, check it and train, rehearse or evaluate."""
+    """Load the configuration, check it and train, rehearse, evaluate or print it."""
     flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
     config = load(flags.config, overrides)
     check_ranges(config)
+    if flags.print_config:
+        print(json_text(dataclasses.asdict(config)))
+        return
     request = Request(
         recipe=flags.config,
         workdir=flags.workdir or Path("runs") / label(flags.config),
@@ -60,6 +73,7 @@ def run(arguments: Sequence[str]) -> None:
         resume=flags.resume,
         dry_run=flags.dry_run,
         eval_only=flags.eval_only,
+        quiet=flags.quiet,
     )
     check(config, request)
     with Watchdog(config.health).watching() as watchdog:

@@ -128,6 +128,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+def json_text(mapping: Mapping[str, Any]) -> str:
+    """Return a mapping as indented JSON; NaN and the infinities become null.
+
+    Raises:
+        TypeError: JSON cannot represent a value.
+    """
+    return json.dumps(plain(mapping), indent=2, allow_nan=False)
+
+
 def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
     """Write a mapping as indented JSON, atomically.
 
@@ -138,6 +147,6 @@ def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
     Raises:
         TypeError: JSON cannot represent a value; the file keeps its old content.
     """
-    text = json.dumps(plain(mapping), indent=2, allow_nan=False) + "\n"
+    text = json_text(mapping) + "\n"
     with replacing(path) as stream:
         stream.write(text.encode())

@@ -51,16 +51,16 @@ def shares(profile: "Profile") -> list[str]:
 
 
 def selected(paths: Sequence[Path]) -> list[Path]:
-    """Return the runs among paths, such as of `runs/*`, and warn of the others.
+    """Return the runs among paths, such as of `runs/*`, and warn of the others, except reports.
 
     Paths that do not exist are kept, and so are all if none is a run: reading them is an error.
     """
-    from largebatch.tools.report.runs import is_run
+    from largebatch.tools.report.runs import PAGE, is_run
 
     found = [path for path in paths if is_run(path) or not path.exists()]
     if not any(map(is_run, found)):
         return list(paths)
-    others = [str(path) for path in paths if path not in found]
+    others = [str(path) for path in paths if path not in found and not (path / PAGE).is_file()]
     if others:
         names = ", ".join(others[:3]) + ", …" * (len(others) > 3)
         print(f"warning: skipped {len(others)} without a run: {names}", file=sys.stderr)

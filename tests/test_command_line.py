@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import train
+from largebatch.config import freeze
 
 ROOT = Path(train.__file__).parent
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
@@ -36,6 +37,19 @@ def test_a_wrong_option(capsys, tmp_path, option, words):
     line = fails(capsys, DIGITS, f"--workdir={tmp_path / 'run'}", option)
     for word in words:
         assert word in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_options_can_be_printed_without_jax(tmp_path):
+    code = "import sys, train; print(train.main(sys.argv[1:]), 'jax' in sys.modules)"
+    given = [DIGITS, "--print_config", "--config.run.seed=7", f"--workdir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    printed, ended = done.stdout.rstrip().rsplit("\n", 1)
+    assert ended == "0 False"
+    expected = train.load(Path(DIGITS.partition("=")[2]), [("run.seed", "7")])
+    assert freeze(json.loads(printed)) == expected
     assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,7 @@
 """Checks of a configuration before anything is computed from it."""
 
+import math
+
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
 from largebatch.config.registries import DEPTHS, MODELS, TRACKERS
@@ -81,11 +83,11 @@ def check_batch(config: Config, facts: Facts) -> None:
         )
     may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
     if batch > examples and not may_repeat:
+        smaller = _smaller(config, facts)
         raise ConfigError(
             f"the global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
-            f"the {examples:,} training examples; "
-            f"use at most {_smaller(config, examples)}, or set data.repeat=true to repeat examples "
-            "within a batch"
+            f"the {examples:,} training examples; {f'use at most {smaller}, or ' * bool(smaller)}"
+            "set data.repeat=true to repeat examples within a batch"
         )
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
@@ -95,12 +97,16 @@ def check_batch(config: Config, facts: Facts) -> None:
         )
 
 
-def _smaller(config: Config, examples: int) -> str:
-    """Return the largest batch of at most ``examples`` images with the recipe's workers, or one."""
-    images = config.batch.images_per_worker
-    if examples >= images:
-        return f"batch.workers={examples // images}"
-    return f"batch.workers=1 batch.images_per_worker={examples}"
+def _smaller(config: Config, facts: Facts) -> str:
+    """Return the largest batch that dataset, devices, span and microbatch allow; '' if none."""
+    images, microbatch = config.batch.images_per_worker, config.batch.microbatch
+    span = 1 if config.norm.span == "all" else config.norm.span
+    each = facts.devices * (1 if microbatch == "auto" else microbatch)
+    unit = math.lcm(each, span)  # the number of workers is a multiple of it
+    if workers := facts.train_examples // images // unit * unit:
+        return f"batch.workers={workers}"
+    images = facts.train_examples // unit
+    return f"batch.workers={unit} batch.images_per_worker={images}" if images else ""
 
 
 def check_deadline(config: Config, *, members: int) -> None:

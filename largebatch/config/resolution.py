@@ -125,10 +125,13 @@ def _extents(
         left = (length if following is None else following) - start
         steps = math.ceil(left / batch) if following is None else round(left / batch)
         if steps < 1:
+            here = f"the stage at {stage.begin!r}" if stage.begin else "the first stage"
+            end = f"the end at {length:,} samples"
+            if following is not None:
+                end = f"the stage at {stages[len(extents) + 1].begin!r} ({following:,} samples)"
             raise ConfigError(
-                f"{KEY}: the stage at {stage.begin or '0'!r} has no step before "
-                f"{following if following is not None else length:,} samples; move the stage or "
-                "use a longer schedule.length"
+                f"{KEY}: {here} has no step before {end}; move the stage or use a longer "
+                "schedule.length"
             )
         if batch != before:
             counted, before = (done, start), batch

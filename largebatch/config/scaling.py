@@ -99,7 +99,8 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
       length: factor of all durations.
 
     Raises:
-      ConfigError: the recipe is for a different dataset, or one of its values is out of range.
+      ConfigError: the recipe is for a different dataset or for that of the target, or one of its
+        values is out of range.
     """
     shrunk: dict[str, object] = {}
     epochs = {}
@@ -107,6 +108,11 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
         if config.data.source not in KNOWN_SETS:
             raise ConfigError(
                 f"run.scale_to={to}: expected data.source {' or '.join(KNOWN_SETS)}, got "
+                f"{config.data.source}; use run.scale_to=full"
+            )
+        if KNOWN_SETS[config.data.source] == KNOWN_SETS[_TARGETS[to].source]:
+            raise ConfigError(
+                f"run.scale_to={to}: expected a recipe for a larger dataset, got data.source="
                 f"{config.data.source}; use run.scale_to=full"
             )
         check_ranges(config)
@@ -163,8 +169,6 @@ def divided(config: Config, devices: int) -> Config:
 
 def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]:
     """Return the new values of all options that are not durations."""
-    if KNOWN_SETS[config.data.source] == KNOWN_SETS[target.source]:
-        return {}
     wanted = max(target.least_batch, config.batch.images * target.examples / examples)
     unit, span = target.devices, config.norm.span
     most = target.images_per_worker or config.batch.images_per_worker

@@ -39,19 +39,21 @@ class Console:
         force_terminal: bool | None = None,
         width: int | None = None,
         *,
+        brief: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Inspect the output; print nothing.
 
         Args:
             quiet: print nothing at all, for processes other than 0.
+            brief: print only warnings and the last line.
             file: where to print; standard output if None.
             force_terminal: treat the output as a terminal or not; None asks it.
             width: terminal cells; None asks the terminal.
             clock: a monotonic clock, in seconds.
         """
         terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
-        self._quiet = quiet
+        self._quiet, self._brief = quiet, quiet or brief
         self._to_stdout = file is None
         # A job's output is read afterwards, beside the log: one line for each row there.
         self._every_s = None if "SLURM_JOB_ID" in os.environ else EVERY_S
@@ -65,7 +67,7 @@ class Console:
             highlight=False,
             force_jupyter=False,
         )
-        self._animates = terminal and self._out.is_interactive and not quiet
+        self._animates = terminal and self._out.is_interactive and not self._brief
         self._animating = False
 
     def plan(
@@ -96,7 +98,7 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Print a line that begins with `warning:`."""
-        self._line(Text.assemble(("warning:", "bold yellow"), " ", text))
+        self._print(Text.assemble(("warning:", "bold yellow"), " ", text))
 
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
@@ -196,18 +198,26 @@ class Console:
             rows: (label, value), such as top-1, time, images/s, checkpoint, next command.
             title: one line.
         """
+        if self._brief:
+            first = (f"{label} {value}" for label, value in rows[:1])
+            self._print(Text(GAP.join((title, *first))))
+            return
         lines = [
             Text.assemble(label + pad, (value, "bold")) for label, value, pad in _aligned(rows)
         ]
         self._box(title, lines)
 
     def _line(self, text: Text) -> None:
+        if not self._brief:
+            self._print(text)
+
+    def _print(self, text: Text) -> None:
         if not self._quiet:
             self._out.print(text, soft_wrap=True)
 
     def _box(self, title: str, lines: Sequence[Text]) -> None:
         """Print lines in a box, or between two rules if they are too long for one."""
-        if self._quiet:
+        if self._brief:
             return
         heading = Text(title, style="bold")
         # Two borders and a space inside each; the title is within the upper border.

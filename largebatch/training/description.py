@@ -13,10 +13,12 @@ from largebatch.config import Plan, changed
 from largebatch.config.sections import Loss
 from largebatch.environment import ROOT, environment
 from largebatch.errors import counted
+from largebatch.tracking import Summary, Target
 from largebatch.tracking.progress import loss_text
+from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
-from largebatch.training.rules import summary
+from largebatch.training.request import Request
 from largebatch.training.setup import Run
 
 Rows = list[tuple[str, str]]
@@ -51,7 +53,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         *_stage_rows(run),
         ("length", f"{plan.steps:,} steps, {plan.samples:,} samples, {plan.epochs:.2f} epochs"),
         ("loss", _loss(config.loss)),
-        ("optimizer", summary(config.optimizer)),
+        ("optimizer", rules.summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
     rows += [
@@ -130,6 +132,33 @@ def command(
     words += [f"--config.{key}={text}" for key, text in overrides]
     script = "train.py" if Path("train.py").is_file() else str(ROOT / "train.py")
     return shlex.join(["python", script, *words, *flags])
+
+
+def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return rows (label, command line with a flag); none if there is no recipe file."""
+    if request.recipe is None:
+        return []
+    given = request.recipe, request.workdir, request.overrides
+    return [(name, command(*given, *flag.split())) for name, flag in labelled]
+
+
+def closing_rows(
+    run: Run, request: Request, summary: Summary, result: Result | None, target: Target
+) -> Rows:
+    """Return the rows that a training ends with."""
+    following = [("next", f"python scripts/report.py {shlex.quote(str(request.workdir))}")]
+    if summary.status == "stopped":
+        kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
+        following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
+    return [
+        *result_rows(result, run.plan),
+        *target.rows(),
+        ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
+        ("throughput", f"{summary.images_per_s:,.0f} images/s"),
+        ("memory", memory(run)),
+        ("checkpoint", request.checkpoint(summary.steps)),
+        *following,
+    ]
 
 
 def resolved(run: Run) -> dict[str, Any]:

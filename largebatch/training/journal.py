@@ -1,4 +1,4 @@
-"""The log of a run: the rows and events of its steps, and the trackers that take them."""
+"""The log of a run: rows and events of its steps, its summary, and the trackers that take them."""
 
 import dataclasses
 import platform
@@ -16,8 +16,10 @@ from largebatch.config.registries import OPTIMIZERS
 from largebatch.environment import ROOT
 from largebatch.files import write_json
 from largebatch.optim import by_path
-from largebatch.tracking import Tracker
+from largebatch.tracking import Summary, Target, Tracker
+from largebatch.tracking.summary import Status
 from largebatch.training import description
+from largebatch.training.evaluation import Result
 from largebatch.training.setup import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.statistics import summarised
@@ -25,7 +27,7 @@ from largebatch.training.timing import Clock
 
 
 class Journal:
-    """The rows and events of one run attempt."""
+    """The rows, events and summary of one run attempt."""
 
     def __init__(self, run: Run, tracker: Tracker, clock: Clock, first: int) -> None:
         """Start after ``first`` steps, which earlier attempts have done."""
@@ -92,6 +94,10 @@ class Journal:
         values = by_path(state.optimizer.report, state.params) | summarised(state.stats)
         self._tracker.layers(step, self._run.plan.position(step), values)
 
+    def flush(self) -> None:
+        """Write everything logged so far to the disk."""
+        self._tracker.flush()
+
     def times(self, step: int) -> None:
         """Log what the seconds of this attempt were spent on."""
         clock = self._clock
@@ -103,6 +109,45 @@ class Journal:
         }
         other = clock.attempt_s() - sum(spent.values())
         self.event("times", step, **spent, wait_s=clock.wait_s, other_s=other)
+
+    def summary(
+        self, status: Status, progress: Progress, result: Result | None, target: Target
+    ) -> Summary:
+        """Return the summary of the run.
+
+        Args:
+          status: how this attempt ended.
+          progress: where the run is now.
+          result: the newest evaluation of this attempt.
+          target: what the evaluations of all attempts have reached.
+        """
+        clock = self._clock
+        return Summary(
+            status=status,
+            top1=result and result.top1,
+            top5=result and result.top5,
+            loss=result and result.loss,
+            steps=progress.step,
+            samples=progress.samples,
+            wall_s=progress.wall_s,
+            compile_s=progress.compile_s,
+            images_per_s=self.images_per_s(progress.step),
+            train_s=clock.now() - self._trained,
+            wait_s=clock.wait_s,
+            evaluation_s=clock.evaluation_s,
+            checkpoint_s=clock.checkpoint_s,
+            skips=progress.skips,
+            rollbacks=progress.rollbacks,
+            unreadable=sum(split.count for split in self._run.unreadable.values()),
+            target_top1=target.top1 or None,
+            target_step=target.step,
+            target_s=target.seconds,
+        )
+
+    def images_per_s(self, step: int) -> float | None:
+        """Return the throughput of all processes, without compilation and evaluation."""
+        seconds = self._clock.now()
+        return self._run.plan.position(step) / seconds if seconds > 0 else None
 
     @property
     def input_wait(self) -> float:

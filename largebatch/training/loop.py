@@ -1,26 +1,23 @@
 """The training loop: dispatch a step, examine the one before it, evaluate, save."""
 
 import contextlib
-import dataclasses
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 
-from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.errors import HealthError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
-from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices
-from largebatch.tracking import Summary, Target, Tracker
+from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
+from largebatch.training.checkpointer import Checkpointer
 from largebatch.training.evaluation import Result
 from largebatch.training.evaluator import Evaluator
 from largebatch.training.inspection import Inspection
-from largebatch.training.journal import Journal
+from largebatch.training.journal import History, Journal
+from largebatch.training.monitor import Monitor
 from largebatch.training.outcome import Outcome, after_step
 from largebatch.training.programs import run_step
 from largebatch.training.setup import Run, StageRun
@@ -34,57 +31,50 @@ class Loop:
     def __init__(
         self,
         run: Run,
-        tracker: Tracker,
+        history: History,
         checkpoints: Checkpoints,
         progress: Progress,
         began: float,
         watchdog: Watchdog = IDLE,
         *,
-        target: Target | None = None,
         profile: Path | None = None,
     ) -> None:
         """Prepare; `train` starts.
 
         Args:
           run: ready to start.
-          tracker: receives the rows and events of the log.
+          history: receives the rows and events of the log.
           checkpoints: of the run directory.
           progress: where training starts.
           began: the ``time.perf_counter()`` at which this attempt started.
           watchdog: requests a stop.
-          target: accuracy to reach.
           profile: output directory of the profiler for ``run.profile``; None: no tracing.
         """
+        plan = run.plan
         self.run = run
-        self.tracker = tracker
-        self.checkpoints = checkpoints
         self.initial_progress = progress
-        self.clock = Clock(progress.wall_s, began, train_s=progress.train_s)
-        self.target = target or Target(0.0)
         self.step = progress.step
         """Steps known to be done."""
+        self.target = history.target
         self._watchdog = watchdog
-        self._profiler = Profiler(
-            run.plan.profile_steps if profile else None,
-            profile or Path(),
-            self.clock,
-            run.console.note,
-        )
-        self._bar = run.console.progress(
-            run.plan.steps, progress.step, samples_per_step=run.plan.first_stage.samples_per_step
-        )
         self._pending: tuple[int, Metrics] | None = None
         """A step that has been dispatched and is not examined yet."""
-        self._stop_reason = ""
-        """Why the processes stop after the present step, once they have agreed to."""
-        self._journal = Journal(run, tracker, self.clock, progress.step)
-        self._evaluator = Evaluator(run, self._journal, self.clock, self.target, watchdog)
-        self._inspection = Inspection(run, self._journal, self.clock, progress.step, watchdog)
-        self._health = Health(
-            run.plan,
-            skips=progress.skips,
-            rollbacks=progress.rollbacks,
-            newest=checkpoints.newest_path,
+        self._clock = clock = Clock(progress.wall_s, began, train_s=progress.train_s)
+        self._journal = journal = Journal(run, history.tracker, clock, progress.step)
+        health = Health(
+            plan, skips=progress.skips, rollbacks=progress.rollbacks, newest=checkpoints.newest_path
+        )
+        self._monitor = Monitor(run, health, journal, watchdog)
+        self.checkpointer = Checkpointer(
+            run, checkpoints, journal, clock, health, progress, watchdog
+        )
+        self._evaluator = Evaluator(run, journal, clock, self.target, watchdog)
+        self._inspection = Inspection(run, journal, clock, progress.step, watchdog)
+        self._profiler = Profiler(
+            plan.profile_steps if profile else None, profile or Path(), clock, run.console.note
+        )
+        self._bar = run.console.progress(
+            plan.steps, progress.step, samples_per_step=plan.first_stage.samples_per_step
         )
 
     def train(self, state: TrainState) -> TrainState:
@@ -125,13 +115,13 @@ class Loop:
             contextlib.closing(self._profiler),
             self._watchdog.section("step"),
         ):
-            self.clock.start()
-            feed = self.clock.timed(batches, self._watchdog)
+            self._clock.start()
+            feed = self._clock.timed(batches, self._watchdog)
             for step in range(first + 1, last + 1):
                 state, metrics = self._dispatch(stage, step, state, feed, is_last=step == last)
                 # Waits for the previous step while this one computes.
                 verdict = self._examine_pending()
-                outcome = after_step(plan, step, stop_requested=bool(self._stop_reason))
+                outcome = after_step(plan, step, stop_requested=bool(self._monitor.stop_reason))
                 self._pending = step, metrics
                 if verdict.action == "rollback":
                     state = self._discard_and_roll_back(step, metrics, verdict, outcome)
@@ -142,7 +132,7 @@ class Loop:
             verdict = self._examine_pending()
             if verdict.action == "rollback":
                 state = self._roll_back(verdict, last)
-            self.clock.pause()
+            self._clock.pause()
         return state
 
     @property
@@ -150,47 +140,10 @@ class Loop:
         """The newest evaluation of this attempt."""
         return self._evaluator.result
 
-    def progress(self, step: int) -> Progress:
-        """Return where the run is after ``step``, for a checkpoint or the summary."""
-        return Progress(
-            step=step,
-            samples=self.run.plan.position(step),
-            wall_s=self.clock.wall_s(),
-            compile_s=self.initial_progress.compile_s + self.run.compile_s,
-            train_s=self.clock.now(),
-            skips=self._health.skips,
-            rollbacks=self._health.rollbacks,
-        )
-
-    def images_per_s(self, step: int) -> float | None:
-        """Training throughput of all processes of the run, without compilation and evaluation."""
-        seconds = self.clock.now()
-        return self.run.plan.position(step) / seconds if seconds > 0 else None
-
     def summary(self, status: Status) -> Summary:
         """Build the run summary."""
-        progress, result = self.progress(self.step), self.result
-        return Summary(
-            status=status,
-            top1=result and result.top1,
-            top5=result and result.top5,
-            loss=result and result.loss,
-            steps=progress.step,
-            samples=progress.samples,
-            wall_s=progress.wall_s,
-            compile_s=progress.compile_s,
-            images_per_s=self.images_per_s(progress.step),
-            train_s=self.clock.now() - self.initial_progress.train_s,
-            wait_s=self.clock.wait_s,
-            evaluation_s=self.clock.evaluation_s,
-            checkpoint_s=self.clock.checkpoint_s,
-            skips=progress.skips,
-            rollbacks=progress.rollbacks,
-            unreadable=sum(split.count for split in self.run.unreadable.values()),
-            target_top1=self.target.top1 or None,
-            target_step=self.target.step,
-            target_s=self.target.seconds,
-        )
+        progress = self.checkpointer.progress(self.step)
+        return self._journal.summary(status, progress, self.result, self.target)
 
     def _dispatch(
         self,
@@ -214,11 +167,11 @@ class Loop:
         try:
             state, metrics = run_step(stage.programs, state, feed, rates, self._watchdog, times)
         except Interrupted:  # the state is unchanged
-            self.clock.pause()
+            self._clock.pause()
             if self._examine_pending().action != "rollback":  # else the newest checkpoint stays
-                state = self._finite_or_rolled_back(step - 1, state, save=False)
+                state = self._finite_or_rolled_back(step - 1, state)
                 self._journal.event("preempted", step - 1)
-                self._save(step - 1, state, self.progress(step - 1))
+                self.checkpointer.save(step - 1, state)
             raise
         self._inspection.end(stage, step, copy, (state, metrics), rates)
         self._profiler.after(step, state, last=is_last)
@@ -236,16 +189,18 @@ class Loop:
         """
         self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
-        self.clock.pause()
+        self._clock.pause()
         # A step that started from a discarded state is not judged.
-        state_replaced, self._pending = self._pending is None, None
-        if not state_replaced and (verdict := self._judge(step, metrics)).action == "rollback":
-            state, state_replaced = self._roll_back(verdict, step, save=False), True
-        elif (checked := self._finite_or_rolled_back(step, state, save=False)) is not state:
-            state, state_replaced = checked, True
-        self.clock.pause()  # a rollback has started it
+        is_judged, self._pending = self._pending is not None, None
+        verdict = self._monitor.judge(step, metrics) if is_judged else WELL
+        if verdict.action == "rollback":
+            checked = self._roll_back(verdict, step, save=False)
+        else:
+            checked = self._finite_or_rolled_back(step, state)
+        state, state_replaced = checked, not is_judged or checked is not state
+        self._clock.pause()  # a rollback has started it
         # Computed a second time: this step may have brought a request to stop.
-        outcome = after_step(self.run.plan, step, stop_requested=bool(self._stop_reason))
+        outcome = after_step(self.run.plan, step, stop_requested=bool(self._monitor.stop_reason))
         columns: dict[str, float] | None = {} if outcome.has_row else None
         if outcome.evaluates:
             final, columns = self._evaluate(step, state, metrics)
@@ -255,11 +210,11 @@ class Loop:
         if outcome.stops_early:
             self._journal.event("preempted", step)
         if outcome.saves or state_replaced:
-            self._save(step, state, self.progress(step))
+            self.checkpointer.save(step, state)
         if outcome.stops_early:
-            raise Interrupted(self._stop_reason)
+            raise Interrupted(self._monitor.stop_reason)
         self._journal.event("step", step)
-        self.clock.start()
+        self._clock.start()
         return state
 
     def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
@@ -274,28 +229,10 @@ class Loop:
             return WELL
         (step, metrics), self._pending = self._pending, None
         metrics = jax.device_get(metrics)
-        verdict = self._judge(step, metrics)
+        verdict = self._monitor.judge(step, metrics)
         self._report(step, metrics)
         self._journal.event("step", step)
         return verdict
-
-    def _judge(self, step: int, metrics: Metrics) -> Verdict:
-        """Check loss and gradient norm of a step; all processes reach the same verdict."""
-        self._watchdog.alive()
-        if metrics.stop is not None and metrics.stop > 0:
-            self._stop_reason = self._watchdog.requested or "another process was asked to stop"
-        try:
-            verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
-        except HealthError as error:
-            self._journal.event("unhealthy", step, why=str(error))
-            raise
-        self._announce(verdict, step)
-        return verdict
-
-    def _announce(self, verdict: Verdict, step: int) -> None:
-        if verdict.action != "continue":
-            self.run.console.warn(verdict.text)
-            self._journal.event(verdict.action, step)
 
     def _discard_and_roll_back(
         self, step: int, metrics: Metrics, verdict: Verdict, outcome: Outcome
@@ -318,44 +255,18 @@ class Loop:
           step: the newest step that has been dispatched.
           save: whether to save the state here; otherwise the caller saves it.
         """
-        stage, programs = self.run.stage_at(step), self.run.first_stage.programs
-        self.clock.pause()
-        with self._watchdog.section("checkpoint"):
-            found = self.checkpoints.newest(
-                self.run.plan, self.run.checkpoint_shapes, until=verdict.good_step
-            )
-            state = stage.placed(
-                programs.steps.from_checkpoint(on_devices(found.state, self.run.checkpoint_shapes))
-            )
+        self._clock.pause()
+        state = self.checkpointer.load(step, until=verdict.good_step)
         if save:
-            self._save(step, state, self.progress(step))
+            self.checkpointer.save(step, state)
         self.step = step
-        self.clock.start()
+        self._clock.start()
         return state
 
-    def _finite_or_rolled_back(
-        self, step: int, state: TrainState, *, save: bool = True
-    ) -> TrainState:
-        """Return the state after ``step`` if it is finite; otherwise roll back."""
-        finite = self.run.stage_at(step).programs.steps.finite(state)
-        # With faulty memory, the copies of the processes may differ.
-        verdict = self._health.look_at_state(step, bool(processes.agreed_minimum(int(finite))))
-        self._announce(verdict, step)
-        return self._roll_back(verdict, step, save=save) if verdict.action == "rollback" else state
-
-    def _save(self, step: int, state: TrainState, progress: Progress) -> None:
-        since = time.perf_counter()
-        with self._watchdog.section("checkpoint"):
-            self.tracker.flush()  # the log is never behind a checkpoint
-            stored = self.run.first_stage.programs.steps.to_checkpoint(state)
-            # The checkpoint said that its evaluation was due; now it is done.
-            replace = (
-                bool(self.initial_progress.evaluation_due) and step == self.initial_progress.step
-            )
-            self.checkpoints.save(stored, progress, self.run.plan, replace=replace)
-        self._journal.event("checkpoint", step)
-        self.clock.checkpoint_s += time.perf_counter() - since
-        self._journal.times(step)
+    def _finite_or_rolled_back(self, step: int, state: TrainState) -> TrainState:
+        """Return the state after ``step`` if it is finite; otherwise roll back without a save."""
+        verdict = self._monitor.judge_state(step, state)
+        return self._roll_back(verdict, step, save=False) if verdict.action == "rollback" else state
 
     def _evaluate(
         self, step: int, state: TrainState, metrics: Metrics
@@ -372,9 +283,7 @@ class Loop:
             with self._watchdog.section("evaluation"):
                 final = self._evaluator.evaluate(step, state)
         except Interrupted:
-            numbers = {key: float(getattr(metrics, key)) for key in MEASURED}
-            due = dataclasses.replace(self.progress(step), evaluation_due=1, **numbers)
-            self._save(step, state, due)
+            self.checkpointer.save(step, state, evaluation_due=metrics)
             raise
         return final, self._evaluator.report(step, float(metrics.loss))
 
@@ -384,7 +293,7 @@ class Loop:
         self._progress.update(
             step,
             loss=float(metrics.loss),
-            images_per_s=self.images_per_s(step),
+            images_per_s=self._journal.images_per_s(step),
             epoch=self._journal.epoch(step),
             wait=self._journal.input_wait,
             has_row=has_row,

@@ -24,11 +24,17 @@ class Request:
     resume: Literal["auto", "never", "must"] = "auto"
     dry_run: bool = False
     eval_only: bool = False
+    quiet: bool = False
+    """Print only warnings and the last line."""
 
     @property
     def checkpoints(self) -> Path:
         """The directory of the run's checkpoints."""
         return self.workdir / "checkpoints"
+
+    def checkpoint(self, step: int) -> str:
+        """Return the path of a checkpoint below the ``--workdir`` given."""
+        return str(self.checkpoints / str(step))
 
     @property
     def needs_checkpoint(self) -> bool:

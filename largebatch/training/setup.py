@@ -223,7 +223,10 @@ class OpenedRun:
             builder = self._builder(index, tuple(chosen), options)
             microbatch = None
             if len(builder.candidates) > 1 and stages[index] in needed:
-                with self.console.compiling(f"{what}, to find the largest microbatch that fits"):
+                stage = f" of stage {index + 1} of {len(stages)}" * (len(stages) > 1)
+                with self.console.compiling(
+                    f"{what}{stage}, to find the largest microbatch that fits"
+                ):
                     microbatch = largest_microbatch(builder, for_evaluation=not trains)
             chosen.append(microbatch)
             made.append(builder.programs(microbatch))

@@ -91,11 +91,12 @@ FAST = ("fujitsu2019_81920", "fastai2018_16n", "lamb2019_32k")
 )
 def test_every_recipe_runs_end_to_end(path, tmp_path):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
-    config = load_recipe(path, [("run.scale_to", "laptop")]).config
+    scale = "full" if load_recipe(path).config.data.source == "digits" else "laptop"
+    config = load_recipe(path, [("run.scale_to", scale)]).config
     steps = resolve(config, Facts(*KNOWN_SETS["digits"][:3], (8, 8, 1), devices=1)).steps
     wanted = 24 if config.batch.stages else 6  # at least one of each stage
     overrides = [
-        ("run.scale_to", "laptop"),
+        ("run.scale_to", scale),
         ("run.scale_length", f"{wanted / steps:.6g}"),
         ("run.evaluate_every", "100 epochs"),
         ("model.name", "resnet10"),

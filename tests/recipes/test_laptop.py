@@ -62,6 +62,12 @@ def test_workers_of_stages_are_rounded_too():
     assert made.stages[1].rate == 2
 
 
+@pytest.mark.parametrize(("recipe", "to"), [("digits", "laptop"), ("imagenette_resnet50", "node")])
+def test_a_recipe_for_the_dataset_of_the_scale_is_refused(recipe, to):
+    with pytest.raises(ConfigError, match=rf"run\.scale_to={to}"):
+        load(CONFIGS / f"{recipe}.py", [("run.scale_to", to)])
+
+
 def test_workers_at_full_scale_are_never_rounded():
     full = [("data.source", "digits"), ("data.repeat", "true")]
     with pytest.raises(ConfigError, match=r"2048 .* 3"):

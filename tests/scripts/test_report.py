@@ -66,6 +66,8 @@ def test_what_is_no_run_is_skipped(tmp_path, capsys):
     folder = made_up.write(tmp_path / "one", metrics=[], events=made_up.EVENTS[:1])
     (folder / "layers.jsonl").unlink()
     (tmp_path / "notes").mkdir()
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "report.html").touch()
     (tmp_path / "one.log").touch()
     paths = sorted(map(str, tmp_path.iterdir()))
     assert report.main([*paths, f"--out={tmp_path / 'out'}"]) == 0
@@ -75,6 +77,7 @@ def test_what_is_no_run_is_skipped(tmp_path, capsys):
     assert line.startswith("warning: skipped 2 ")
     assert str(tmp_path / "notes") in line
     assert str(tmp_path / "one.log") in line
+    assert str(tmp_path / "report") not in line
     # What does not exist is a mistake, not a neighbour.
     assert report.main([str(folder), str(tmp_path / "absent")]) == 2
     assert "absent" in capsys.readouterr().err

@@ -70,7 +70,16 @@ def test_options_are_checked_before_jax_is_imported():
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]])
+def test_a_missing_package_is_the_first_error(capsys, tmp_path, monkeypatch, flags):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert sweep.main([DIGITS, f"--workdir={tmp_path / 'sweep'}", *flags]) == 2
+    assert ".[sweep]" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
     recipe = str(ROOT / "configs" / "sweeps" / "lr_warmup.py")
     assert sweep.main(["--sweep", "lr_warmup", "--dry_run", "--config.run.seed=3"]) == 0

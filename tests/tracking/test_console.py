@@ -133,6 +133,12 @@ def test_quiet_prints_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_brief_prints_warnings_and_the_last_line():
+    for terminal in (False, True):
+        text = re.sub(r"\x1b\[[\d;]*m", "", rendered(brief=True, force_terminal=terminal))
+        assert text.splitlines() == ["warning: one host is slow", "finished  top-1 75.08%"]
+
+
 def test_failed_compilation_is_not_called_done():
     for terminal in (False, True):
         clock, file = Clock(), io.StringIO()

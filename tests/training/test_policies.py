@@ -15,6 +15,7 @@ from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
+from largebatch.training.checkpointer import Checkpointer
 from largebatch.training.session import Request
 from largebatch.training.setup import OpenedRun, build
 from tests.training import worlds
@@ -92,15 +93,15 @@ def too_far(batch, rates):
 
 def killed_after_saving(monkeypatch, killed):
     """Have the process end when the checkpoint of this step is on disk."""
-    save = loop.Loop._save
+    save = Checkpointer.save
 
-    def saves(self, step, *arguments):
-        save(self, step, *arguments)
+    def saves(self, step, state):
+        save(self, step, state)
         if step == killed:
-            self.checkpoints.wait()
+            self.wait()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Loop, "_save", saves)
+    monkeypatch.setattr(Checkpointer, "save", saves)
 
 
 def events(workdir, *names):

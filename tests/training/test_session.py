@@ -101,6 +101,16 @@ def test_resumed_is_bitwise_uninterrupted(uninterrupted, tmp_path):
     assert resumed.wall_s > first.wall_s
 
 
+def test_a_quiet_run_prints_its_last_line_and_computes_the_same(uninterrupted, tmp_path, capsys):
+    workdir, summary = uninterrupted
+    train(CONFIG, tmp_path, quiet=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("complete: 20 steps")
+    assert f"{summary.top1:.2%}" in line
+    assert digests(tmp_path, 20) == digests(workdir, 20)
+    assert rows(tmp_path) == rows(workdir)
+
+
 def test_a_run_cut_off_after_a_checkpoint_leaves_no_second_history(uninterrupted, tmp_path):
     workdir, _ = uninterrupted
     train(changed(CONFIG, run__stop_after="6 steps"), tmp_path)

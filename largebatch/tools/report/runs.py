@@ -13,6 +13,8 @@ from largebatch.tracking import read_rows
 
 _FILES = ("metrics.jsonl", "config.json", "events.jsonl")
 """A directory with any of these is a run."""
+PAGE = "report.html"
+"""The file of a report. By default it is in a folder beside the runs that it compares."""
 PARTS = ("compile", "data wait", "step", "evaluation", "checkpoint", "other")
 """What an attempt spends its time on."""
 RESTART, FAILED = "restart", "failed"

@@ -8,10 +8,8 @@ from pathlib import Path
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
 from largebatch.tools.report import page, png, trace
-from largebatch.tools.report.runs import Run, load
+from largebatch.tools.report.runs import PAGE, Run, load
 from largebatch.tools.report.trace import Profile
-
-PAGE = "report.html"
 
 
 def report(

@@ -91,6 +91,7 @@ def sweep(request: Request) -> None:
       UserError: a mistake that the user can fix; or no trial is complete.
       Interrupted: a signal has stopped it; the same command resumes.
     """
+    study.optuna()  # a listed sweep can be run
     if request.jobs is not None and request.jobs < 1:
         raise ConfigError(f"--jobs={request.jobs}: expected at least 1")
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
@@ -106,7 +107,6 @@ def sweep(request: Request) -> None:
     if request.dry_run:
         _list(request, planned, total)
         return
-    study.optuna()
     executor = _executor(request)
     with lock.hold(workdir, note=print, lost=_end):
         resumed = directory.keep(workdir, _description(request, config, axes))

@@ -1,0 +1,56 @@
+"""Judge the steps of a run and the states to be saved, and notice a request to stop."""
+
+from largebatch.errors import HealthError
+from largebatch.fault_tolerance import Watchdog
+from largebatch.fault_tolerance.health import Health, Verdict
+from largebatch.parallel import processes
+from largebatch.training.journal import Journal
+from largebatch.training.setup import Run
+from largebatch.training.state import Metrics, TrainState
+
+
+class Monitor:
+    """Reports the verdicts of `Health` on one run attempt; all processes get the same ones."""
+
+    def __init__(self, run: Run, health: Health, journal: Journal, watchdog: Watchdog) -> None:
+        self.stop_reason = ""
+        """Why the processes stop after the present step, once they have agreed to."""
+        self._run, self._health, self._journal = run, health, journal
+        self._watchdog = watchdog
+
+    def judge(self, step: int, metrics: Metrics) -> Verdict:
+        """Check loss and gradient norm of a step that has been computed.
+
+        Args:
+          step: its number, from 1.
+          metrics: on the host.
+
+        Raises:
+          HealthError: the run must stop.
+        """
+        self._watchdog.alive()
+        if metrics.stop is not None and metrics.stop > 0:
+            self.stop_reason = self._watchdog.requested or "another process was asked to stop"
+        try:
+            verdict = self._health.look(step, float(metrics.loss), float(metrics.gradient_norm))
+        except HealthError as error:
+            self._journal.event("unhealthy", step, why=str(error))
+            raise
+        return self._reported(step, verdict)
+
+    def judge_state(self, step: int, state: TrainState) -> Verdict:
+        """Check that all numbers of the state after a step are finite; waits for the step.
+
+        Raises:
+          HealthError: the run must stop.
+        """
+        finite = self._run.stage_at(step).programs.steps.finite(state)
+        # With faulty memory, the copies of the processes may differ.
+        all_finite = bool(processes.agreed_minimum(int(finite)))
+        return self._reported(step, self._health.look_at_state(step, all_finite))
+
+    def _reported(self, step: int, verdict: Verdict) -> Verdict:
+        if verdict.action != "continue":
+            self._run.console.warn(verdict.text)
+            self._journal.event(verdict.action, step)
+        return verdict

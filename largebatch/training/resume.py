@@ -1,0 +1,108 @@
+"""Decide where a run starts: archive or resume an earlier run, or start a new one."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from largebatch import tracking
+from largebatch.checkpoint import run_directory
+from largebatch.checkpoint.arrays import on_devices
+from largebatch.checkpoint.directories import Stored
+from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.config import Config
+from largebatch.errors import ConfigError
+from largebatch.parallel import processes
+from largebatch.training import description
+from largebatch.training.request import Request
+from largebatch.training.setup import OpenedRun, Run, initial_state
+from largebatch.training.state import TrainState
+
+if TYPE_CHECKING:  # weights are read by few runs
+    from largebatch.weights import Weights
+
+
+def open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
+    """Open the checkpoints; create the run directory, or archive an earlier run."""
+    if not request.eval_only:
+        moved = processes.first_process_does(
+            lambda: run_directory.prepare(request.workdir, archive=request.resume == "never")
+        )
+        if moved:
+            console.note(f"the earlier run in {request.workdir} is now in {moved}")
+    return Checkpoints(
+        request.checkpoints,
+        keep=config.run.keep_checkpoints,
+        warn=console.warn,
+        read_only=request.eval_only,
+    )
+
+
+def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
+    """Return the newest checkpoint; None if training starts from the beginning.
+
+    Raises:
+      CheckpointError: it belongs to another run, or there is none and one is needed.
+      ConfigError: a clocked run cannot be resumed.
+    """
+    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    if stored is None and request.needs_checkpoint:
+        raise request.no_checkpoint()
+    clocked = opened.config.run.mlperf_log
+    if clocked and stored is not None and not request.eval_only:
+        raise ConfigError(
+            f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
+            f"one at step {stored.step}; use --resume=never, or --config.run.mlperf_log= to "
+            "continue without the log"
+        )
+    return stored
+
+
+def complete(opened: OpenedRun, request: Request, stored: Stored | None) -> tracking.Summary | None:
+    """Return the summary of a run that is complete; None otherwise."""
+    steps = opened.plan.steps
+    summary = tracking.Summary.read(request.workdir)
+    at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
+    complete = summary is not None and summary.status == "complete" and summary.steps == steps
+    if not processes.agreed_minimum(int(at_end and complete)):
+        return None
+    again = description.commands(
+        request, ("evaluate", "--eval_only"), ("train again", "--resume=never")
+    )
+    rows = [
+        *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
+        ("checkpoint", request.checkpoint(steps)),
+        *again,
+    ]
+    opened.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    return summary
+
+
+@dataclasses.dataclass
+class Start:
+    """Where an attempt starts: at a checkpoint, with weights that have been read, or fresh."""
+
+    stored: Stored | None
+    """The newest checkpoint; None for a new run."""
+    weights: "Weights | None" = None
+    """Those of ``model.init_from``, for a new run."""
+
+    @property
+    def step(self) -> int | None:
+        """The step of the checkpoint; None for a new run."""
+        return None if self.stored is None else self.stored.step
+
+    def progress(self, run: Run, request: Request) -> Progress:
+        """Return the progress of the checkpoint; print its path and the changed options."""
+        if self.stored is None:
+            return Progress()
+        run.console.note(f"resuming from {request.checkpoint(self.stored.step)}")
+        if self.stored.table:
+            run.console.warn(f"options that differ from the checkpoint:\n{self.stored.table}")
+        return self.stored.progress
+
+    def state(self, run: Run) -> TrainState:
+        """Return the state, once: the copy on the host is as large as that on a device."""
+        if self.stored is None:
+            return initial_state(run, self.weights)
+        stored, self.stored = self.stored, None
+        programs = run.first_stage.programs
+        return programs.steps.from_checkpoint(on_devices(stored.state, programs.checkpoint_shapes))
