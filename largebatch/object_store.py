@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from largebatch.errors import ConfigError, UserError
 
 SCHEMES = ("s3", "gs", "az")
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/@?#]+)(?:/(.*))?")
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/@?#]+)(?:/([^?#]*))?")
 _RETRY_S = 60
 _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
@@ -42,9 +42,13 @@ class Version(NamedTuple):
         return cls(answer.get("e_tag"), answer.get("version"))
 
 
-def is_url(path: str | os.PathLike) -> bool:
-    """Return whether a path is in an object store, such as ``gs://bucket/runs/a``."""
-    return str(path).startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+def url_of(path: str | os.PathLike) -> str:
+    """Return the URL of a path in an object store, such as ``gs://bucket/runs/a``; '' if local.
+
+    A `Path` made of a URL has one slash less.
+    """
+    scheme, colon, rest = str(path).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if colon and scheme in SCHEMES else ""
 
 
 class Bucket:
@@ -169,7 +173,11 @@ class Bucket:
         with _explained(f"{self.url}/{name}"):
             try:
                 written = self._store.put(name, content, mode=mode, use_multipart=False)
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError):
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                return None
+            except FileNotFoundError:
+                if expected is None:  # there is no such bucket
+                    raise
                 return None
         return Version.of(written)
 

@@ -1,10 +1,12 @@
 """Objects in S3 and Google Cloud Storage, on local servers that fail now and then."""
 
+from pathlib import Path
+
 import pytest
 
 from largebatch import object_store
 from largebatch.errors import ConfigError
-from largebatch.object_store import Bucket, StorageError, is_url
+from largebatch.object_store import Bucket, StorageError, url_of
 from tests import object_servers
 
 
@@ -68,8 +70,10 @@ def test_a_store_that_stays_down_is_an_error_without_secrets(served, monkeypatch
     assert object_servers.SECRET not in str(raised.value)
     assert "\n" not in str(raised.value)
     gateway.fault = None
-    with pytest.raises(StorageError, match="NoSuchBucket"):
-        Bucket(url.replace("//bucket", "//other")).objects()
+    other = Bucket(url.replace("//bucket", "//other"))
+    for request in (other.objects, lambda: other.swap("lock", b"", None)):
+        with pytest.raises(StorageError, match="NoSuchBucket"):
+            request()
 
 
 @pytest.mark.parametrize("url", ["s3://", "gs:///run", "s3://KEY:WORD@bucket/run", "s3://b?x=1"])
@@ -80,5 +84,5 @@ def test_malformed_urls_are_refused(url):
 
 
 def test_a_url_is_distinguished_from_a_path():
-    assert is_url("gs://bucket/run")
-    assert not is_url("runs/gs:/a")
+    assert url_of("gs://bucket/run") == url_of(Path("gs://bucket/run")) == "gs://bucket/run"
+    assert url_of("runs/gs:/a") == url_of(Path("/runs")) == ""

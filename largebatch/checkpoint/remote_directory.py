@@ -73,17 +73,18 @@ class RemoteDirectory:
         self.bucket.delete(*_manifests_first(old))
         return f"{self.bucket.url}/{target}"
 
-    def pull(self, *, newest_only: bool = False) -> None:
+    def pull(self, *, newest_only: bool = False, checkpoints: bool = True) -> None:
         """Download the files of the run and its complete checkpoints.
 
         Args:
           newest_only: leave out all checkpoints but the newest.
+          checkpoints: False to leave out all of them.
 
         Raises:
           StorageError: the store cannot be read.
         """
         found = [name for name in self.bucket.objects() if _is_valid(name)]
-        steps = sorted(_complete(found), key=int, reverse=True)
+        steps = sorted(_complete(found), key=int, reverse=True) if checkpoints else []
         wanted = [name for name in found if "/" not in name and name != lock.NAME]
         for step in steps[:1] if newest_only else steps:
             wanted += [name for name in found if name.startswith(f"{_CHECKPOINTS}/{step}/")]
@@ -269,6 +270,30 @@ def staged(
                 warn(str(error))
             raise
         _finish(directory, watchdog)
+
+
+@contextlib.contextmanager
+def downloaded(url: str, *, checkpoints: bool = True) -> Iterator[Path]:
+    """Keep a copy of a run in an object store, with its newest checkpoint, while the body runs.
+
+    Args:
+      url: the run directory in the store.
+      checkpoints: False for the logs alone.
+
+    Yields:
+      A local directory of the same name.
+
+    Raises:
+      CheckpointError: there is no run.
+      StorageError: the store cannot be reached.
+    """
+    with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
+        directory = RemoteDirectory(Bucket(url), Path(folder, PurePosixPath(url).name))
+        directory.local.mkdir()
+        directory.pull(newest_only=True, checkpoints=checkpoints)
+        if not any(directory.local.iterdir()):
+            raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
+        yield directory.local
 
 
 def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:

@@ -21,9 +21,8 @@ def hold(bucket, **calls):
 
 def test_a_second_process_is_refused_and_later_admitted(served):
     bucket = Bucket(served[1])
-    with hold(bucket):
-        with pytest.raises(UserError, match="in use"), hold(Bucket(bucket.url)):
-            pass
+    with hold(bucket), pytest.raises(UserError, match="in use"), hold(Bucket(bucket.url)):
+        pass
     assert bucket.objects() == {}
     with hold(Bucket(bucket.url)):
         assert list(bucket.objects()) == ["lock.json"]

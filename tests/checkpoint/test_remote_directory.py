@@ -151,7 +151,7 @@ def run(url, **options):
 
 def test_a_training_uploads_while_it_runs_and_at_its_end(served, monkeypatch):
     monkeypatch.setattr("largebatch.checkpoint.remote_directory._LOOK_S", 0.05)
-    gateway, url = served
+    _, url = served
     bucket = Bucket(url)
     context, _ = run(url)
     with context as directory:
@@ -192,9 +192,11 @@ def test_what_cannot_be_uploaded_at_the_end_is_kept(served, monkeypatch, tmp_pat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     gateway, url = served
     context, _ = run(url)
-    with pytest.raises(StorageError) as raised, context as directory:
-        write_checkpoint(directory.local, 1)
-        gateway.fault = lambda *_: "503"
+    directory = context.__enter__()
+    write_checkpoint(directory.local, 1)
+    gateway.fault = lambda *_: "503"
+    with pytest.raises(StorageError) as raised:
+        context.__exit__(None, None, None)
     gateway.fault = None
     (kept,) = tmp_path.glob("largebatch-not-uploaded-*")
     assert str(kept) in str(raised.value)
