@@ -11,6 +11,7 @@ of the device's time. docs/report.md explains every figure.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
+from largebatch.object_store import url_of
 
 if TYPE_CHECKING:
     from largebatch.tools.report.trace import Profile
@@ -67,6 +69,18 @@ def selected(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
+    """Return a run's directory; the logs of a run in an object store are downloaded first."""
+    url = url_of(path)
+    if not url:
+        return path
+    if out is None:
+        raise UserError(f"--out: expected a folder for the report of {url}; use --out=report")
+    from largebatch.checkpoint.remote_directory import downloaded
+
+    return copies.enter_context(downloaded(url, checkpoints=False))
+
+
 def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
@@ -76,7 +90,9 @@ def run(arguments: Sequence[str]) -> None:
     if profile is not None:
         print("\n".join(shares(profile)))
     if flags.runs:
-        page, runs = write.report(selected(flags.runs), flags.out, profile)
+        with contextlib.ExitStack() as copies:
+            paths = [local(path, flags.out, copies) for path in flags.runs]
+            page, runs = write.report(selected(paths), flags.out, profile)
         for each in runs:
             top1 = summary.percent(summary.validation(each, "top1"))
             print(f"{each.name}: {each.status}, step {each.step:,}, top-1 {top1}")

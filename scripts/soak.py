@@ -36,12 +36,14 @@ from soaking.runs import (
 )
 from soaking.slow_host import slow_host
 
+from largebatch.checkpoint.remote_directory import RemoteDirectory
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
 from largebatch.environment import ROOT
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, read_json, write_json
+from largebatch.object_store import Bucket
 
 TRAIN = ROOT / "train.py"
 RECIPE = (
@@ -95,10 +97,19 @@ class Kill:
 
 @dataclasses.dataclass
 class Soak:
-    """A soak under way: the command, the directory of the runs, seconds of a hang, chance."""
+    """A soak under way.
+
+    Attributes:
+        train: the command, from the path of train.py on.
+        root: directory of the runs, or of their copies.
+        store: URL below which the runs are kept; '' for ``root``.
+        limit_s: seconds after which a process counts as hanging.
+        rng: chance.
+    """
 
     train: tuple[str, ...]
     root: Path
+    store: str
     limit_s: float
     rng: random.Random
     plan: Plan | None = None
@@ -127,7 +138,8 @@ class Soak:
         """Kill one run up to ``most`` times, then let it end.
 
         A checkpoint is written while steps are computed, so a kill in a save repeats the steps
-        since the checkpoint before: at most twice the interval.
+        since the checkpoint before: at most twice the interval. A run in a store may have written
+        checkpoints that were not uploaded yet.
 
         Raises:
             Lost: with all that is wrong.
@@ -144,7 +156,8 @@ class Soak:
             if ended.resumed is not None:
                 for kill in self.kills[since:]:
                     kill.resumed, kill.repeated = ended.resumed, max(0, kill.row - ended.resumed)
-                    if kill.resumed != kill.checkpoint or kill.repeated > 2 * interval:
+                    late = kill.repeated > 2 * interval and not self.store
+                    if kill.resumed != kill.checkpoint or late:
                         problems.append(f"checkpoints are {interval} steps apart: {kill}")
                 since = len(self.kills)
             if code is None:
@@ -157,11 +170,14 @@ class Soak:
             if problems:
                 raise Lost("\n".join([f"{name}, process {count}:", *problems[:9]]))
         shutil.rmtree(self.root / name)
+        if self.store:
+            bucket = Bucket(f"{self.store}/{name}")
+            bucket.delete(*bucket.objects())
 
     def _draw(self, step: int, interval: int) -> Moment:
         """Return a random moment in the life of a process that starts from a step."""
         saves = round((self.plan.steps - step) / interval)
-        if saves and self.rng.random() < SAVES:
+        if saves and not self.store and self.rng.random() < SAVES:
             number = self.rng.randint(1, min(_FIRST_SAVES, saves))
             return Moment(self.rng.uniform(0, _SAVE_S), number)
         return Moment(self.rng.uniform(0, self.whole_s))
@@ -173,11 +189,17 @@ class Soak:
         return Kill(number, count, after_s, hit, last_row(workdir), newest)
 
     def _attempt(self, name: str, count: int, moment: Moment | None) -> Attempt:
-        log = self.root / f"{name}_{count}.log"
+        log, local = self.root / f"{name}_{count}.log", self.root / name
+        target = f"{self.store}/{name}" if self.store else str(local)
         try:
-            return attempt(self.train, self.root / name, log, moment, self.limit_s)
+            return attempt(self.train, target, log, moment, self.limit_s)
         except TimeoutError as error:
             raise Lost(f"{name}, process {count}: {error}") from error
+        finally:
+            if self.store:
+                shutil.rmtree(local, ignore_errors=True)
+                local.mkdir()
+                RemoteDirectory(Bucket(target), local).pull()
 
 
 def parser() -> Parser:
@@ -186,6 +208,7 @@ def parser() -> Parser:
     made.add_argument("--kills", type=int, default=50, help="number of kills (50)")
     made.add_argument("--seed", type=int, default=0, help="seed of the moments (0)")
     made.add_recipe("recipe: a name or a file (digits, shortened)", optional=True)
+    made.add_argument("--store", default="", metavar="URL", help="keep the runs in s3:// or gs://")
     made.add_argument("--limit_s", type=float, default=600.0, help="most seconds of a run (600)")
     made.add_record()
     return made
@@ -213,7 +236,7 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "cache"))
     recipe = (f"--config={flags.config.resolve()}",) if flags.config else RECIPE
     train = (str(TRAIN), *recipe, "--config.run.log_every=1 steps", *written(overrides))
-    soak = Soak(train, root, flags.limit_s, random.Random(flags.seed))
+    soak = Soak(train, root, flags.store.rstrip("/"), flags.limit_s, random.Random(flags.seed))
     began, runs, lost = time.monotonic(), 0, ""
     try:
         soak.undisturbed()

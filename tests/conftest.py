@@ -19,6 +19,7 @@ import jaxlib
 import pytest
 
 from tests import reaper
+from tests.object_servers import moto, served  # noqa: F401 fixtures
 
 QUICK = (
     "--xla_backend_optimization_level=0",

@@ -128,7 +128,7 @@ def result_rows(result: Result, plan: Plan) -> Rows:
 
 
 def command(
-    recipe: Path, workdir: Path, overrides: tuple[tuple[str, str], ...], *flags: str
+    recipe: Path, workdir: str | Path, overrides: tuple[tuple[str, str], ...], *flags: str
 ) -> str:
     """Return a command line that can be pasted into a shell."""
     words = [f"--config={recipe}", f"--workdir={workdir}"]
@@ -141,7 +141,7 @@ def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, st
     """Return rows (label, command line with a flag); none if there is no recipe file."""
     if request.recipe is None:
         return []
-    given = request.recipe, request.workdir, request.overrides
+    given = request.recipe, request.place, request.overrides
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
 
 
@@ -149,7 +149,7 @@ def closing_rows(
     run: Run, request: Request, summary: Summary, result: Result | None, target: Target
 ) -> Rows:
     """Return the rows that a training ends with."""
-    following = [("next", f"python scripts/report.py {shlex.quote(str(request.workdir))}")]
+    following = [("next", f"python scripts/report.py {shlex.quote(request.place)}")]
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))

@@ -5,12 +5,14 @@ Imports no JAX, so that these errors are reported within a second.
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from largebatch.config import Config
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import read_json
+from largebatch.object_store import url_of
 from largebatch.tracking.callbacks import Callback
 
 
@@ -29,6 +31,15 @@ class Request:
     """Print only warnings and the last line."""
     callbacks: tuple[Callback, ...] = ()
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
+    url: str = ""
+    """Where the run is kept, if in an object store; ``workdir`` is then its local copy."""
+    fetch: Callable[[int], None] | None = None
+    """Downloads the checkpoint of a step that process 0 has written; None if all share a disk."""
+
+    @property
+    def place(self) -> str:
+        """The run directory as the user knows it."""
+        return self.url or str(self.workdir)
 
     @property
     def checkpoints(self) -> Path:
@@ -37,7 +48,7 @@ class Request:
 
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""
-        return str(self.checkpoints / str(step))
+        return f"{self.place}/checkpoints/{step}"
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -47,7 +58,7 @@ class Request:
     def no_checkpoint(self) -> CheckpointError:
         """Return the error of a request that needs a checkpoint where there is none."""
         return CheckpointError(
-            f"--workdir={self.workdir} holds no checkpoint; train first, use another --workdir"
+            f"--workdir={self.place} holds no checkpoint; train first, use another --workdir"
             + ("" if self.eval_only else ", or drop --resume=must")
         )
 
@@ -59,15 +70,17 @@ def check(config: Config, request: Request) -> None:
       CheckpointError: the run to evaluate or resume does not exist.
       ConfigError: the initial weights do not exist, or would be moved away first.
     """
+    if url_of(request.workdir):
+        return  # checked again when it is downloaded
     if request.needs_checkpoint and not request.checkpoints.is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
-    if not weights:
+    if not weights or url_of(weights):
         return
     path, workdir = Path(weights).resolve(), request.workdir.resolve()
     if request.resume == "never" and path.is_relative_to(workdir):
         raise ConfigError(
-            f"model.init_from={weights} lies in --workdir={request.workdir}, which --resume=never "
+            f"model.init_from={weights} lies in --workdir={request.place}, which --resume=never "
             "moves to previous/; use another --workdir"
         )
     if not path.exists() and not _began_with(weights, request):

@@ -27,12 +27,13 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
             lambda: run_directory.prepare(request.workdir, archive=request.resume == "never")
         )
         if moved:
-            console.note(f"the earlier run in {request.workdir} is now in {moved}")
+            console.note(f"the earlier run in {request.place} is now in {moved}")
     return Checkpoints(
         request.checkpoints,
         keep=config.run.keep_checkpoints,
         warn=console.warn,
         read_only=request.eval_only,
+        fetch=request.fetch,
     )
 
 
@@ -49,7 +50,7 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
     clocked = opened.config.run.mlperf_log
     if clocked and stored is not None and not request.eval_only:
         raise ConfigError(
-            f"run.mlperf_log={clocked} clocks a run from its start, {request.workdir} holds "
+            f"run.mlperf_log={clocked} clocks a run from its start, {request.place} holds "
             f"one at step {stored.step}; use --resume=never, or --config.run.mlperf_log= to "
             "continue without the log"
         )

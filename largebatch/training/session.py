@@ -14,11 +14,13 @@ from largebatch import tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.directories import has_checkpoints
 from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.remote_directory import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.files import write_json
+from largebatch.object_store import url_of
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.training import description, journal, resume
@@ -59,8 +61,36 @@ def run(
       UserError: an error that the user can fix.
       Interrupted: the run was asked to stop; the same command resumes it.
     """
-    began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0, brief=request.quiet)
+    url = url_of(request.workdir)
+    if not url:
+        return _run(config, request, console, hosts, devices, watchdog)
+    trains = not (request.eval_only or request.dry_run)
+    with staged(
+        url,
+        trains=trains,
+        reads=not request.dry_run,
+        archive=trains and request.resume == "never",
+        watchdog=watchdog,
+        note=console.note,
+        warn=console.warn,
+    ) as remote:
+        copied = dataclasses.replace(
+            request, workdir=remote.local, url=url, fetch=remote.pull_checkpoint
+        )
+        return _run(config, copied, console, hosts, devices, watchdog)
+
+
+def _run(
+    config: Config,
+    request: Request,
+    console: tracking.Console,
+    hosts: str,
+    devices: Sequence[jax.Device] | None,
+    watchdog: Watchdog,
+) -> tracking.Summary | None:
+    """Run in a local directory; see `run`."""
+    began = time.perf_counter()
     weights = _check_early(config, request)
     # An evaluation or dry run may share the directory with a training.
     needs_lock = not (request.eval_only or request.dry_run)
@@ -87,7 +117,7 @@ def run(
             this_run = opened.build(evaluated_step=start.step if request.eval_only else None)
         rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
-        console.plan(f"{name}: {request.workdir}", rows, changed(this_run.plan.config))
+        console.plan(f"{name}: {request.place}", rows, changed(this_run.plan.config))
         if config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s cannot leave out microbatches, since a step has only one; use "

@@ -1,5 +1,6 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from largebatch.checkpoint.remote_directory import downloaded
 from largebatch.errors import one_line
 from largebatch.models import Model
+from largebatch.object_store import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
 from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
 
@@ -27,10 +30,10 @@ def read(path: Path) -> Weights:
     """Read the network at a path, for evaluation or further training.
 
     Args:
-      path: a run directory, whose newest valid checkpoint is read; a checkpoint's directory; a
-        ``.safetensors`` file with torchvision's, timm's or Hugging Face's names; a ``.pth`` or
-        ``.pt`` state dict, read without executing pickles; a folder of transformers or timm for
-        Hugging Face's hub; an ``.onnx`` file that we exported.
+      path: a run directory, also in an object store, whose newest valid checkpoint is read; a
+        checkpoint's directory; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
+        names; a ``.pth`` or ``.pt`` state dict, read without executing pickles; a folder of
+        transformers or timm for Hugging Face's hub; an ``.onnx`` file that we exported.
 
     Raises:
       CheckpointError: a checkpoint is not valid, or there is none.
@@ -38,6 +41,10 @@ def read(path: Path) -> Weights:
         few is an error.
     """
     path = Path(path)
+    if url := url_of(path):
+        with downloaded(url) as local:
+            found = read(local)
+            return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent

@@ -62,13 +62,13 @@ class Attempt:
 
 
 def attempt(
-    train: Sequence[str], workdir: Path, log: Path, moment: Moment | None, limit_s: float
+    train: Sequence[str], workdir: str, log: Path, moment: Moment | None, limit_s: float
 ) -> Attempt:
     """Run the trainer to its end, or until it is killed.
 
     Args:
         train: its command, from the path of train.py on.
-        workdir: its working directory.
+        workdir: its run directory, or the URL of one.
         log: the file for its output.
         moment: when to kill it; None: never.
         limit_s: seconds after which it counts as hanging.
@@ -76,7 +76,7 @@ def attempt(
     Raises:
         TimeoutError: it hangs, and has been killed.
     """
-    checkpoints = workdir / "checkpoints"
+    checkpoints = Path(workdir, "checkpoints")
     saves = set(checkpoints.glob(PARTIAL))
     began = due_from = time.monotonic()
     killed, saving = False, False

@@ -205,7 +205,7 @@ def test_who_loses_its_lock_is_told_and_leaves_it(tmp_path):
         other = stored(tmp_path) | {"token": "b" * 32, "pid": 4242, "host": "elsewhere"}
         with replacing(tmp_path / lock.NAME) as stream:
             stream.write(json.dumps(other).encode())
-        assert told.wait(10)
+        assert told.wait(120)
         time.sleep(5 * FAST["every_s"])
     assert len(said) == 1
     assert "process 4242" in said[0]
@@ -239,7 +239,8 @@ ROUNDS = 20
 @pytest.mark.parametrize("kind", ["none", "dead", "damaged", "elsewhere"])
 def test_of_many_that_come_at_once_exactly_one_wins(tmp_path, holders, kind):
     rounds = ROUNDS if kind in ("none", "dead") else ROUNDS // 10
-    others = holders(4, patience_s=0.1)
+    # A process may write its lock long after it created the file, on a busy machine.
+    others = holders(4, patience_s=1.0 if kind in ("damaged", "elsewhere") else 60.0)
     for number in range(rounds):
         directory = tmp_path / str(number)
         if kind != "none":

@@ -13,6 +13,7 @@ from largebatch.checkpoint import manifest
 from largebatch.config import Facts, freeze, resolve
 from largebatch.files import write_json
 from largebatch.tracking import Summary
+from tests.object_servers import Gateway
 
 FACTS = Facts(100, 10, 10, (8, 8, 1), devices=1)
 OPTIONS = {
@@ -25,7 +26,7 @@ PLAN = resolve(freeze(OPTIONS), FACTS)
 
 def test_moments_are_at_any_time_and_in_saves_and_repeat_with_their_seed():
     def draw(step):
-        made = soak.Soak((), soak.Path(), 60.0, random.Random(0), PLAN, whole_s=20.0)
+        made = soak.Soak((), soak.Path(), "", 60.0, random.Random(0), PLAN, whole_s=20.0)
         return [made._draw(step, 10) for _ in range(400)]
 
     drawn = draw(0)
@@ -192,7 +193,13 @@ def test_a_trainer_that_loses_something_is_reported(stand_in, monkeypatch, capsy
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_a_short_soak(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("store", ["", "s3"])
+def test_a_short_soak(tmp_path, monkeypatch, capfd, moto, store):
+    if store:
+        gateway = Gateway(moto)
+        for name, value in gateway.environment(store).items():
+            monkeypatch.setenv(name, value)
+        gateway.fault = lambda method, path, number: "503" if number % 10 == 0 else ""
     monkeypatch.setattr(soak.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "soak"))
     (tmp_path / "soak").mkdir()
     for name, value in {
@@ -207,7 +214,8 @@ def test_a_short_soak(tmp_path, monkeypatch, capfd):
         "--config.schedule.length=300 steps",
         "--config.schedule.warmup=30 steps",
     ]
-    code = soak.main(["--kills=2", "--seed=3", f"--out={out}", *short])
+    kept = [f"--store={store}://bucket/soak"] if store else []
+    code = soak.main(["--kills=2", "--seed=3", f"--out={out}", *kept, *short])
     printed = capfd.readouterr()
     assert code == 0, printed.err
     assert printed.out.rstrip().endswith("kills equal the one without: nothing was lost")

@@ -36,7 +36,7 @@ _PLUGINS = {
 }
 """Distribution → the extra of jax that requires its version."""
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
-_LIMIT_S = 60.0
+_LIMIT_S = 180.0
 
 
 def versions_fit() -> str:

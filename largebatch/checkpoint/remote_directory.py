@@ -1,0 +1,357 @@
+"""A run directory in an object store (``--workdir=gs://…``): a local copy that is kept equal.
+
+The run reads and writes a local directory as always. Process 0 uploads what has changed, in a
+thread: logs every `EVERY_S` seconds, and a checkpoint as soon as it is complete, after the logs
+that belong to it and with its manifest last. So the newest complete checkpoint in the store always
+has its rows in ``metrics.jsonl``, whenever the process is killed. A listing shows the manifest only
+of complete checkpoints, because an object appears at once or not at all; nothing is renamed there.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+
+import jax
+
+from largebatch.checkpoint import lease, lock, manifest
+from largebatch.checkpoint.directories import numbered
+from largebatch.errors import CheckpointError
+from largebatch.fault_tolerance import IDLE, Watchdog
+from largebatch.object_store import Bucket, StorageError
+from largebatch.parallel import processes
+
+EVERY_S = 30.0
+"""Seconds between two uploads of the logs."""
+_LOOK_S = 2.0
+"""Seconds between two looks for a new checkpoint."""
+_FETCH_S = 300.0
+"""Seconds that other processes wait until process 0 has uploaded a checkpoint."""
+_DOWNLOADS = 8
+_CHECKPOINTS = "checkpoints"
+_PREVIOUS = "previous"
+
+
+class RemoteDirectory:
+    """A run directory in an object store and its local copy."""
+
+    def __init__(self, bucket: Bucket, local: Path) -> None:
+        """Transfer nothing yet.
+
+        Args:
+          bucket: the run directory in the store.
+          local: an empty directory.
+        """
+        self.bucket = bucket
+        self.local = local
+        self._equal: dict[str, tuple[int, int]] = {}
+        """Size and modification time of each local file that is equal to its object, by name."""
+        self._pushing = threading.Lock()
+        self._lost = False
+
+    def archive(self) -> str | None:
+        """Copy an earlier run to ``previous/N/`` and delete the originals.
+
+        Returns:
+          The URL of the archive; None if there is no earlier run.
+        """
+        old = [
+            name for name in self.bucket.objects() if not name.startswith((_PREVIOUS, lock.NAME))
+        ]
+        if not old:
+            return None
+        numbers = [int(name) for name in self.bucket.folders(_PREVIOUS) if name.isdigit()]
+        target = f"{_PREVIOUS}/{1 + max(numbers, default=0)}"
+        with ThreadPoolExecutor(_DOWNLOADS) as threads:
+            list(threads.map(lambda name: self.bucket.copy(name, f"{target}/{name}"), old))
+        self.bucket.delete(*_manifests_first(old))
+        return f"{self.bucket.url}/{target}"
+
+    def pull(self, *, newest_only: bool = False, checkpoints: bool = True) -> None:
+        """Download the files of the run and its complete checkpoints.
+
+        Args:
+          newest_only: leave out all checkpoints but the newest.
+          checkpoints: False to leave out all of them.
+
+        Raises:
+          StorageError: the store cannot be read.
+        """
+        found = [name for name in self.bucket.objects() if _is_valid(name)]
+        steps = sorted(_complete(found), key=int, reverse=True) if checkpoints else []
+        wanted = [name for name in found if "/" not in name and name != lock.NAME]
+        for step in steps[:1] if newest_only else steps:
+            wanted += [name for name in found if name.startswith(f"{_CHECKPOINTS}/{step}/")]
+        if found:
+            (self.local / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        for name in self.bucket.folders(_PREVIOUS):
+            if name.isdigit():  # an archive gets the next number
+                (self.local / _PREVIOUS / name).mkdir(parents=True, exist_ok=True)
+        self._download(wanted)
+
+    def pull_checkpoint(self, step: int) -> None:
+        """Download a checkpoint that process 0 has written; wait until it is uploaded.
+
+        Raises:
+          CheckpointError: it did not appear in time.
+          StorageError: the store cannot be read.
+        """
+        folder = f"{_CHECKPOINTS}/{step}"
+        limit = time.monotonic() + _FETCH_S
+        while self.bucket.read(f"{folder}/{manifest.NAME}") is None:
+            if time.monotonic() > limit:
+                raise CheckpointError(
+                    f"{self.bucket.url}/{folder}: process 0 did not upload it within "
+                    f"{_FETCH_S:.0f} s; run the same command again"
+                )
+            time.sleep(_LOOK_S)
+        self._download(self.bucket.objects(folder))
+
+    def clear(self) -> None:
+        """Delete checkpoints whose upload was interrupted."""
+        found = self.bucket.objects(_CHECKPOINTS)
+        complete = _complete(found)
+        steps = {PurePosixPath(name).parts[1] for name in found}
+        for step in (step for step in steps if step.isdigit() and step not in complete):
+            self.bucket.delete(*(n for n in found if n.startswith(f"{_CHECKPOINTS}/{step}/")))
+
+    def push(self) -> None:
+        """Upload all files that differ from their objects; delete objects whose file is deleted.
+
+        Raises:
+          StorageError: the store cannot be written to; the next call continues.
+        """
+        with self._pushing:
+            files = self._files()
+            fresh = [name for name in files if self._equal.get(name) != files[name]]
+            # The rows of a checkpoint first, its manifest last.
+            fresh.sort(key=lambda name: (name.startswith(_CHECKPOINTS), _is_manifest(name)))
+            for name in fresh:
+                if self._lost:
+                    return
+                path = self.local / name
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    # A log may grow during its upload; a file of a checkpoint is never changed.
+                    is_log = not name.startswith(_CHECKPOINTS)
+                    self.bucket.write(name, path.read_bytes() if is_log else path)
+                    self._equal[name] = files[name]
+            gone = [name for name in self._equal if name not in files]
+            self.bucket.delete(*_manifests_first(gone))
+            for name in gone:
+                del self._equal[name]
+
+    def disown(self) -> None:
+        """Upload nothing any more, because another process has the lock."""
+        self._lost = True
+
+    @contextlib.contextmanager
+    def pushed(self, warn: Callable[[str], None]) -> Iterator[None]:
+        """Push in a thread while the body runs; report the first of consecutive failures."""
+        ended = threading.Event()
+
+        def upload() -> None:
+            last, failed, known = time.monotonic(), False, numbered(self.local / _CHECKPOINTS)
+            while not ended.wait(_LOOK_S):
+                now = numbered(self.local / _CHECKPOINTS)
+                if now == known and time.monotonic() - last < EVERY_S:
+                    continue
+                try:
+                    self.push()
+                    failed, known = False, now
+                except StorageError as error:
+                    if not failed:
+                        warn(f"{error}; training continues, and the upload is repeated")
+                    failed = True
+                last = time.monotonic()
+
+        thread = threading.Thread(target=upload, name="largebatch-upload", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _download(self, names: Iterable[str]) -> None:
+        def download(name: str) -> None:
+            path = self.local / name
+            self.bucket.download(name, path)
+            self._equal[name] = _stat(path)
+
+        with ThreadPoolExecutor(_DOWNLOADS) as threads:
+            list(threads.map(download, sorted(names, key=_is_manifest)))
+
+    def _files(self) -> dict[str, tuple[int, int]]:
+        """Return size and modification time of all files by name; temporary ones are hidden."""
+        found = {}
+        for parent, folders, names in os.walk(self.local):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = Path(parent, name)
+                relative = path.relative_to(self.local).as_posix()
+                if not name.startswith(".") and relative != lock.NAME:
+                    with contextlib.suppress(FileNotFoundError):
+                        found[relative] = _stat(path)
+        return found
+
+
+@contextlib.contextmanager
+def staged(
+    url: str,
+    *,
+    trains: bool,
+    reads: bool = True,
+    archive: bool = False,
+    watchdog: Watchdog = IDLE,
+    note: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Iterator[RemoteDirectory]:
+    """Keep a local copy of a run directory while the body runs; each process calls this.
+
+    Args:
+      url: the run directory in the store.
+      trains: hold its lock, and upload everything; otherwise only new and changed files of the
+        top level are uploaded, at the end.
+      reads: download the run; otherwise nothing is transferred at all.
+      archive: move an earlier run to ``previous/N/`` first.
+      watchdog: uploads once more if it ends the process.
+      note: prints a message for the user.
+      warn: prints a warning of one line.
+
+    Yields:
+      The directory; ``local`` is where the run reads and writes.
+
+    Raises:
+      UserError: another run holds the lock.
+      StorageError: the store cannot be reached; the local copy is kept if it was not uploaded.
+    """
+    first = jax.process_index() == 0
+    local = _staging(url, shared=not trains)
+    directory = RemoteDirectory(Bucket(url), local)
+
+    def lost(reason: str) -> None:
+        directory.disown()
+        watchdog.end(reason)
+
+    with contextlib.ExitStack() as stack:
+        if trains:
+            held = lease.hold(directory.bucket, note=note, lost=lost)
+            processes.first_process_does(lambda: stack.enter_context(held))
+            if first:
+                watchdog.finally_do("lease", lambda *_: stack.close())
+            processes.first_process_does(directory.clear)
+        if archive:
+            moved = processes.first_process_does(directory.archive)
+            if moved and first:
+                note(f"the earlier run in {url} is now in {moved}")
+        if reads:
+            directory.pull(newest_only=not first)
+        if not (first and reads):
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(local, ignore_errors=True)
+            return
+        if trains:
+            watchdog.finally_do("upload", lambda *_: directory.push())
+        try:
+            with directory.pushed(warn) if trains else contextlib.nullcontext():
+                yield directory
+        except BaseException:
+            try:
+                _finish(directory, watchdog)
+            except StorageError as error:
+                warn(str(error))
+            raise
+        _finish(directory, watchdog)
+
+
+@contextlib.contextmanager
+def downloaded(url: str, *, checkpoints: bool = True) -> Iterator[Path]:
+    """Keep a copy of a run in an object store, with its newest checkpoint, while the body runs.
+
+    Args:
+      url: the run directory in the store.
+      checkpoints: False for the logs alone.
+
+    Yields:
+      A local directory of the same name.
+
+    Raises:
+      CheckpointError: there is no run.
+      StorageError: the store cannot be reached.
+    """
+    with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
+        directory = RemoteDirectory(Bucket(url), Path(folder, PurePosixPath(url).name))
+        directory.local.mkdir()
+        directory.pull(newest_only=True, checkpoints=checkpoints)
+        if not any(directory.local.iterdir()):
+            raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
+        yield directory.local
+
+
+def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
+    """Upload what is left and delete the local copy.
+
+    Raises:
+      StorageError: the upload failed; the local copy was moved aside.
+    """
+    try:
+        with watchdog.section("checkpoint"):
+            directory.push()
+    except StorageError as error:
+        kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
+        directory.local.replace(kept)
+        raise StorageError(f"{error}; the files of the run are in {kept}") from error
+    shutil.rmtree(directory.local, ignore_errors=True)
+
+
+def _staging(url: str, *, shared: bool) -> Path:
+    """Return an empty local directory for a run in a store.
+
+    A training has one by its URL, so that a killed one leaves no more than one behind.
+    """
+    if shared:
+        return Path(tempfile.mkdtemp(prefix="largebatch-"))
+    name = blake2b(f"{os.getuid()} {url}".encode(), digest_size=8).hexdigest()
+    local = Path(tempfile.gettempdir(), f"largebatch-{name}-{jax.process_index()}")
+    shutil.rmtree(local, ignore_errors=True)
+    local.mkdir(mode=0o700)
+    return local
+
+
+def _complete(names: Iterable[str]) -> set[str]:
+    """Return the steps of the checkpoints with a manifest."""
+    paths = [PurePosixPath(name).parts for name in names]
+    return {
+        parts[1]
+        for parts in paths
+        if len(parts) == 3
+        and (parts[0], parts[2]) == (_CHECKPOINTS, manifest.NAME)
+        and parts[1].isdigit()
+    }
+
+
+def _is_valid(name: str) -> bool:
+    """Return whether an object's name is a relative path without hidden or parent folders."""
+    return not any(part.startswith(".") for part in name.split("/")) and not name.startswith("/")
+
+
+def _is_manifest(name: str) -> bool:
+    return name.endswith(f"/{manifest.NAME}")
+
+
+def _manifests_first(names: Iterable[str]) -> list[str]:
+    """Return names in an order of deletion in which no checkpoint looks complete."""
+    return sorted(names, key=lambda name: not _is_manifest(name))
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns

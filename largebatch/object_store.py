@@ -1,0 +1,234 @@
+"""Objects in Amazon S3, Google Cloud Storage and Azure Blob Storage, by the library obstore.
+
+Credentials come from where the clouds' own tools look for them: the environment, the metadata
+server of the machine, and for S3 also the files and profiles of boto3, if that is installed. No
+option holds a credential. Connections are retried for `_RETRY_S` seconds after errors of the
+server, time-outs and throttling.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from largebatch.errors import ConfigError, UserError
+
+SCHEMES = ("s3", "gs", "az")
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/@?#]+)(?:/([^?#]*))?")
+_RETRY_S = 60
+_TIMEOUT_S = 60
+"""Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
+_PART = 16 * 2**20
+_SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+
+
+class StorageError(UserError):
+    """An object store that cannot be reached, or that refuses a request."""
+
+
+class Version(NamedTuple):
+    """What changes with each write of an object: its ETag, or its generation in Google Cloud."""
+
+    e_tag: str | None
+    version: str | None
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> "Version":
+        """Return the version that an answer of obstore names."""
+        return cls(answer.get("e_tag"), answer.get("version"))
+
+
+def url_of(path: str | os.PathLike) -> str:
+    """Return the URL of a path in an object store, such as ``gs://bucket/runs/a``; '' if local.
+
+    A `Path` made of a URL has one slash less.
+    """
+    scheme, colon, rest = str(path).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if colon and scheme in SCHEMES else ""
+
+
+class Bucket:
+    """The objects below a URL; names are relative to it. Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """Send no request yet.
+
+        Args:
+            url: ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or ``az://CONTAINER/PATH``.
+
+        Raises:
+            ConfigError: The URL is malformed, or obstore is not installed.
+            StorageError: The credentials are malformed.
+        """
+        match = _URL.fullmatch(url)
+        if match is None:
+            hidden = re.sub(r"//[^/]*@", "//…@", url)
+            raise ConfigError(
+                f"{hidden}: expected s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, "
+                "without credentials; set these in the environment"
+            )
+        try:
+            from obstore import store
+        except ImportError:
+            raise ConfigError(
+                f"{url}: object storage needs the package obstore; use pip install "
+                "'largebatch[storage]'"
+            ) from None
+        scheme, bucket, prefix = match.groups()
+        self.url = f"{scheme}://{bucket}" + (
+            f"/{path}" if (path := (prefix or "").strip("/")) else ""
+        )
+        with _explained(self.url):
+            self._store: Any = store.from_url(
+                self.url,
+                client_options={
+                    "timeout": f"{_TIMEOUT_S}s",
+                    "connect_timeout": "10s",
+                    # Only local servers are reached without encryption.
+                    "allow_http": os.environ.get(_SERVERS.get(scheme, ""), "").startswith("http:"),
+                },
+                retry_config={"max_retries": 20, "retry_timeout": timedelta(seconds=_RETRY_S)},
+                **_access(scheme),
+            )
+
+    def objects(self, prefix: str = "") -> dict[str, int]:
+        """Return the sizes in bytes of all objects in a folder and its folders, by name.
+
+        Args:
+            prefix: Path of a folder, or '' for all.
+
+        Raises:
+            StorageError: See `Bucket`.
+        """
+        found = {}
+        with _explained(self.url):
+            for page in self._store.list(prefix or None):
+                found |= {entry["path"]: entry["size"] for entry in page}
+        return found
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Return the names of the folders directly below a path, sorted."""
+        with _explained(self.url):
+            paths = self._store.list_with_delimiter(prefix or None)["common_prefixes"]
+        return sorted(path.rpartition("/")[2] for path in paths)
+
+    def read(self, name: str) -> tuple[bytes, Version] | None:
+        """Return the content and the version of an object; None if there is none."""
+        with _explained(f"{self.url}/{name}"):
+            try:
+                found = self._store.get(name)
+                return bytes(found.bytes()), Version.of(found.meta)
+            except FileNotFoundError:
+                return None
+
+    def download(self, name: str, path: Path) -> None:
+        """Write an object to a file, whose folder is created; it is complete or absent.
+
+        Raises:
+            StorageError: There is no such object, or see `Bucket`.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        with _explained(f"{self.url}/{name}"):
+            with partial.open("wb") as file:
+                for piece in self._store.get(name).stream(min_chunk_size=2**20):
+                    file.write(piece)
+            partial.replace(path)
+
+    def write(self, name: str, content: bytes | Path) -> None:
+        """Create or replace an object atomically, from bytes or a file.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
+            StorageError: See `Bucket`.
+        """
+        if isinstance(content, Path):
+            os.stat(content)
+        with _explained(f"{self.url}/{name}"):
+            self._store.put(name, content, chunk_size=_PART)
+
+    def swap(self, name: str, content: bytes, expected: Version | None) -> Version | None:
+        """Write a small object only if nobody has changed it.
+
+        Args:
+            name: The object.
+            content: Its new content.
+            expected: The version to be replaced; None if there must be no such object.
+
+        Returns:
+            The new version; None if another one was found.
+
+        Raises:
+            StorageError: The store has no conditional writes, or see `Bucket`.
+        """
+        from obstore import exceptions
+
+        mode: Any = "create"
+        if expected is not None:
+            mode = {name: value for name, value in expected._asdict().items() if value is not None}
+        with _explained(f"{self.url}/{name}"):
+            try:
+                written = self._store.put(name, content, mode=mode, use_multipart=False)
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                return None
+            except FileNotFoundError:
+                if expected is None:  # there is no such bucket
+                    raise
+                return None
+        return Version.of(written)
+
+    def copy(self, name: str, target: str) -> None:
+        """Copy an object within the store."""
+        with _explained(f"{self.url}/{name}"):
+            self._store.copy(name, target)
+
+    def delete(self, *names: str) -> None:
+        """Delete objects; those that are absent are ignored."""
+        for name in names:
+            with _explained(f"{self.url}/{name}"):
+                try:
+                    self._store.delete(name)
+                except FileNotFoundError:
+                    continue
+
+
+def _access(scheme: str) -> dict[str, Any]:
+    """Return arguments of a store where obstore does not look in all usual places by itself."""
+    if scheme == "gs" and (server := os.environ.get("STORAGE_EMULATOR_HOST")):
+        local = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        return {"service_account_key": json.dumps({"gcs_base_url": server, **local})}
+    if scheme != "s3" or "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
+    except (ImportError, ValueError):  # ValueError: no profile and no metadata server
+        return {}
+
+
+@contextmanager
+def _explained(place: str) -> Iterator[None]:
+    """Turn an error of obstore into a StorageError of one line."""
+    try:
+        from obstore.exceptions import BaseError
+    except ImportError:  # reported by the caller
+        yield
+        return
+    try:
+        yield
+    except (BaseError, FileNotFoundError, PermissionError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # a local file
+            raise
+        # The rest of the text describes obstore's own objects.
+        reason = str(error).partition("Debug source:")[0]
+        reason = re.sub(r"\?[^\s)\"]*", "?…", " ".join(reason.split()))  # a signed URL is a secret
+        raise StorageError(
+            f"{place}: {reason[:300] or type(error).__name__}; check the URL, the credentials and "
+            "the network"
+        ) from None
