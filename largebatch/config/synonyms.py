@@ -15,6 +15,10 @@ _WORDS = {
     "optimizer.name": "opt optim optimizer optimiser",
     "optimizer.weight_decay": "wd weight_decay l2",
     "optimizer.momentum": "momentum sgd_momentum",
+    "optimizer.clip_norm": (
+        "clip_grad clip_grad_norm grad_clip grad_clip_norm gradient_clip_val max_grad_norm "
+        "gradient_clipping clipping_threshold"
+    ),
     "loss.label_smoothing": "smoothing label_smoothing",
     "model.name": "arch model model_name",
     "data.image_size": "image_size img_size input_size crop_size train_crop_size resolution",

@@ -21,6 +21,7 @@ KNOWN = {key for key, _, _ in options(Config())}
         ("--epochs", "10", "--config.schedule.length='10 epochs'"),
         ("max_duration", "90ep", "--config.schedule.length='90 epochs'"),
         ("wd", "1e-4", "--config.optimizer.weight_decay=1e-4"),
+        ("--clip-grad", "5", "--config.optimizer.clip_norm=5"),
         ("amp", "", "--config.model.dtype=bfloat16"),
         ("precision", "fp16", "--config.model.dtype=float16"),
         ("grad_accum", "4", "--config.batch.microbatch=auto"),

@@ -96,6 +96,13 @@ class Optimizer:
     weight_decay: float = option(
         1e-4, "weight decay, added to the gradient unless decoupled", within="at least 0"
     )
+    clip_norm: float = option(
+        0.0,
+        "greatest norm of the gradient of the global batch over all parameters, before weight "
+        "decay, trust ratios and momentum; a larger gradient is scaled to it; the logged norm is "
+        "that before clipping; 0: no clipping",
+        within="at least 0",
+    )
     decay: Literal["coupled", "decoupled"] = option(
         "coupled",
         "decoupled, SGD only: each step subtracts weight_decay × learning rate / peak × weight "
