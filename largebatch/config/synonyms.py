@@ -58,6 +58,7 @@ _ACCUMULATION = (
     "grad_accum grad_accum_steps grad_accumulation gradient_accumulation accum_steps accum_iter "
     "gradient_accumulation_steps accumulate_grad_batches"
 )
+_EMA = "model_ema ema model_ema_decay ema_decay use_ema"
 _DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
 _DATA = "data data_path dataset dataset_path train_dir root imagenet data_root"
 NUMBER_FORMATS = {
@@ -115,6 +116,8 @@ def advice(word: str, value: str = "") -> str:
             f"{_written('batch.microbatch', 'auto')}, which finds the largest microbatch that "
             "fits the device memory and accumulates gradients"
         )
+    if name in _EMA.split():
+        return _written("schedule.ema", _horizon(value))
     if name in _DTYPE.split():
         return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
     if name in _DATA.split():
@@ -134,6 +137,14 @@ def _duration(value: str, unit: str) -> str:
     if match is None:
         return f"90 {unit}"
     return f"{match[1]} {_UNITS.get(match[2], unit)}"
+
+
+def _horizon(decay: str) -> str:
+    """Return the horizon of an average whose steps each keep a share ``decay`` of it."""
+    try:
+        return f"{1 / (1 - float(decay)):.6g} steps" if 0 < float(decay) < 1 else "5 epochs"
+    except ValueError:
+        return "5 epochs"
 
 
 def _batch(value: str) -> str:

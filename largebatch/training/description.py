@@ -54,6 +54,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("optimizer", summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
+    if stage.ema_kept:
+        rows.append(("average of weights", f"each step keeps {stage.ema_kept:.6g}"))
     rows += [
         (
             f"LR at {name}",
@@ -119,6 +121,7 @@ def result_rows(result: Result, plan: Plan) -> Rows:
         ),
         *([("top-5", f"{result.top5:.2%}")] if plan.facts.classes > 5 else []),
         ("loss", loss_text(result.loss) + smoothed),
+        *([("EMA top-1", f"{result.ema.top1:.2%}")] if result.ema else []),
     ]
 
 

@@ -17,7 +17,7 @@ from largebatch.parallel import processes
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
-from largebatch.training.evaluation import Result
+from largebatch.training.evaluation import Result, averaged_columns
 from largebatch.training.evaluator import Evaluator
 from largebatch.training.inspection import Inspection
 from largebatch.training.journal import Journal
@@ -190,6 +190,7 @@ class Loop:
             target_top1=self.target.top1 or None,
             target_step=self.target.step,
             target_s=self.target.seconds,
+            **averaged_columns(result),
         )
 
     def _dispatch(

@@ -22,6 +22,7 @@ KNOWN = {key for key, _, _ in options(Config())}
         ("max_duration", "90ep", "--config.schedule.length='90 epochs'"),
         ("wd", "1e-4", "--config.optimizer.weight_decay=1e-4"),
         ("--clip-grad", "5", "--config.optimizer.clip_norm=5"),
+        ("model_ema_decay", "0.9998", "--config.schedule.ema='5000 steps'"),
         ("amp", "", "--config.model.dtype=bfloat16"),
         ("precision", "fp16", "--config.model.dtype=float16"),
         ("grad_accum", "4", "--config.batch.microbatch=auto"),

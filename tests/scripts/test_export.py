@@ -34,6 +34,19 @@ def test_a_run_becomes_a_file(run, tmp_path, capsys):
     assert same(read(tmp_path / "y.safetensors"), found)
 
 
+def test_averaged_weights(run, tmp_path, capsys):
+    path, target = tmp_path / "run", tmp_path / "x.safetensors"
+    plain = checkpoint(path, 4, ema=True, schedule={"ema": "5 epochs"})
+    average = read(path, ema=True)
+    assert same(read(path), plain)
+    assert not same(average, plain)
+    assert export.main([str(path), f"--to={target}", "--format=flax", "--ema"]) == 0
+    assert f"from     {path}/checkpoints/4, averaged weights:" in capsys.readouterr().out
+    assert same(read(target), average)
+    assert export.main([str(run), f"--to={tmp_path / 'y.safetensors'}", "--ema"]) == 2
+    assert "schedule.ema" in capsys.readouterr().err
+
+
 def test_flax_paths_are_read_back(run, tmp_path, capsys):
     target = tmp_path / "x.safetensors"
     assert export.main([str(run), f"--to={target}", "--format=flax", "--verify"]) == 0
