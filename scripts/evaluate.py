@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.out:
         weights.check_no_run(flags.out, "--out")
         check_parent(flags.out / "summary.json")
-    found = weights.read(flags.weights, ema=flags.ema)
+    found = weights.read(flags.weights, ema=flags.ema, best=flags.best)
     settings = settings_of(found, run_options(found), vars(flags))
     check_source(settings, found)
     source = inference.open_split(settings, flags.split, found.model.channels)

@@ -25,6 +25,8 @@ _WORDS = {
     "data.threads": "num_workers data_workers loader_workers",
     "run.seed": "seed random_seed manual_seed",
     "run.trackers": "tracker logger log_wandb wandb",
+    "run.keep_best": "keep_best save_best save_best_only",
+    "run.keep_checkpoints": "checkpoint_hist save_top_k save_num_checkpoints_to_keep",
     "--workdir": "output output_dir out_dir save_dir save_folder log_dir logdir checkpoint_dir",
     "--init_from": "pretrained initial_checkpoint finetune load_path load_from weights ckpt",
     "--eval_only": "eval evaluate evaluation validate test_only",

@@ -35,6 +35,11 @@ class Result:
     """The result of the averaged weights; None without ``schedule.ema``."""
 
     @property
+    def score(self) -> float:
+        """Top-1 accuracy that decides which checkpoint is best: of the averaged weights, if any."""
+        return (self.ema or self).top1
+
+    @property
     def columns(self) -> dict[str, float]:
         """Loss and accuracies by name; those of the averaged weights begin with ``ema_``."""
         own = {name: getattr(self, name) for name in ("loss", "top1", "top5")}

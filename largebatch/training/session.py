@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from largebatch import tracking
+from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.directories import Stored, has_checkpoints
@@ -141,6 +142,7 @@ def _open_checkpoints(config: Config, request: Request, console: tracking.Consol
     return Checkpoints(
         request.checkpoints,
         keep=config.run.keep_checkpoints,
+        keep_best=config.run.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
     )
@@ -366,6 +368,8 @@ class _Session:
         if summary.status == "stopped":
             kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
             following = _commands(dataclasses.replace(request, overrides=kept), ("next", ""))
+        keeps_best = self.run.plan.config.run.keep_best
+        best = checkpoint_directories.best(request.checkpoints) if keeps_best else None
         rows = [
             *description.result_rows(loop.result, self.run.plan),
             *loop.target.rows(),
@@ -373,6 +377,7 @@ class _Session:
             ("throughput", f"{summary.images_per_s:,.0f} images/s"),
             ("memory", description.memory(self.run)),
             ("checkpoint", self._checkpoint(summary.steps)),
+            *([("best checkpoint", self._checkpoint(best.step))] if best else []),
             *following,
         ]
         self.console.closing(

@@ -23,7 +23,7 @@ _KINDS = (
 _SIDE = 224
 
 
-def read(path: Path, *, ema: bool = False) -> Weights:
+def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
     """Read the network at a path, for evaluation or further training.
 
     Args:
@@ -31,6 +31,8 @@ def read(path: Path, *, ema: bool = False) -> Weights:
         ``.safetensors`` file with torchvision's, timm's or Hugging Face's names; a ``.pth`` or
         ``.pt`` state dict, read without executing pickles; a folder of transformers or timm for
         Hugging Face's hub; an ``.onnx`` file that we exported.
+      best: read the checkpoint of a run with the greatest validation accuracy instead of the
+        newest one.
       ema: read the averaged weights of a run or checkpoint (``schedule.ema``).
 
     Raises:
@@ -43,9 +45,11 @@ def read(path: Path, *, ema: bool = False) -> Weights:
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return run.newest(path, ema=ema)
-        if run.is_checkpoint(path):
+            return run.best(path, ema=ema) if best else run.newest(path, ema=ema)
+        if not best and run.is_checkpoint(path):
             return run.checkpoint(path, ema=ema)
+    if best:
+        raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
     if ema:
         raise WeightsError(f"{path}: only a run or a checkpoint has averaged weights; omit --ema")
     if path.is_dir():

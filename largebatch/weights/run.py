@@ -82,6 +82,26 @@ def newest(path: Path, *, ema: bool = False) -> Weights:
     raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
 
 
+def best(path: Path, *, ema: bool = False) -> Weights:
+    """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
+
+    Args:
+      path: directory of the run.
+      ema: as in `checkpoint`.
+
+    Raises:
+      CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
+      WeightsError: the run has no averaged weights.
+    """
+    found = checkpoint_directories.best(path / "checkpoints")
+    if found is None:
+        raise CheckpointError(
+            f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
+            "its newest checkpoint, without --best"
+        )
+    return checkpoint(path / "checkpoints" / str(found.step), ema=ema)
+
+
 def checkpoint(path: Path, *, ema: bool = False) -> Weights:
     """Read and verify one checkpoint.
 
