@@ -11,8 +11,10 @@ from largebatch import weights
 from largebatch.checkpoint.manifest import digest_of
 from largebatch.config import Facts, resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
+from largebatch.tracking import Console
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
+from largebatch.training.setup import build, initial_state
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 from tests.training.worlds import changed, digests, rows
@@ -99,6 +101,17 @@ def test_weights_of_a_run(averaged):
         for part in ("params", "stats"):
             for path, array in flatten_paths(getattr(found, part)).items():
                 assert digest_of([array.tobytes()]) == stored[f"{prefix}{part}/{path}"]
+
+
+def test_the_average_of_a_run_that_begins_with_weights_begins_with_them(averaged):
+    workdir, _ = averaged
+    made = build(
+        changed(CONFIG, model__init_from=str(workdir)), Console(quiet=True), jax.devices()[:2]
+    )
+    state, read = jax.device_get(initial_state(made)), weights.read(workdir)
+    for params, stats in ((state.params, state.stats), state.ema):
+        jax.tree.map(np.testing.assert_array_equal, params, read.params)
+        jax.tree.map(np.testing.assert_array_equal, stats, read.stats)
 
 
 def test_a_run_without_an_average(tmp_path):
