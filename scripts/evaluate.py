@@ -1,9 +1,7 @@
 """Evaluate weights on every image of a split: accuracy, calibration, confusions, predictions.
 
-    python scripts/evaluate.py runs/digits
-    python scripts/evaluate.py resnet50.safetensors --source=folder:imagenette --out=found
-
-Default: the data and the preprocessing of the run. docs/evaluate.md
+    python scripts/evaluate.py runs/digits --out=found
+The data and the preprocessing are those of the run by default. docs/evaluate.md
 """
 
 import argparse
@@ -31,7 +29,7 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     made = parser(__doc__, "evaluate.py WEIGHTS [options]")
     made.add_argument(
-        "--source", type=full_source, metavar="SPEC", help="tfds:NAME, folder:PATH, PATH …"
+        "--source", type=full_source, metavar="SPEC", help="tfds:NAME, folder:PATH … (the run's)"
     )
     made.add_argument(
         "--split",
@@ -70,7 +68,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.out:
         weights.check_no_run(flags.out, "--out")
         check_parent(flags.out / "summary.json")
-    found = weights.read(flags.weights)
+    found = weights.read(flags.weights, ema=flags.ema, best=flags.best)
     settings = settings_of(found, run_options(found), vars(flags))
     check_source(settings, found)
     source = inference.open_split(settings, flags.split, found.model.channels)

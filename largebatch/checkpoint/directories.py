@@ -4,6 +4,7 @@ A checkpoint is written to a temporary directory, the manifest last. When all fi
 directory is renamed to its step.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -54,6 +55,22 @@ def complete(directory: Path) -> list[int]:
     return [s for s in numbered(directory) if (directory / str(s) / manifest.NAME).is_file()]
 
 
+def best(directory: Path) -> Progress | None:
+    """Return the progress of the checkpoint of the greatest validation top-1 accuracy.
+
+    The manifests decide; the arrays are not verified. Of equal ones, the earliest is the best.
+
+    Returns:
+      None if no checkpoint has been evaluated.
+    """
+    found = []
+    for step in complete(directory):
+        with contextlib.suppress(Rejected, OtherVersion):
+            found.append(read_manifest(directory / str(step)).progress)
+    evaluated = [p for p in found if p.validation_top1 >= 0]
+    return max(evaluated, key=lambda p: (p.validation_top1, -p.step), default=None)
+
+
 def has_checkpoints(directory: Path) -> bool:
     """Return whether there is a checkpoint, including corrupt ones."""
     known = (_STEP, _SET_ASIDE)
@@ -79,13 +96,14 @@ def clear(directory: Path) -> None:
         ) from error
 
 
-def check_space(directory: Path, needed: int, keep: int) -> str:
+def check_space(directory: Path, needed: int, keep: int, *, keep_best: bool = False) -> str:
     """Check the free disk space for checkpoints.
 
     Args:
       directory: directory of all checkpoints.
       needed: bytes of one checkpoint.
-      keep: number of checkpoints to keep.
+      keep: number of newest checkpoints to keep.
+      keep_best: whether the best one is also kept.
 
     Returns:
       A warning if not all of them fit, otherwise ''.
@@ -101,12 +119,14 @@ def check_space(directory: Path, needed: int, keep: int) -> str:
             "--workdir"
         )
     # The oldest checkpoint is deleted only after the newest is complete.
-    missing = 1 + keep - len(complete(directory)[:keep])
+    most = keep + keep_best
+    missing = 1 + most - len(complete(directory)[:most])
     if free >= needed * missing:
         return ""
+    also = ", the best one" if keep_best else ""
     return (
-        f"{directory} has no space for run.keep_checkpoints={keep} checkpoints and one more during "
-        f"a write: {sizes}; free disk space, or use a smaller run.keep_checkpoints"
+        f"{directory} has no space for run.keep_checkpoints={keep} checkpoints{also} and one more "
+        f"during a write: {sizes}; free disk space, or use a smaller run.keep_checkpoints"
     )
 
 
@@ -146,13 +166,16 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
         raise
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Delete all complete checkpoints except the newest ``keep``.
+def prune(directory: Path, keep: int, *, keep_best: bool = False) -> None:
+    """Delete all complete checkpoints except the newest ``keep`` and, if asked for, the best.
 
     Raises:
       OSError: a checkpoint cannot be deleted.
     """
+    kept = best(directory) if keep_best else None
     for step in complete(directory)[keep:]:
+        if kept is not None and step == kept.step:
+            continue
         leaving = directory / f".{step}.deleting"
         (directory / str(step)).rename(leaving)
         shutil.rmtree(leaving)

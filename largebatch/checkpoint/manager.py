@@ -49,6 +49,7 @@ class Checkpoints:
         *,
         keep: int,
         warn: Callable[[str], None],
+        keep_best: bool = False,
         read_only: bool = False,
         fetch: Callable[[int], None] | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class Checkpoints:
           directory: directory of all checkpoints of a run.
           keep: number of newest checkpoints to keep.
           warn: prints a warning of one line.
+          keep_best: also keep the checkpoint of the greatest validation accuracy.
           read_only: change nothing, because the directory may belong to a different run.
           fetch: downloads the checkpoint of a step into the directory of this process, if the
             processes do not share one.
@@ -67,6 +69,7 @@ class Checkpoints:
         """
         self._directory = directory.absolute()
         self._keep = keep
+        self._keep_best = keep_best
         self._warn = warn
         self._read_only = read_only
         self._fetch = fetch
@@ -105,7 +108,9 @@ class Checkpoints:
         """
         needed = stored_arrays.bytes_needed(like)
         warning = processes.first_process_does(
-            lambda: checkpoint_directories.check_space(self._directory, needed, self._keep)
+            lambda: checkpoint_directories.check_space(
+                self._directory, needed, self._keep, keep_best=self._keep_best
+            )
         )
         if warning:
             self._warn(warning)
@@ -155,6 +160,17 @@ class Checkpoints:
         self._finish_save()
         step = processes.from_first_process(next((s for s in self.steps() if s <= until), None))
         return None if step is None else self.path(step)
+
+    def exceeds_best(self, top1: float) -> bool:
+        """Return whether a state is to be kept for its validation accuracy, a fraction.
+
+        Each process calls this. Always false without ``keep_best``.
+        """
+        if not self._keep_best:
+            return False
+        self._finish_save()
+        held = checkpoint_directories.best(self._directory)
+        return bool(processes.from_first_process(int(held is None or top1 > held.validation_top1)))
 
     def newest(self, plan: Plan, like: PyTree, *, until: int | None = None) -> Stored | None:
         """Read and verify the newest valid checkpoint; each process calls this.
@@ -237,7 +253,7 @@ class Checkpoints:
         """Write a checkpoint and prune old ones, in the thread; return a warning or ''."""
         checkpoint_directories.write(self._directory, save.about, save.arrays)
         try:
-            checkpoint_directories.prune(self._directory, self._keep)
+            checkpoint_directories.prune(self._directory, self._keep, keep_best=self._keep_best)
         except OSError as error:
             return f"an old checkpoint could not be deleted ({error})"
         return ""

@@ -21,6 +21,8 @@ NAME = "manifest.json"
 LARGEST = 64 * 2**20
 """Largest size in bytes; the manifest of ResNet-50 has 100,000."""
 
+_ADDED = {"validation_top1": -1.0}
+"""Fields of the progress that earlier versions did not write, with their values in this case."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -58,6 +60,9 @@ class Progress:
     top1: float = 0.0
     top5: float = 0.0
     gradient_norm: float = 0.0
+    validation_top1: float = -1.0
+    """Top-1 accuracy of the evaluation of this state, a fraction, of the averaged weights if there
+    are any; below 0: not evaluated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +133,7 @@ def decode(text: bytes) -> Manifest:
         raise OtherVersion(f"its format is {_shown(version)}, expected {FORMAT}")
     names = {"step", "plan", "format"} | {f.name for f in dataclasses.fields(Manifest)}
     _same_names(body, names, "")
-    progress = _numbers(Progress, body["progress"], "progress")
+    progress = _numbers(Progress, _ADDED | _mapping(body["progress"], "progress"), "progress")
     if progress.step != body["step"] or type(body["step"]) is not int:
         raise Rejected(f"step is {_shown(body['step'])}, but progress.step is {progress.step}")
     config = _mapping(body["config"], "config")

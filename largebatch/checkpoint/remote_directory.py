@@ -95,6 +95,10 @@ class RemoteDirectory:
                 (self.local / _PREVIOUS / name).mkdir(parents=True, exist_ok=True)
         self._download(wanted)
 
+    def pull_all(self) -> None:
+        """Download everything."""
+        self._download(name for name in self.bucket.objects() if _is_valid(name))
+
     def pull_checkpoint(self, step: int) -> None:
         """Download a checkpoint that process 0 has written; wait until it is uploaded.
 
@@ -273,11 +277,12 @@ def staged(
 
 
 @contextlib.contextmanager
-def downloaded(url: str, *, checkpoints: bool = True) -> Iterator[Path]:
-    """Keep a copy of a run in an object store, with its newest checkpoint, while the body runs.
+def downloaded(url: str, *, newest_only: bool = True, checkpoints: bool = True) -> Iterator[Path]:
+    """Keep a copy of a run or of one checkpoint in an object store while the body runs.
 
     Args:
-      url: the run directory in the store.
+      url: the directory in the store.
+      newest_only: leave out all checkpoints of a run but the newest.
       checkpoints: False for the logs alone.
 
     Yields:
@@ -290,7 +295,10 @@ def downloaded(url: str, *, checkpoints: bool = True) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
         directory = RemoteDirectory(Bucket(url), Path(folder, PurePosixPath(url).name))
         directory.local.mkdir()
-        directory.pull(newest_only=True, checkpoints=checkpoints)
+        if PurePosixPath(url).parent.name == _CHECKPOINTS:
+            directory.pull_all()
+        else:
+            directory.pull(newest_only=newest_only, checkpoints=checkpoints)
         if not any(directory.local.iterdir()):
             raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
         yield directory.local

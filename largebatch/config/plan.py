@@ -54,6 +54,8 @@ class StagePlan:
     """Step of the first evaluation, where the interval begins; 0: after the first interval."""
     rate: float = 1.0
     """Learning rate factor of this stage."""
+    ema_kept: float = 0.0
+    """Share of the averaged weights that a step keeps, after the first steps; 0: no average."""
 
     @property
     def last_step(self) -> int:

@@ -90,8 +90,8 @@ own are ``package.module:factory`` (see `tracking.hosted.hosted_tracker`)."""
 class Rule:
     """An update rule and the options that it uses.
 
-    All rules use ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``decay_skip``, ``layout``
-    and ``update``.
+    All rules use ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``clip_norm``,
+    ``decay_skip``, ``layout`` and ``update``.
     """
 
     title: str
@@ -131,7 +131,9 @@ OPTIMIZERS: Registry[Rule] = Registry(
 )
 """Built-in rules. Other names are ``package.module:factory`` of an optax transformation."""
 
-OF_FACTORIES = ("name", "options", "weight_decay", "decay_skip", "layout", "update")
+OF_FACTORIES = (
+    *("name", "options", "weight_decay", "clip_norm", "decay_skip", "layout", "update"),
+)
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
 
 

@@ -183,6 +183,14 @@ def _stage(
     evaluate_first = 0  # also if the first evaluation precedes this batch size
     if first_evaluation is not None and (wait := first_evaluation - extent.counted_start) > 0:
         evaluate_first = extent.counted_from + max(1, round(wait / batch))
+    ema_kept = 0.0
+    if text := config.schedule.ema:
+        horizon = durations.samples(
+            text, "schedule.ema", per_step=batch, per_epoch=per_epoch, length=length
+        )
+        if horizon <= 0:
+            raise ConfigError(f"schedule.ema={text!r}: expected a horizon above 0; use '1 epoch'")
+        ema_kept = math.exp(-batch / horizon)
     return StagePlan(
         config=config,
         facts=facts_at(config, facts),
@@ -205,6 +213,7 @@ def _stage(
         hosts_every_steps=every("health.hosts_every", or_never=True),
         replay_every_steps=every("health.replay_every", or_never=True),
         rate=stage.rate,
+        ema_kept=ema_kept,
     )
 
 

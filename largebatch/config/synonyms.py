@@ -15,6 +15,10 @@ _WORDS = {
     "optimizer.name": "opt optim optimizer optimiser",
     "optimizer.weight_decay": "wd weight_decay l2",
     "optimizer.momentum": "momentum sgd_momentum",
+    "optimizer.clip_norm": (
+        "clip_grad clip_grad_norm grad_clip grad_clip_norm gradient_clip_val max_grad_norm "
+        "gradient_clipping clipping_threshold"
+    ),
     "loss.label_smoothing": "smoothing label_smoothing",
     "augment.mixup": "mixup mixup_alpha",
     "augment.cutmix": "cutmix cutmix_alpha",
@@ -26,6 +30,8 @@ _WORDS = {
     "data.threads": "num_workers data_workers loader_workers",
     "run.seed": "seed random_seed manual_seed",
     "run.trackers": "tracker logger log_wandb wandb",
+    "run.keep_best": "keep_best save_best save_best_only",
+    "run.keep_checkpoints": "checkpoint_hist save_top_k save_num_checkpoints_to_keep",
     "--workdir": "output output_dir out_dir save_dir save_folder log_dir logdir checkpoint_dir",
     "--init_from": "pretrained initial_checkpoint finetune load_path load_from weights ckpt",
     "--eval_only": "eval evaluate evaluation validate test_only",
@@ -59,6 +65,7 @@ _ACCUMULATION = (
     "grad_accum grad_accum_steps grad_accumulation gradient_accumulation accum_steps accum_iter "
     "gradient_accumulation_steps accumulate_grad_batches"
 )
+_EMA = "model_ema ema model_ema_decay ema_decay use_ema"
 _DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
 _DATA = "data data_path dataset dataset_path train_dir root imagenet data_root"
 NUMBER_FORMATS = {
@@ -116,6 +123,8 @@ def advice(word: str, value: str = "") -> str:
             f"{_written('batch.microbatch', 'auto')}, which finds the largest microbatch that "
             "fits the device memory and accumulates gradients"
         )
+    if name in _EMA.split():
+        return _written("schedule.ema", _horizon(value))
     if name in _DTYPE.split():
         return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
     if name in _DATA.split():
@@ -135,6 +144,14 @@ def _duration(value: str, unit: str) -> str:
     if match is None:
         return f"90 {unit}"
     return f"{match[1]} {_UNITS.get(match[2], unit)}"
+
+
+def _horizon(decay: str) -> str:
+    """Return the horizon of an average whose steps each keep a share ``decay`` of it."""
+    try:
+        return f"{1 / (1 - float(decay)):.6g} steps" if 0 < float(decay) < 1 else "5 epochs"
+    except ValueError:
+        return "5 epochs"
 
 
 def _batch(value: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from largebatch.data.randomness import held_out
 from largebatch.data.sources import SourceOptions, holds, nearby
 from largebatch.errors import DataError
 from largebatch.files import folders
@@ -108,7 +109,7 @@ class FolderRecords:
 
 
 def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
-    """Open PATH/train or PATH/val of class folders.
+    """Open PATH/train or PATH/val of class folders, or a share of PATH/train or PATH.
 
     The order is that of torchvision's ImageFolder: classes by name, then folders and files by name.
     Folders within a class folder are a part of it. Hidden files, links to folders and files without
@@ -117,26 +118,29 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     Args:
         spec: `folder:PATH`.
         split: `train`; or `validation`, the first of `val`, `validation` and `test` that exists.
-        options: Not used.
+        options: Only `validation_split`: both splits are then parts of PATH/train or, without it,
+            of PATH (see `held_out`).
 
     Returns:
         The split.
 
     Raises:
-        DataError: A folder is absent, a class is empty, or the splits have different classes.
+        DataError: A folder is absent, a class is empty, the splits have different classes, or a
+            folder to be split has a validation folder or a class of one image.
     """
     path = spec.partition(":")[2]
     if not path:
         raise DataError(f"data.source: {spec!r} has no directory; write folder:PATH")
     root = os.path.abspath(os.path.expanduser(path))
-    own = _split_folder(root, split)
+    share = options.validation_split
+    own = _folder_to_split(root, share) if share else _split_folder(root, split)
     if own is None:
         raise DataError(
             f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
             f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
             + _remedy(root, split)
         )
-    directory = os.path.join(root, own)
+    directory = os.path.join(root, own) if own else root
     classes = _folders(directory)
     if not classes:
         raise DataError(
@@ -153,14 +157,43 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
             f"{empty[0]}; fill or remove them (suffixes: {' '.join(SUFFIXES)})"
         )
     left_out = sum(count for _, count in listed)
-    return FolderRecords(
-        spec,
-        split,
-        directory,
-        tuple(classes),
-        [files for files, _ in listed],
-        f", {left_out:,} other files left out" if left_out else "",
-    )
+    found = f", {left_out:,} other files left out" if left_out else ""
+    files = [files for files, _ in listed]
+    if share:
+        places = [os.path.join(own, name) for name in classes]
+        pairs = zip(places, files, strict=True)
+        files = [_part(root, place, each, share, split) for place, each in pairs]
+        found = f", split by data.validation_split={share:g}{found}"
+    return FolderRecords(spec, split, directory, tuple(classes), files, found)
+
+
+def _folder_to_split(root: str, share: float) -> str | None:
+    """Return the folder of `root` that holds both splits: `train`, '' for `root` itself, or None.
+
+    Raises:
+        DataError: There is a validation folder.
+    """
+    if taken := _split_folder(root, "validation"):
+        raise DataError(
+            f"data.validation_split={share:g}: expected a folder without validation images, got "
+            f"{os.path.join(root, taken)}; use data.validation_split=0, or move it"
+        )
+    if own := _split_folder(root, "train"):
+        return own
+    return "" if os.path.isdir(root) and _has_classes(root) else None
+
+
+def _part(root: str, folder: str, files: list[str], share: float, split: str) -> list[str]:
+    """Return the files of a class folder, a path below `root`, that belong to a split."""
+    if len(files) < 2:
+        raise DataError(
+            f"data.validation_split={share:g}: expected at least 2 images in each class, got 1 in "
+            f"{os.path.join(root, folder)}; add some or remove the class"
+        )
+    paths = [os.path.join(folder, file).replace(os.sep, "/") for file in files]
+    taken = held_out(paths, share)
+    wanted = split == "validation"
+    return [f for f, path in zip(files, paths, strict=True) if (path in taken) == wanted]
 
 
 def _split_folder(root: str, split: str) -> str | None:
@@ -171,9 +204,9 @@ def _split_folder(root: str, split: str) -> str | None:
 def _remedy(root: str, split: str) -> str:
     """Return what to do where a split is absent."""
     separate = (
-        f"run python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
-        "--out DIR, which takes a tenth of each class for validation, and use "
-        "data.source=arrayrecord:DIR"
+        "use --config.data.validation_split=0.1, which takes a tenth of each class for validation; "
+        f"python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
+        "--out DIR writes the same splits for data.source=arrayrecord:DIR"
     )
     if _split_folder(root, "train"):
         return f"put the {split} images there, or {separate}"
@@ -189,9 +222,14 @@ def _remedy(root: str, split: str) -> str:
             f"download it (curl -L {_DOWNLOADS[os.path.basename(root)]} | tar -xz -C {parent}), "
             "or use data.source=folder:PATH for another set"
         )
-    if os.path.isdir(root) and any(_pictures(os.path.join(root, c))[0] for c in _folders(root)[:1]):
+    if os.path.isdir(root) and _has_classes(root):
         return separate
     return "correct the path"
+
+
+def _has_classes(root: str) -> bool:
+    """Return whether the first folder in a directory has images."""
+    return any(_pictures(os.path.join(root, name))[0] for name in _folders(root)[:1])
 
 
 def _check_classes(directory: str, classes: list[str], root: str, split: str) -> None:

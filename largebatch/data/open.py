@@ -27,6 +27,7 @@ def open_source(
             crop_ratio=options.crop_ratio,
             evaluation_crop=options.evaluation_crop,
             resampling=options.resampling,
+            validation_split=options.validation_split,
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
-from largebatch.errors import DataError, UserError, did_you_mean, one_line
+from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
 from largebatch.registry import Registry, add_directory, imported, is_reference
 
 
@@ -70,7 +70,7 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
         The split.
 
     Raises:
-        ConfigError: An option is out of range.
+        ConfigError: An option is out of range, or the source has no use for it.
         DataError: The source or the split is unknown, absent or not of the size asked for.
     """
     options = options or SourceOptions()
@@ -104,6 +104,7 @@ def open_records(spec: str, split: Split, options: SourceOptions) -> Records | N
         options: As for `open_source`.
 
     Raises:
+        ConfigError: As for `open_source`.
         DataError: As for `open_source`.
     """
     scheme = spec.partition(":")[0]
@@ -125,6 +126,11 @@ def is_photographs(spec: str) -> bool:
 def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records:
     """Call the function of a scheme, or a user's own factory."""
     scheme = spec.partition(":")[0]
+    if options.validation_split and scheme != "folder":
+        raise ConfigError(
+            f"data.validation_split={options.validation_split:g}: expected data.source="
+            f"folder:PATH, got {spec}; use data.validation_split=0"
+        )
     if scheme in SOURCES:
         return imported(SOURCES[scheme].function, "data.source")(spec, split, options)
     module, _, rest = spec.partition(":")

@@ -1,11 +1,13 @@
 """Random numbers as functions of their keys.
 
 There is no state: hosts, batch size and the order of calls do not matter. Every random choice in
-the input is `mix` or `uniform` of (purpose, seed, epoch, example index).
+the input is `mix` or `uniform` of (purpose, seed, epoch, example index). The choice of a validation
+split is a function of the file names.
 """
 
 import functools
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -85,3 +87,20 @@ def purpose(name: str) -> int:
         An integer in [0, 2**64).
     """
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def held_out(paths: Sequence[str], share: float) -> set[str]:
+    """Return the images of a class that are its validation split, a function of the names alone.
+
+    They are the first ones in the order of the MD5 of their paths, so that an added image changes
+    the split of few others.
+
+    Args:
+        paths: At least two, `train/CLASS/FILE` or `CLASS/FILE`, with `/` on all systems.
+        share: Above 0 and below 1; of at least one image, and not of all.
+    """
+
+    def place(path: str) -> bytes:
+        return hashlib.md5(path.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()
+
+    return set(sorted(paths, key=place)[: min(len(paths) - 1, max(1, round(share * len(paths))))])

@@ -28,6 +28,7 @@ class SourceOptions:
         crop_ratio: Least and greatest width / height of that crop.
         evaluation_crop: Share of the shorter side in the central crop of evaluation.
         resampling: `linear` or `antialias`, see `images.resize`.
+        validation_split: Share of each class of a folder that is its validation split; 0: none.
     """
 
     image_size: int = 0
@@ -38,6 +39,7 @@ class SourceOptions:
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     evaluation_crop: float = 0.875
     resampling: str = "linear"
+    validation_split: float = 0.0
 
 
 class Source(Protocol):

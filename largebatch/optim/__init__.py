@@ -5,6 +5,7 @@ host holds the sample position of a run and passes `rates` to each `update`, the
 `RateSchedule` at this position.
 """
 
+from largebatch.optim.clipping import with_clipping
 from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_settings
 from largebatch.optim.lamb import LambState, lamb
 from largebatch.optim.lars import LarsState, lars
@@ -45,6 +46,7 @@ __all__ = [
     "peak_rate",
     "rmsprop_sgd",
     "sgd",
+    "with_clipping",
     "with_kinds",
     "with_l2",
 ]

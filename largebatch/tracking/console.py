@@ -167,6 +167,7 @@ class Console:
         top1: float,
         top5: float | None,
         seconds: float,
+        ema_top1: float | None = None,
         target: str = "",
     ) -> None:
         """Print the result of an evaluation, also while progress is shown.
@@ -178,6 +179,7 @@ class Console:
             top1: accuracy, a fraction.
             top5: the same within the first five guesses; None is not shown.
             seconds: duration of the evaluation.
+            ema_top1: accuracy of the averaged weights, a fraction; None is not shown.
             target: remark on the target accuracy, or ''.
         """
         fields = (
@@ -186,6 +188,7 @@ class Console:
             f"loss {loss_text(loss)}",
             f"top-1 {top1:.2%}",
             *([] if top5 is None else [f"top-5 {top5:.2%}"]),
+            *([] if ema_top1 is None else [f"EMA top-1 {ema_top1:.2%}"]),
             f"{seconds:.1f} s",
             *([target] if target else []),
         )

@@ -34,6 +34,9 @@ class Summary:
         target_top1: target accuracy, a fraction; None without one.
         target_step: steps after which an evaluation first reached it; None if none did.
         target_s: wall time until then, of all attempts, in seconds; None if none did.
+        ema_top1: validation accuracy of the averaged weights, a fraction; None without an average.
+        ema_top5: the same within the first five guesses.
+        ema_loss: validation loss of the averaged weights, nats per image.
     """
 
     status: Status
@@ -55,6 +58,9 @@ class Summary:
     target_top1: float | None = None
     target_step: int | None = None
     target_s: float | None = None
+    ema_top1: float | None = None
+    ema_top5: float | None = None
+    ema_loss: float | None = None
 
     @classmethod
     def read(cls, workdir: Path) -> "Summary | None":
@@ -64,10 +70,14 @@ class Summary:
         except (OSError, ValueError, TypeError):
             return None
 
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the file; those of averaged weights only if there is an average."""
+        return {k: v for k, v in asdict(self).items() if v is not None or not k.startswith("ema_")}
+
     def write(self, workdir: Path) -> Path:
         """Write `summary.json` into a run directory, created if absent, and return its path."""
         path = workdir / "summary.json"
-        write_json(path, asdict(self))
+        write_json(path, self.fields())
         return path
 
 

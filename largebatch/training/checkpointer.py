@@ -44,7 +44,18 @@ class Checkpointer:
             rollbacks=self._health.rollbacks,
         )
 
-    def save(self, step: int, state: TrainState, *, evaluation_due: Metrics | None = None) -> None:
+    def exceeds_best(self, top1: float) -> bool:
+        """Return whether a state is to be kept for its validation accuracy, a fraction."""
+        return self._checkpoints.exceeds_best(top1)
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        *,
+        evaluation_due: Metrics | None = None,
+        validation_top1: float = -1.0,
+    ) -> None:
         """Start to save the state after ``step``.
 
         Args:
@@ -52,8 +63,9 @@ class Checkpointer:
           state: after it.
           evaluation_due: metrics of the step, on the host, if its evaluation was interrupted; the
             next attempt repeats the evaluation and reports them.
+          validation_top1: accuracy of this state, a fraction; -1 if it was not evaluated.
         """
-        progress = self.progress(step)
+        progress = dataclasses.replace(self.progress(step), validation_top1=validation_top1)
         if evaluation_due is not None:
             numbers = {key: float(getattr(evaluation_due, key)) for key in MEASURED}
             progress = dataclasses.replace(progress, evaluation_due=1, **numbers)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from largebatch.checkpoint.directories import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.sections import Loss
 from largebatch.environment import ROOT, environment
@@ -56,6 +57,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("optimizer", rules.summary(config.optimizer)),
         ("peak LR", f"{plan.schedule.peak:g}"),
     ]
+    if stage.ema_kept:
+        rows.append(("average of weights", f"each step keeps {stage.ema_kept:.6g}"))
     rows += [
         (
             f"LR at {name}",
@@ -124,6 +127,7 @@ def result_rows(result: Result, plan: Plan) -> Rows:
         ),
         *([("top-5", f"{result.top5:.2%}")] if plan.facts.classes > 5 else []),
         ("loss", loss_text(result.loss) + smoothed),
+        *([("EMA top-1", f"{result.ema.top1:.2%}")] if result.ema else []),
     ]
 
 
@@ -153,6 +157,7 @@ def closing_rows(
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
+    best = best_checkpoint(request.checkpoints) if run.plan.config.run.keep_best else None
     return [
         *result_rows(result, run.plan),
         *target.rows(),
@@ -160,6 +165,7 @@ def closing_rows(
         ("throughput", f"{summary.images_per_s:,.0f} images/s"),
         ("memory", memory(run)),
         ("checkpoint", request.checkpoint(summary.steps)),
+        *([("best checkpoint", request.checkpoint(best.step))] if best else []),
         *following,
     ]
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
 from largebatch.training.programs import Programs, control_flags
 from largebatch.training.setup import StageRun
-from largebatch.training.state import TrainState
+from largebatch.training.state import Averages, TrainState
 
 PyTree = Any
 
@@ -30,6 +31,25 @@ class Result:
     top5: float
     images: int
     seconds: float
+    ema: "Result | None" = None
+    """The result of the averaged weights; None without ``schedule.ema``."""
+
+    @property
+    def score(self) -> float:
+        """Top-1 accuracy that decides which checkpoint is best: of the averaged weights, if any."""
+        return (self.ema or self).top1
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """Loss and accuracies by name; those of the averaged weights begin with ``ema_``."""
+        own = {name: getattr(self, name) for name in ("loss", "top1", "top5")}
+        return own | averaged_columns(self)
+
+
+def averaged_columns(result: Result | None) -> dict[str, float]:
+    """Return ``ema_loss``, ``ema_top1`` and ``ema_top5``; nothing without averaged weights."""
+    averaged = result.ema.columns if result and result.ema else {}
+    return {f"ema_{name}": value for name, value in averaged.items()}
 
 
 def is_far_above(validation_loss: float, training_loss: float) -> bool:
@@ -59,32 +79,50 @@ def with_final_statistics(
     """
     if stage.plan.norm_statistics != "precise":
         return state
+    like = stage.programs.state.stats
     stats = precise_statistics(stage, state, position, watchdog)
-    return state._replace(stats=on_devices(stats, stage.programs.state.stats))
+    state = state._replace(stats=on_devices(stats, like))
+    if state.ema is not None:
+        stats = precise_statistics(stage, state.ema, position, watchdog)
+        state = state._replace(ema=state.ema._replace(stats=on_devices(stats, like)))
+    return state
 
 
 def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> Result:
-    """Evaluate ``state`` with its statistics (see `with_final_statistics`).
+    """Evaluate ``state`` and its averaged weights, if any, each with its statistics.
+
+    `with_final_statistics` explains the statistics. Every image is read once.
 
     Raises:
       DataError: the number of images counted is not that of the split.
       Interrupted: the run must stop.
     """
     start = time.perf_counter()
+    networks = [state] if state.ema is None else [state, state.ema]
     pending = []
     with contextlib.closing(stage.validation_batches(watchdog.patience)) as batches:
         for batch in patient(batches, watchdog):
-            pending.append(
-                evaluate_batch(
-                    stage.programs, state.params, state.stats, batch, bool(watchdog.requested)
-                )
-            )
+            asked = bool(watchdog.requested)
+            found = [
+                evaluate_batch(stage.programs, n.params, n.stats, batch, asked) for n in networks
+            ]
+            pending.append(found)
             if len(pending) > 2:  # bounds the batches that wait on the device
-                pending[-3], stop = jax.device_get(pending[-3]), pending[-3][1]
+                pending[-3] = jax.device_get(pending[-3])
+                stop = pending[-3][0][1]
                 if stop is not None and stop > 0:  # the same number on all processes
                     raise Interrupted(watchdog.requested or "another process was asked to stop")
+    pending = jax.device_get(pending)
+    seconds = time.perf_counter() - start
+    own, *averaged = (
+        _result(stage, [found[i][0] for found in pending], seconds) for i in range(len(networks))
+    )
+    return dataclasses.replace(own, ema=averaged[0]) if averaged else own
+
+
+def _result(stage: StageRun, counted: Sequence[Sums], seconds: float) -> Result:
+    """Return the result of the sums of all batches; each image must have been counted once."""
     # Sums over the split in float64: counts stay exact however many images there are.
-    counted = [sums for sums, _ in jax.device_get(pending)]
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
     expected = stage.plan.facts.validation_examples
     if int(totals.count) != expected:
@@ -97,7 +135,7 @@ def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> R
         top1=float(totals.top1 / expected),
         top5=float(totals.top5 / expected),
         images=expected,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
     )
 
 
@@ -120,7 +158,7 @@ def evaluate_batch(
 
 
 def precise_statistics(
-    stage: StageRun, state: TrainState, position: int, watchdog: Watchdog = IDLE
+    stage: StageRun, state: TrainState | Averages, position: int, watchdog: Watchdog = IDLE
 ) -> PyTree:
     """Return statistics of the ``norm.precise_batches`` global batches that training consumed last.
 

@@ -19,7 +19,7 @@ from largebatch.optim import by_path
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.training import description
-from largebatch.training.evaluation import Result
+from largebatch.training.evaluation import Result, averaged_columns
 from largebatch.training.setup import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.statistics import summarised
@@ -142,6 +142,7 @@ class Journal:
             target_top1=target.top1 or None,
             target_step=target.step,
             target_s=target.seconds,
+            **averaged_columns(result),
         )
 
     def images_per_s(self, step: int) -> float | None:

@@ -202,15 +202,17 @@ class Loop:
         # Computed a second time: this step may have brought a request to stop.
         outcome = after_step(self.run.plan, step, stop_requested=bool(self._monitor.stop_reason))
         columns: dict[str, float] | None = {} if outcome.has_row else None
+        top1 = -1.0
         if outcome.evaluates:
             final, columns = self._evaluate(step, state, metrics)
             if outcome.keeps_statistics:
-                state = final
+                state, top1 = final, self.result.score
         self._report(step, metrics, columns)
         if outcome.stops_early:
             self._journal.event("preempted", step)
-        if outcome.saves or state_replaced:
-            self.checkpointer.save(step, state)
+        is_best = top1 >= 0 and self.checkpointer.exceeds_best(top1)
+        if outcome.saves or state_replaced or is_best:
+            self.checkpointer.save(step, state, validation_top1=top1)
         if outcome.stops_early:
             raise Interrupted(self._monitor.stop_reason)
         self._journal.event("step", step)

@@ -195,8 +195,13 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
     """
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
-    keep, like = run.plan.config.run.keep_checkpoints, run.checkpoint_shapes
-    opened = Checkpoints(place / "checkpoints", keep=keep, warn=run.console.warn)
+    options, like = run.plan.config.run, run.checkpoint_shapes
+    opened = Checkpoints(
+        place / "checkpoints",
+        keep=options.keep_checkpoints,
+        keep_best=options.keep_best,
+        warn=run.console.warn,
+    )
     with contextlib.closing(opened) as checkpoints:
         checkpoints.check_space(like)
         state = run.stages[-1].programs.steps.to_checkpoint(state)

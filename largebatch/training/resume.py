@@ -31,6 +31,7 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
     return Checkpoints(
         request.checkpoints,
         keep=config.run.keep_checkpoints,
+        keep_best=config.run.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
         fetch=request.fetch,

@@ -40,23 +40,30 @@ def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
         factory of an optax transformation that cannot be used here.
     """
     options, loss = config.optimizer, config.loss
+    total = parallel.sum_over_devices if options.update == "sharded" else None
     if options.name in OPTIMIZERS:
         make = imported(OPTIMIZERS[options.name].make, "optimizer.name")
-        total = parallel.sum_over_devices if options.update == "sharded" else None
         rule = make(options, total)
     else:
         rule = _adapted(options)
+    if options.clip_norm:
+        norms = optim.norms_in(options.layout, total)
+        rule = optim.with_clipping(rule, options.clip_norm, norms)
     if loss.l2:
         rule = optim.with_l2(rule, loss.l2, skipping(loss.l2_skip))
     return rule
 
 
 def summary(options: Optimizer) -> str:
-    """The rule, its momentum and its weight decay, for people."""
-    decay = f"weight decay {options.weight_decay:g}"
-    if options.name in OPTIMIZERS:
-        return f"{options.title}, momentum {options.momentum:g}, {decay}"
-    return f"{options.title}, {decay if _factory(options).takes_decay else 'no weight decay'}"
+    """The rule, its momentum, its weight decay and its clipping, for people."""
+    parts, known = [options.title], options.name in OPTIMIZERS
+    if known:
+        parts.append(f"momentum {options.momentum:g}")
+    decays = known or _factory(options).takes_decay
+    parts.append(f"weight decay {options.weight_decay:g}" if decays else "no weight decay")
+    if options.clip_norm:
+        parts.append(f"gradient norm up to {options.clip_norm:g}")
+    return ", ".join(parts)
 
 
 def _factory(options: Optimizer) -> Factory:

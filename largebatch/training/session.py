@@ -24,7 +24,7 @@ from largebatch.object_store import url_of
 from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.training import description, journal, resume
-from largebatch.training.evaluation import evaluate, with_final_statistics
+from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
 from largebatch.training.loop import Loop
 from largebatch.training.memory import out_of_memory_explained
 from largebatch.training.preflight import check_rules
@@ -281,9 +281,10 @@ class _Session:
             wall_s=time.perf_counter() - self.began,
             compile_s=self.run.compile_s,
             images_per_s=result.images / result.seconds,
+            **averaged_columns(result),
         )
         if jax.process_index() == 0:
-            write_json(self.request.workdir / "evaluation.json", dataclasses.asdict(summary))
+            write_json(self.request.workdir / "evaluation.json", summary.fields())
         rows = [
             *description.result_rows(result, self.run.plan),
             ("checkpoint", self.request.checkpoint(progress.step)),

@@ -24,7 +24,7 @@ from largebatch.parallel.transfer import OnDevices, on_devices
 from largebatch.tracking import Console
 from largebatch.training.microbatch import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
-from largebatch.training.state import TrainState
+from largebatch.training.state import Averages, TrainState
 
 if TYPE_CHECKING:  # few runs begin with weights
     from largebatch.weights import Weights
@@ -322,7 +322,8 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     ):
         if not np.allclose(theirs, ours, rtol=1e-3):
             run.console.warn(f"{option} is {ours}, the weights were trained with {theirs}")
-    return first.placed(state._replace(params=params, stats=stats))
+    ema = state.ema and Averages(params, stats)
+    return first.placed(state._replace(params=params, stats=stats, ema=ema))
 
 
 def _digest(tree: PyTree) -> int:

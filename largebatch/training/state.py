@@ -7,12 +7,21 @@ import jax
 PyTree = Any
 
 
+class Averages(NamedTuple):
+    """Exponential moving averages of a training's parameters and BatchNorm statistics."""
+
+    params: PyTree
+    stats: PyTree
+
+
 class TrainState(NamedTuple):
     """The arrays that training changes; replicated, except for velocities in parts."""
 
     params: PyTree
     stats: PyTree
     optimizer: PyTree
+    ema: Averages | None = None
+    """None without ``schedule.ema``."""
 
 
 class Carry(NamedTuple):

@@ -5,6 +5,9 @@ batch. A moving average takes them in. Its memory grows with the number of steps
 ``norm.momentum``, so that early evaluations are right too. *Precise* statistics replace it by those
 of the pooled activations of N batches, E[μ² + σ²] − E[μ]² (Wu & Johnson 2021, arXiv 2105.07576,
 section 3).
+
+`share_kept` and `moving_average` also average the weights (``schedule.ema``). Their average
+includes the running statistics, as in torchvision and timm, which average all buffers.
 """
 
 from typing import Any
@@ -43,7 +46,7 @@ def share_kept(step: Any, momentum: float) -> Any:
 
 
 def moving_average(running: PyTree, mean: PyTree, kept: Any) -> PyTree:
-    """Return ``kept`` of the running statistics plus the rest of the step's."""
+    """Return ``kept`` of the running statistics, or of an average, plus the rest of the step's."""
     return jax.tree.map(lambda old, new: kept * old + (1 - kept) * new, running, mean)
 
 

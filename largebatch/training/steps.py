@@ -31,7 +31,7 @@ from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.transfer import Augmented, Images
 from largebatch.training import statistics
-from largebatch.training.state import Carry, Metrics, TrainState
+from largebatch.training.state import Averages, Carry, Metrics, TrainState
 from largebatch.training.update import Replicated, Sharded, Update
 from largebatch.trees import flatten_paths, unflatten_paths
 
@@ -100,7 +100,7 @@ class Steps:
         """Partition specs of the state, a prefix of its tree."""
         params, _ = self.model.shapes()
         state = jax.eval_shape(self.update.init, params)
-        return TrainState(REPLICATED, REPLICATED, self.update.specs(state))
+        return TrainState(REPLICATED, REPLICATED, self.update.specs(state), REPLICATED)
 
     @functools.cached_property
     def init(self) -> Callable[[np.int32], TrainState]:
@@ -108,7 +108,8 @@ class Steps:
 
         def init(seed: jax.Array) -> TrainState:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
-            return TrainState(params, stats, self.update.init(params))
+            ema = Averages(params, stats) if self.plan.ema_kept else None
+            return TrainState(params, stats, self.update.init(params), ema)
 
         # It runs once. Optimizing this program takes minutes on a CPU, running it unoptimized takes
         # a second.
@@ -238,7 +239,11 @@ class Steps:
                 jax.tree.map(lambda x: x / spans, batch),
                 statistics.share_kept(rates.step, self.plan.norm_momentum),
             )
-            new = TrainState(params, stats, optimizer)
+            ema = None
+            if state.ema is not None:
+                kept_share = statistics.share_kept(rates.step, self.plan.ema_kept)
+                ema = statistics.moving_average(state.ema, Averages(params, stats), kept_share)
+            new = TrainState(params, stats, optimizer, ema)
             metrics = Metrics(
                 loss=sums.loss / sums.count,
                 top1=sums.top1 / sums.count,

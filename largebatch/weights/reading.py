@@ -26,7 +26,7 @@ _KINDS = (
 _SIDE = 224
 
 
-def read(path: Path) -> Weights:
+def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
     """Read the network at a path, for evaluation or further training.
 
     Args:
@@ -34,24 +34,32 @@ def read(path: Path) -> Weights:
         checkpoint's directory; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
         names; a ``.pth`` or ``.pt`` state dict, read without executing pickles; a folder of
         transformers or timm for Hugging Face's hub; an ``.onnx`` file that we exported.
+      best: read the checkpoint of a run with the greatest validation accuracy instead of the
+        newest one.
+      ema: read the averaged weights of a run or checkpoint (``schedule.ema``).
 
     Raises:
       CheckpointError: a checkpoint is not valid, or there is none.
-      WeightsError: a file is missing, damaged or of an unknown network. An array too many or too
-        few is an error.
+      WeightsError: there are no averaged weights; or a file is missing, damaged or of an unknown
+        network. An array too many or too few is an error.
     """
     path = Path(path)
     if url := url_of(path):
-        with downloaded(url) as local:
-            found = read(local)
+        with downloaded(url, newest_only=not best) as local:
+            found = read(local, ema=ema, best=best)
             return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return run.newest(path)
-        if run.is_checkpoint(path):
-            return run.checkpoint(path)
+            return run.best(path, ema=ema) if best else run.newest(path, ema=ema)
+        if not best and run.is_checkpoint(path):
+            return run.checkpoint(path, ema=ema)
+    if best:
+        raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
+    if ema:
+        raise WeightsError(f"{path}: only a run or a checkpoint has averaged weights; omit --ema")
+    if path.is_dir():
         if not (path / hub.TENSORS).is_file():
             raise WeightsError(f"{path} holds no weights; use {_KINDS}")
         arrays, texts = read_safetensors(path / hub.TENSORS)

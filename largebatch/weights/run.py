@@ -27,6 +27,7 @@ from largebatch.weights.weights import Weights, WeightsError, checked, few
 # What determines the network and its evaluation. Options of other sections may change between
 # versions of this program; old checkpoints stay readable.
 _SECTIONS = ("model", "norm", "data")
+_AVERAGES = "ema/"  # their arrays in a checkpoint: the field of TrainState
 _LOGS = ("metrics.jsonl", "events.jsonl")  # of a run without checkpoints too
 
 
@@ -55,17 +56,22 @@ def check_no_run(path: Path, flag: str) -> None:
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
-def newest(path: Path) -> Weights:
+def newest(path: Path, *, ema: bool = False) -> Weights:
     """Read the newest valid checkpoint of a run; invalid ones are left as they are.
+
+    Args:
+      path: directory of the run.
+      ema: as in `checkpoint`.
 
     Raises:
       CheckpointError: there is none.
+      WeightsError: the run has no averaged weights.
     """
     directory = path / "checkpoints"
     rejected = []
     for step in checkpoint_directories.numbered(directory):
         try:
-            found = checkpoint(directory / str(step))
+            found = checkpoint(directory / str(step), ema=ema)
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
@@ -76,11 +82,36 @@ def newest(path: Path) -> Weights:
     raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
 
 
-def checkpoint(path: Path) -> Weights:
+def best(path: Path, *, ema: bool = False) -> Weights:
+    """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
+
+    Args:
+      path: directory of the run.
+      ema: as in `checkpoint`.
+
+    Raises:
+      CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
+      WeightsError: the run has no averaged weights.
+    """
+    found = checkpoint_directories.best(path / "checkpoints")
+    if found is None:
+        raise CheckpointError(
+            f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
+            "its newest checkpoint, without --best"
+        )
+    return checkpoint(path / "checkpoints" / str(found.step), ema=ema)
+
+
+def checkpoint(path: Path, *, ema: bool = False) -> Weights:
     """Read and verify one checkpoint.
+
+    Args:
+      path: directory of the checkpoint.
+      ema: read the averaged weights (``schedule.ema``) with their statistics.
 
     Raises:
       CheckpointError: it is damaged, or of another version of this program.
+      WeightsError: it has no averaged weights.
     """
     try:
         about = checkpoint_directories.read_manifest(path)
@@ -105,9 +136,14 @@ def checkpoint(path: Path) -> Weights:
     classes, channels = about.facts.classes, about.facts.image_shape[-1]
     model = Model.of_options(config.model, config.norm, classes=classes, channels=channels)
     model = model.for_evaluation()
+    if ema and not any(name.startswith(_AVERAGES) for name in arrays):
+        raise WeightsError(
+            f"checkpoint {path} has no averaged weights, since its run had schedule.ema=''; "
+            "use its weights, without --ema"
+        )
     trees = []
     for part, shapes in zip(("params", "stats"), architecture.shapes(model), strict=True):
-        prefix = f"{part}/"
+        prefix = f"{_AVERAGES}{part}/" if ema else f"{part}/"
         found = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
         wrong = [n for n in shapes.keys() | found.keys() if shapes.get(n) != np.shape(found.get(n))]
         if wrong:
@@ -123,7 +159,7 @@ def checkpoint(path: Path) -> Weights:
         "image_shape": shape,
         "evaluation_crop": config.data.evaluation_crop if cropped else 1.0,
         "resampling": config.data.resampling,
-        "origin": str(path),
+        "origin": f"{path}, averaged weights" if ema else str(path),
         "data": config.data.source,
     }
     return dataclasses.replace(checked(fields, str(path)).weights(*trees), manifest=about)

@@ -314,6 +314,35 @@ def test_the_newest_are_kept(tmp_path):
     assert names(tmp_path) == ["1.corrupt", "11", "2"]
 
 
+def test_the_best_is_kept_too(tmp_path):
+    accuracies = {2: 0.5, 4: 0.7, 6: -1.0, 8: 0.7, 10: 0.6, 12: 0.2}
+    left = []
+    with opened(tmp_path, keep=2, keep_best=True) as (checkpoints, told):
+        assert checkpoints.exceeds_best(0.0)
+        for step, top1 in accuracies.items():
+            checkpoints.save(tree(step), Progress(step, validation_top1=top1), PLAN)
+            checkpoints.wait()
+            left.append([int(name) for name in sorted(names(tmp_path), key=int)])
+        assert [checkpoints.exceeds_best(top1) for top1 in (0.7, 0.71)] == [False, True]
+        assert checkpoints.newest(PLAN, LIKE).step == 12
+    assert told == []
+    assert left == [[2], [2, 4], [4, 6], [4, 6, 8], [4, 8, 10], [4, 10, 12]]
+    assert checkpoint_directories.best(tmp_path) == Progress(4, validation_top1=0.7)
+    with opened(tmp_path) as (checkpoints, _):
+        assert not checkpoints.exceeds_best(1.0)  # not asked for
+    # A manifest that cannot be read is no candidate.
+    (tmp_path / "4" / manifest.NAME).write_text("{}")
+    assert checkpoint_directories.best(tmp_path).step == 10
+
+
+def test_a_checkpoint_without_the_accuracy_of_an_earlier_version(copied):
+    progress = json.loads((copied / "8" / manifest.NAME).read_text())["progress"]
+    assert progress.pop("validation_top1") == -1.0
+    reseal(copied / "8", progress=progress)
+    assert newest(copied) == (8, [])
+    assert checkpoint_directories.best(copied) is None
+
+
 def test_a_checkpoint_that_is_there_is_not_written_again(copied):
     stamp = (copied / "8" / manifest.NAME).stat()
     save(copied, 8)
@@ -530,16 +559,22 @@ def test_a_full_disk(tmp_path):
     assert said["restored"] == [[2, True], [4, True]]
 
 
+def accuracy(step):
+    """Some accuracy, which rises and falls."""
+    return random.Random(step).random()
+
+
 def save_forever(directory, ready, first):
     """In a child: go on from the newest checkpoint, until killed."""
-    with opened(directory, keep=2) as (checkpoints, told):
+    with opened(directory, keep=2, keep_best=True) as (checkpoints, told):
         found = checkpoints.newest(PLAN, LIKE)
         step = found.step if found else 0
         while not told:
             step += 1
             if first:
                 ready.set()
-            checkpoints.save(tree(step), Progress(step), PLAN)
+            progress = Progress(step, validation_top1=accuracy(step))
+            checkpoints.save(tree(step), progress, PLAN)
             if not first:
                 checkpoints.wait()
                 ready.set()
@@ -564,8 +599,10 @@ def test_killed_at_any_moment_of_saving(tmp_path, monkeypatch):
         assert told == []  # complete, or not there
         assert (found or 0) >= step
         step = found or 0
-        assert len(names(tmp_path)) <= 3
+        assert len(names(tmp_path)) <= 4  # the newest two, one more during a save, and the best
         assert all(name.isdigit() for name in names(tmp_path))
+        best = checkpoint_directories.best(tmp_path)
+        assert best is None or best.step == max(range(1, step + 1), key=accuracy)
     print(step, partial)
     assert step >= 12
     assert partial >= 1

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from largebatch.data import open_source
 from largebatch.data.folder import open_folder
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, identity
+from largebatch.errors import ConfigError
 from tests.data import stores
 
 
@@ -108,3 +110,66 @@ def test_file_names_that_are_not_utf8(tree):
     records = opened(tree)
     assert b"odd" in records.read(np.arange(6))[0]
     pickle.loads(pickle.dumps(records)).read(np.arange(6))
+
+
+MANY = [f"{name}/{i}.JPEG" for name, count in (("b", 20), ("a", 7), ("c", 2)) for i in range(count)]
+
+
+def divided(root, share=0.25):
+    """The files of both splits, by the path below the folder of their class."""
+    options = SourceOptions(validation_split=share)
+    records = [open_folder(f"folder:{root}", each, options) for each in ("train", "validation")]
+    assert records[0].classes == records[1].classes == ("a", "b", "c")
+    found = []
+    for each in records:
+        places = [each.where(i) for i in range(len(each))]
+        labels = [int(label) for label in each.read(np.arange(len(each)))[1]]
+        assert [each.classes[label] for label in labels] == [Path(p).parent.name for p in places]
+        found.append([f"{Path(p).parent.name}/{Path(p).name}" for p in places])
+    return found
+
+
+def test_a_share_of_each_class_is_held_out(tmp_path):
+    fill(tmp_path / "one", [f"train/{name}" for name in MANY])
+    train, validation = divided(tmp_path / "one")
+    assert not set(train) & set(validation)
+    assert set(train) | set(validation) == set(MANY)
+    assert train == [path for path in sorted(MANY) if path in train]  # the order of the folder
+    counts = [sum(path.startswith(name) for path in validation) for name in "abc"]
+    assert counts == [2, 5, 1]  # a quarter, at least 1
+    for name in reversed(MANY):  # other contents, written in another order
+        fill(tmp_path / "two", [f"train/{name}"])
+    assert divided(tmp_path / "two") == [train, validation]
+    (tmp_path / "two" / "train" / "b" / "0.JPEG").rename(tmp_path / "two" / "train/b/new.JPEG")
+    moved = set(divided(tmp_path / "two")[1]) ^ set(validation)
+    assert len(moved - {"b/0.JPEG", "b/new.JPEG"}) <= 2  # others stay where they were
+    marks = [
+        identity(open_folder(f"folder:{tmp_path}/one", "train", SourceOptions(validation_split=x)))
+        for x in (0.25, 0.5)
+    ]
+    assert marks[0] != marks[1]
+
+
+def test_class_folders_alone_can_be_split(tmp_path):
+    fill(tmp_path, MANY)
+    train, validation = divided(tmp_path)
+    assert (len(train), len(validation)) == (21, 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "spec", "word"),
+    [
+        ([*TRAIN, *VAL], "folder:{}", "/val"),
+        (["train/a/1.png", "train/a/2.png", "train/b/1.png"], "folder:{}", "train/b"),
+        ([], "folder:{}", "no folder"),
+    ],
+)
+def test_folders_that_cannot_be_split(files, spec, word, tmp_path):
+    fill(tmp_path, files)
+    options = SourceOptions(validation_split=0.5)
+    assert word in stores.complaint(open_folder, spec.format(tmp_path), "train", options)
+
+
+def test_only_a_folder_is_split():
+    with pytest.raises(ConfigError, match=r"data\.validation_split"):
+        open_source("digits", "train", SourceOptions(validation_split=0.5))

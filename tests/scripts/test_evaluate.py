@@ -74,7 +74,7 @@ def fails(capsys, *arguments):
 
 def stub(monkeypatch, made):
     """Have these weights read, whatever the path."""
-    monkeypatch.setattr(weights, "read", lambda path: made)
+    monkeypatch.setattr(weights, "read", lambda path, **_: made)
 
 
 @pytest.fixture(scope="module")

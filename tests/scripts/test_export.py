@@ -1,5 +1,6 @@
 """scripts/export.py, from a run on."""
 
+import dataclasses
 import importlib.util
 
 import export
@@ -32,6 +33,35 @@ def test_a_run_becomes_a_file(run, tmp_path, capsys):
     # A file can be exported again.
     assert export.main([str(target), f"--to={tmp_path / 'y.safetensors'}"]) == 0
     assert same(read(tmp_path / "y.safetensors"), found)
+
+
+def test_averaged_weights(run, tmp_path, capsys):
+    path, target = tmp_path / "run", tmp_path / "x.safetensors"
+    plain = checkpoint(path, 4, ema=True, schedule={"ema": "5 epochs"})
+    average = read(path, ema=True)
+    assert same(read(path), plain)
+    assert not same(average, plain)
+    assert export.main([str(path), f"--to={target}", "--format=flax", "--ema"]) == 0
+    assert f"from     {path}/checkpoints/4, averaged weights:" in capsys.readouterr().out
+    assert same(read(target), average)
+    assert export.main([str(run), f"--to={tmp_path / 'y.safetensors'}", "--ema"]) == 2
+    assert "schedule.ema" in capsys.readouterr().err
+
+
+def test_the_best_checkpoint(tmp_path, capsys):
+    path, made = tmp_path / "run", {}
+    for step, top1 in ((4, 0.6), (8, 0.7), (12, 0.5)):
+
+        def evaluated(about, top1=top1):
+            progress = dataclasses.replace(about.progress, validation_top1=top1)
+            return dataclasses.replace(about, progress=progress)
+
+        made[step] = checkpoint(path, step, seed=step, change=evaluated)
+    target = tmp_path / "x.safetensors"
+    assert export.main([str(path), f"--to={target}", "--format=flax", "--best"]) == 0
+    assert f"from     {path}/checkpoints/8:" in capsys.readouterr().out
+    assert same(read(target), made[8])
+    assert same(read(path), made[12])
 
 
 def test_flax_paths_are_read_back(run, tmp_path, capsys):

@@ -24,8 +24,12 @@ DONE = Summary(
 def test_summary_round_trip(tmp_path):
     path = DONE.write(tmp_path / "run")
     assert path == tmp_path / "run/summary.json"
-    assert json.loads(path.read_text()) == asdict(DONE)
+    averaged = {"ema_top1", "ema_top5", "ema_loss"}  # only where weights are averaged
+    assert json.loads(path.read_text()) == DONE.fields()
+    assert asdict(DONE).keys() - DONE.fields().keys() == averaged
     assert Summary.read(path.parent) == DONE
+    assert replace(DONE, ema_top1=0.76).write(path.parent) == path
+    assert json.loads(path.read_text())["ema_top1"] == 0.76
     path.write_text("{")
     assert Summary.read(path.parent) is None
 

@@ -27,6 +27,7 @@ OPTIMIZERS = {
     "nesterov": {"name": "lars", "flavour": "optax", "nesterov": True},
     "apex": {"name": "lars", "flavour": "apex"},
     "lamb": {"name": "lamb", "trust_coefficient": "auto", "epsilon": 1e-2},
+    "clipped": SGD | {"clip_norm": 0.5},
     "rmsprop_sgd": {"name": "rmsprop_sgd", "trust_coefficient": "auto", "epsilon": 1e-2},
 }
 RATES = (0.5, 0.3, 0.4)
@@ -156,6 +157,15 @@ def test_the_update_may_be_sharded(name, devices, microbatch):
     assert {v.sharding.shard_shape(v.shape)[0] for v in velocities} == {1}
     assert {v.shape[0] for v in velocities} == {devices}
     assert_equal((state, metrics), whole(1, name))
+
+
+@pytest.mark.slow
+def test_the_gradient_is_clipped_to_the_same_norm():
+    """Over microbatches, and over devices that each have a part of the gradient."""
+    options = OPTIMIZERS["clipped"]
+    state, metrics = trained(programs(1, 4, 1, options | {"update": "sharded"}))
+    assert all(m.gradient_norm > 2 * options["clip_norm"] for m in metrics)
+    assert_equal((state, metrics), whole(1, "clipped"))
 
 
 @pytest.mark.slow

@@ -121,6 +121,16 @@ def test_l2_of_the_loss_is_added_to_gradients():
     jax.tree.map(np.testing.assert_array_equal, found, updated()[0])
 
 
+def test_the_gradient_is_clipped_after_the_l2_term_and_before_weight_decay():
+    options = {"name": "sgd", "decay_skip": (), "clip_norm": 0.5}
+    gradients = jax.tree.map(lambda g, w: g + 0.3 * w, tree(2), tree(1))
+    norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients)))
+    expected = jax.tree.map(lambda g, w: -0.1 * (0.5 / norm * g + 0.05 * w), gradients, tree(1))
+    found, state = updated(optimizer=options, loss={"l2": 0.3, "l2_skip": ()})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)
+    np.testing.assert_allclose(np.linalg.norm(state.report.gradient_norm), norm, rtol=1e-14)
+
+
 def test_decoupled_decay_by_hand():
     # w − n·v − wd·w with v = g at the first step
     options = {"name": "sgd", "decay": "decoupled", "decay_skip": ()}

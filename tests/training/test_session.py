@@ -1,6 +1,5 @@
 """Whole runs in their directory: resuming, evaluating, and what is left behind."""
 
-import dataclasses
 import itertools
 import json
 
@@ -53,7 +52,7 @@ def uninterrupted(tmp_path_factory):
 
 def test_what_a_run_leaves(uninterrupted):
     workdir, summary = uninterrupted
-    assert dataclasses.asdict(summary) == worlds.summary(workdir)
+    assert summary.fields() == worlds.summary(workdir)
     assert (summary.status, summary.steps, summary.samples) == ("complete", 20, 1600)
     assert 0 <= summary.top1 <= summary.top5 <= 1
     assert 0 < summary.compile_s < summary.wall_s

@@ -14,7 +14,7 @@ from largebatch.config import Facts, freeze, resolve
 from largebatch.data import open_source
 from largebatch.data.photos import MEAN, STD
 from largebatch.errors import CheckpointError
-from largebatch.training.state import TrainState
+from largebatch.training.state import Averages, TrainState
 from largebatch.weights import options_at, read
 from tests.weights.samples import SMALL, same, sample
 
@@ -28,14 +28,20 @@ FACTS = Facts(1437, 360, 10, (8, 8, 1), devices=8)
 MODEL = dataclasses.replace(SMALL, classes=10, epsilon=2e-5)
 
 
-def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, **options):
-    """Write a checkpoint of random weights as training does, and return the weights."""
+def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, ema=False, **options):
+    """Write a checkpoint of random weights as training does, and return the weights.
+
+    With ``ema`` it holds an average, weights of the next seed.
+    """
     config = freeze({k: OPTIONS.get(k, {}) | options.get(k, {}) for k in OPTIONS | options})
     plan = resolve(config, facts)
     channels = facts.image_shape[2]
-    weights = sample(dataclasses.replace(MODEL, classes=facts.classes, channels=channels), seed)
-    momentum = {"momentum": weights.params}
-    arrays = stored_arrays.on_host(TrainState(weights.params, weights.stats, momentum))
+    model = dataclasses.replace(MODEL, classes=facts.classes, channels=channels)
+    weights, average = sample(model, seed), sample(model, seed + 1)
+    state = TrainState(weights.params, weights.stats, {"momentum": weights.params})
+    if ema:
+        state = state._replace(ema=Averages(average.params, average.stats))
+    arrays = stored_arrays.on_host(state)
     directory = run / "checkpoints"
     directory.mkdir(parents=True, exist_ok=True)
     about = change(manifest.described(Progress(step=step, samples=24 * step), plan))

@@ -25,6 +25,12 @@ class Data:
         "side of a training image in pixels; 0: the default of the source, 224 for photographs",
         within="at least 0",
     )
+    validation_split: float = option(
+        0.0,
+        "folder:PATH without a validation folder: share of each class that is the validation split "
+        "and not trained on, chosen by the names of the files; 0: none",
+        within="at least 0 and below 1",
+    )
     examples: int = option(
         0, "number of training examples of a synthetic source; 0: default", within="at least 0"
     )

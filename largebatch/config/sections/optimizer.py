@@ -96,6 +96,13 @@ class Optimizer:
     weight_decay: float = option(
         1e-4, "weight decay, added to the gradient unless decoupled", within="at least 0"
     )
+    clip_norm: float = option(
+        0.0,
+        "greatest norm of the gradient of the global batch over all parameters, before weight "
+        "decay, trust ratios and momentum; a larger gradient is scaled to it; the logged norm is "
+        "that before clipping; 0: no clipping",
+        within="at least 0",
+    )
     decay: Literal["coupled", "decoupled"] = option(
         "coupled",
         "decoupled, SGD only: each step subtracts weight_decay × learning rate / peak × weight "
@@ -138,7 +145,7 @@ class Optimizer:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Schedules of learning rate and weight decay by sample position.
+    """Schedules of learning rate and weight decay by sample position, and the average of weights.
 
     Durations are texts: '5 epochs', '540 steps', '1000000 samples' or '40 %' of the length.
     """
@@ -188,6 +195,13 @@ class Schedule:
     )
     weight_decay_warmup: str = option(
         "", "weight_decay=follow: duration of its linear warm-up; empty: warmup"
+    )
+    ema: str = option(
+        "",
+        "horizon H of an exponential moving average of weights and BatchNorm statistics: a step of "
+        "B samples keeps exp(-B/H) of it, update t at most (t - 1) / (t + 40); the average is "
+        "evaluated beside the weights and stored in checkpoints, and training does not read it; "
+        "timm's decay d is '1/(1-d) steps', torchvision's is 'EPOCHS/(1-d) samples'; empty: none",
     )
     blend_centre: str = option(
         "10 epochs", "rmsprop_sgd: duration after which the share of SGD is a half"

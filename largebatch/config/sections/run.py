@@ -33,6 +33,12 @@ class Run:
     keep_checkpoints: int = option(
         3, "number of newest checkpoints to keep", within="above 0", mathematics=False
     )
+    keep_best: bool = option(
+        False,
+        "also keep the checkpoint of the greatest validation top-1, of the averaged weights with "
+        "schedule.ema, and save one after each evaluation that exceeds it",
+        mathematics=False,
+    )
     stop_after: str = option(
         "",
         "stop with a checkpoint after this duration, as after an interrupt; empty: train to the "

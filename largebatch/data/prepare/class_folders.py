@@ -4,7 +4,6 @@ A tar, compressed or not, is read as a stream, twice, and never unpacked: only t
 Images are stored byte for byte; training reports those that cannot be decoded.
 """
 
-import hashlib
 import lzma
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from largebatch.data.folder import SUFFIXES
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.jobs import system_errors
+from largebatch.data.randomness import held_out
 from largebatch.errors import ConfigError, DataError
 
 GIB = 1 << 30
@@ -150,8 +150,7 @@ def _with_validation(source: Path, found: list[_Image], share: float) -> list[_I
     for name, own in paths.items():
         if len(own) < 2:
             raise DataError(f"{source}: class {name} has 1 image; add some or remove the class")
-        own.sort(key=lambda path: hashlib.md5(path.encode("utf-8", "surrogateescape")).digest())
-        taken.update(own[: min(len(own) - 1, max(1, round(share * len(own))))])
+        taken |= held_out(own, share)
     return [i._replace(split="validation") if i.path in taken else i for i in found]
 
 

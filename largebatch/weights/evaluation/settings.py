@@ -93,6 +93,7 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
             data_dir=given("data_dir", data.data_dir if data else ""),
             evaluation_crop=given("crop", crop),
             resampling=given("resampling", resampling),
+            validation_split=own.validation_split if own else 0.0,
         ),
         side=side,
         rectangular=bool(data and data.rectangular),

@@ -1,0 +1,86 @@
+"""The checkpoint of the best evaluation (``run.keep_best``)."""
+
+import jax
+import pytest
+
+from largebatch import weights
+from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.errors import CheckpointError, UserError
+from largebatch.training.session import Request, run
+from tests.training import worlds
+from tests.training.worlds import changed, digests, rows
+
+CONFIG = worlds.config(
+    model=worlds.SMALL,
+    batch={"workers": 8, "images_per_worker": 10, "microbatch": 1},
+    data={"source": "digits"},
+    # The learning rate is far too large at the end, so that the best evaluation is not the last.
+    schedule={
+        "length": "24 steps",
+        "warmup": "0 steps",
+        "peak": 50.0,
+        "decay": "pieces",
+        "points": ("0 steps: 0.01", "14 steps: 1"),
+    },
+    run={
+        "evaluate_every": "2 steps",
+        "checkpoint_every": "24 steps",
+        "keep_checkpoints": 1,
+        "keep_best": True,
+    },
+    health={"divergence": 0.0, "stuck_after": ""},
+)
+
+
+def train(config, workdir):
+    return run(config, Request(recipe=None, workdir=workdir), devices=jax.devices()[:2])
+
+
+def accuracies(workdir, name="top1"):
+    found = {row["step"]: row.get(f"validation/{name}") for row in rows(workdir)}
+    return {step: top1 for step, top1 in found.items() if top1 is not None}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("best") / "run"
+    train(CONFIG, workdir)
+    return workdir
+
+
+def test_the_best_evaluation_has_a_checkpoint_beside_the_newest(trained):
+    top1 = accuracies(trained)
+    assert list(top1) == list(range(2, 25, 2))
+    step = max(top1, key=top1.get)
+    assert step < 24
+    assert sorted(checkpoint_directories.numbered(trained / "checkpoints")) == [step, 24]
+    assert worlds.manifest(trained, step)["progress"]["validation_top1"] == top1[step]
+    best = weights.read(trained, best=True)
+    assert best.origin == str(trained / "checkpoints" / str(step))
+    assert weights.read(trained).origin.endswith("/24")
+
+
+def test_resumed_is_bitwise_uninterrupted(trained, tmp_path):
+    train(changed(CONFIG, run__stop_after="15 steps"), tmp_path)
+    train(CONFIG, tmp_path)
+    steps = checkpoint_directories.numbered(tmp_path / "checkpoints")
+    assert steps == checkpoint_directories.numbered(trained / "checkpoints")
+    assert all(digests(tmp_path, step) == digests(trained, step) for step in steps)
+
+
+def test_the_averaged_weights_decide(tmp_path):
+    train(changed(CONFIG, schedule__ema="2 steps", schedule__length="24 steps"), tmp_path)
+    top1 = accuracies(tmp_path, "ema_top1")
+    best = checkpoint_directories.best(tmp_path / "checkpoints")
+    assert (best.step, best.validation_top1) == (max(top1, key=top1.get), max(top1.values()))
+    assert weights.read(tmp_path, best=True, ema=True).origin.startswith(
+        str(tmp_path / "checkpoints" / str(best.step))
+    )
+
+
+def test_without_an_evaluated_checkpoint(trained, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match=r"run\.keep_best"):
+        weights.read(tmp_path, best=True)
+    with pytest.raises(UserError, match="--best"):
+        weights.read(trained / "checkpoints" / "24", best=True)
