@@ -28,6 +28,8 @@ class SourceOptions:
         crop_ratio: Least and greatest width / height of that crop.
         evaluation_crop: Share of the shorter side in the central crop of evaluation.
         resampling: `linear` or `antialias`, see `images.resize`.
+        sequential: Whether each example is read once, in order, to be copied: checksums of records
+            are checked, and formats without fast random access are accepted.
     """
 
     image_size: int = 0
@@ -38,6 +40,7 @@ class SourceOptions:
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     evaluation_crop: float = 0.875
     resampling: str = "linear"
+    sequential: bool = False
 
 
 class Source(Protocol):
