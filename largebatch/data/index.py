@@ -73,6 +73,11 @@ def positions(
     return rows
 
 
+def digest(rows: np.ndarray) -> bytes:
+    """Return a hash of the positions in a shard, 8 bytes, which distinguishes sets."""
+    return hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=8).digest()
+
+
 def _stamp(path: str) -> tuple[int, int]:
     """Return size and modification time of a file."""
     try:

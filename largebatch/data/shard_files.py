@@ -144,7 +144,7 @@ def _shards(directory: str, form: Form) -> list[str]:
 def _matching(spec: str, pattern: str) -> Found:
     """Return the files of a pattern, sorted."""
     directory = os.path.dirname(pattern)
-    wanted = list(_expanded(os.path.basename(pattern)))
+    wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
     literal = not re.search(r"[*?\[]", "".join(wanted))
     if literal:
         present = set(os.listdir(directory)) if os.path.isdir(directory) else set()
@@ -174,7 +174,7 @@ def _check_wanted(directory: str, wanted: Sequence[str], present: set[str]) -> N
 
 
 def _expanded(pattern: str) -> Iterator[str]:
-    """Yield the names of a pattern with braces, such as `{train,val}-{000..127}.tar`."""
+    """Yield the names of a pattern with braces, such as `{train,val}-{00..63}.tar`; some twice."""
     match = re.search(r"\{([^{}]*)\}", pattern)  # an innermost one
     if match is None:
         yield pattern

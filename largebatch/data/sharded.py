@@ -56,7 +56,7 @@ class Shards:
         raise NotImplementedError
 
     def mark(self, shard: int) -> bytes:
-        """Return what distinguishes a shard from another: its name and its length."""
+        """Return what distinguishes a shard from another, such as its name and its length."""
         return os.fsencode(f"{os.path.basename(self.paths[shard])} {self.lengths[shard]}")
 
 

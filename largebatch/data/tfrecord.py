@@ -13,7 +13,7 @@ import numpy as np
 
 from largebatch.data.crc32c import crc32c, crc32c_rows, masked
 from largebatch.data.examples import Keys, parse
-from largebatch.data.index import positions
+from largebatch.data.index import digest, positions
 from largebatch.data.sharded import Shards
 from largebatch.errors import DataError
 
@@ -37,6 +37,9 @@ class TFRecordShards(Shards):
 
     def open(self, shard: int) -> "_TFRecord":
         return _TFRecord(File(self.paths[shard]), self.rows[shard], self.keys, self.check)
+
+    def mark(self, shard: int) -> bytes:
+        return super().mark(shard) + digest(self.rows[shard])
 
 
 class File:

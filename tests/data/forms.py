@@ -1,5 +1,11 @@
 """The same photographs in every form that a source reads, written by independent writers."""
 
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
 from tensorboardX.record_writer import RecordWriter
@@ -27,9 +33,9 @@ def parts(split):
     return [found[size * i : size * (i + 1)] for i in range(shards)]
 
 
-def series(split, ending="", after=""):
+def series(split, ending="", after="", number=None):
     """Names of the shards."""
-    number = SHARDS[split]
+    number = number or SHARDS[split]
     return [f"{split}{ending}-{i:05}-of-{number:05}{after}" for i in range(number)]
 
 
@@ -107,10 +113,76 @@ def tfds_tfrecord(root):
     return _tfds(root, write_tfrecord, "tfrecord")
 
 
+def webdataset(root):
+    """With `tarfile`; the first shard of pax with a time that needs an extended header."""
+    root.mkdir()
+    for split in SPLITS:
+        for number, part in enumerate(parts(split)):
+            path = root / f"pets-{split}-{number:04}.tar"
+            with tarfile.open(
+                path, "w", format=(tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)[number % 2]
+            ) as tar:
+                for index, (name, image, label) in enumerate(part):
+                    files = {"jpg": image, "cls": b"%d" % label, "json": b'{"label": 99}'}
+                    if index % 3 == 1:
+                        files = {"json": b'{"height": 9, "label": %d}' % label, "JPEG": image}
+                    for extension, data in files.items():
+                        folder = "x" * 120 if index == 2 else "images"
+                        info = tarfile.TarInfo(f"{folder}/{name}.{extension}")
+                        info.size = len(data)
+                        info.mtime = 1234.5 if number == 0 else 1234
+                        tar.addfile(info, io.BytesIO(data))
+    _named(root)
+    return f"webdataset:{root}"
+
+
+_FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"names": list(CLASSES), "_type": "ClassLabel"},
+}
+
+
+def _table(part):
+    images = [{"bytes": image, "path": f"{name}.jpg"} for name, image, _ in part]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    labels = pa.array([label for _, _, label in part], pa.int64())
+    return pa.table({"image": pa.array(images, kind), "label": labels})
+
+
+def huggingface(root):
+    """The files of `datasets.DatasetDict.save_to_disk`."""
+    for split in SPLITS:
+        names = series("data", after=".arrow", number=SHARDS[split])
+        (root / split).mkdir(parents=True)
+        for name, part in zip(names, parts(split), strict=True):
+            table = _table(part)
+            with pa.ipc.new_stream(str(root / split / name), table.schema) as writer:
+                writer.write_table(table, max_chunksize=10)
+        state = {"_data_files": [{"filename": name} for name in names], "_split": split}
+        (root / split / "state.json").write_text(json.dumps(state))
+        (root / split / "dataset_info.json").write_text(json.dumps({"features": _FEATURES}))
+    (root / "dataset_dict.json").write_text(json.dumps({"splits": list(SPLITS)}))
+    return f"huggingface:{root}"
+
+
+def parquet(root, rows=7):
+    """Files as on Hugging Face's hub."""
+    root.mkdir()
+    metadata = {"huggingface": json.dumps({"info": {"features": _FEATURES}})}
+    for split in SPLITS:
+        for name, part in zip(series(split, after=".parquet"), parts(split), strict=True):
+            table = _table(part).replace_schema_metadata(metadata)
+            pq.write_table(table, root / name, row_group_size=rows)
+    return f"parquet:{root}"
+
+
 FORMS = {
     "folder": folder,
     "arrayrecord": arrayrecord,
     "tfrecord": tfrecord,
     "tfds ArrayRecord": tfds_array_record,
     "tfds TFRecord": tfds_tfrecord,
+    "webdataset": webdataset,
+    "huggingface": huggingface,
+    "parquet": parquet,
 }
