@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,13 +23,9 @@ from largebatch.data.sources import SourceOptions, holds
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import read_json
 
-try:
+if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-except ImportError as error:
-    raise DataError(
-        "data.source: huggingface and parquet need pyarrow; run pip install -e '.[huggingface]'"
-    ) from error
 
 LARGEST_GROUP = 1 << 20
 """Bytes of a row group up to which a Parquet file is read in place: some 9 images of ImageNet."""
@@ -73,7 +69,7 @@ class ArrowShards(Shards):
 class _Arrow:
     """A memory-mapped Arrow table."""
 
-    def __init__(self, table: pa.Table, columns: Columns) -> None:
+    def __init__(self, table: "pa.Table", columns: Columns) -> None:
         self._images = [part.field("bytes") for part in table.column(columns.image).chunks]
         self._labels = table.column(columns.label).chunks
         self._ends = np.cumsum([len(part) for part in self._images])
@@ -128,7 +124,7 @@ class _Parquet:
         return table.read(at)
 
 
-def _example(image: pa.Scalar, label: pa.Scalar) -> tuple[bytes, int]:
+def _example(image: "pa.Scalar", label: "pa.Scalar") -> tuple[bytes, int]:
     if not image.is_valid:
         raise ValueError("its image has no bytes, only a path; embed the images in the set")
     if not label.is_valid:
@@ -150,6 +146,7 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
     Raises:
         DataError: The directory is absent, incomplete or not of that form.
     """
+    check_installed()
     path = spec.partition(":")[2]
     if not path:
         raise DataError(f"data.source: {spec!r} has no directory; write huggingface:PATH")
@@ -205,6 +202,7 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     Raises:
         DataError: Files are absent, incomplete, not of that form or in large row groups.
     """
+    check_installed()
     found = shard_files.of_split(spec, split, _PARQUET)
     metadata = in_threads(lambda path: _parquet(path).metadata, found.paths)
     schema = _parquet(found.paths[0]).schema_arrow
@@ -236,12 +234,25 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     )
 
 
-def _stream(path: str) -> pa.Table:
+def check_installed() -> None:
+    """Raise a DataError if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise DataError(
+            "data.source: huggingface and parquet need pyarrow, which is not installed; run "
+            "pip install -e '.[huggingface]'"
+        ) from error
+
+
+def _stream(path: str) -> "pa.Table":
     """Map an Arrow stream into memory.
 
     Raises:
         DataError: It is absent or not complete.
     """
+    import pyarrow as pa
+
     try:
         source = pa.memory_map(path)
         if source.size() < len(_END) or source.read_at(len(_END), source.size() - 8) != _END:
@@ -255,8 +266,10 @@ def _stream(path: str) -> pa.Table:
         ) from error
 
 
-def _parquet(path: str) -> pq.ParquetFile:
+def _parquet(path: str) -> "pq.ParquetFile":
     """Open a Parquet file; raises a DataError if it is absent or not complete."""
+    import pyarrow.parquet as pq
+
     try:
         return pq.ParquetFile(path, pre_buffer=False)
     except (OSError, ValueError) as error:
@@ -303,8 +316,10 @@ def _column(directory: str, name: str, found: Sequence[str]) -> str:
     return found[0]
 
 
-def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
+def _check_columns(path: str, schema: "pa.Schema", columns: Columns) -> None:
     """Raise a DataError unless the columns are a struct with `bytes` and integers."""
+    import pyarrow as pa
+
     for name in (columns.image, columns.label):
         if name not in schema.names:
             raise DataError(f"{path} has no column {name!r}; {did_you_mean(name, schema.names)}")

@@ -67,13 +67,15 @@ def of_split(spec: str, split: str, form: Form) -> Found:
     path = os.path.abspath(os.path.expanduser(spec.partition(":")[2]))
     if not spec.partition(":")[2]:
         raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
+    wanted: list[str] = []
     if os.path.isdir(path):
         found = Found(path, "", _shards(path, form))
     elif re.search(r"[*?\[{]", os.path.basename(path)):
-        found = _matching(spec, path)
+        found, wanted = _matching(spec, path)
     else:
         raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
     own, names = _split(found, split, form)
+    _check_wanted(found, wanted, own)
     _check_series(found.directory, own, names)
     return Found(found.directory, own, names)
 
@@ -141,8 +143,8 @@ def _shards(directory: str, form: Form) -> list[str]:
         )
 
 
-def _matching(spec: str, pattern: str) -> Found:
-    """Return the files of a pattern, sorted."""
+def _matching(spec: str, pattern: str) -> tuple[Found, list[str]]:
+    """Return the files of a pattern, sorted, and the names that its braces list, if no others."""
     directory = os.path.dirname(pattern)
     wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
     literal = not re.search(r"[*?\[]", "".join(wanted))
@@ -154,23 +156,21 @@ def _matching(spec: str, pattern: str) -> Found:
         names = sorted(set(itertools.chain.from_iterable(matched)))
     if not names:
         raise DataError(f"data.source: {spec}: no file matches {pattern}; correct the pattern")
-    if literal:
-        _check_wanted(directory, wanted, set(names))
-    return Found(directory, "", names)
+    return Found(directory, "", names), wanted if literal else []
 
 
-def _check_wanted(directory: str, wanted: Sequence[str], present: set[str]) -> None:
+def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
     """Raise a DataError for a file that is missing; a split may be shorter than a complete one."""
     splits: dict[str, list[str]] = {}
     for name in wanted:
         splits.setdefault(word_of(name), []).append(name)
-    complete = {word for word, names in splits.items() if present.issuperset(names)}
-    for names in splits.values():
-        there = [name in present for name in names]
-        equal = any(len(splits[word]) == len(names) for word in complete)
-        if equal and sum(there) and all(there[: sum(there)]):
-            continue
-        check_present(directory, names)
+    names, present = splits.get(own, []), set(found.names)
+    there = [name in present for name in names]
+    shorter = all(there[: sum(there)]) and any(
+        len(other) == len(names) and present.issuperset(other) for other in splits.values()
+    )
+    if not shorter:
+        check_present(found.directory, names)
 
 
 def _expanded(pattern: str) -> Iterator[str]:
@@ -224,12 +224,16 @@ def _check_series(directory: str, own: str, names: list[str]) -> None:
 
 
 def _check_numbers(directory: str, names: list[str]) -> None:
-    """Raise a DataError where files differ in their last number alone and one is missing."""
-    found = [re.fullmatch(r"(.*?)(\d+)(\D*)", name) for name in names]
-    kinds = {match and (match[1], len(match[2]), match[3]) for match in found}
-    if len(kinds) != 1 or None in kinds:
+    """Raise a DataError where files differ in their last number alone and some are missing.
+
+    Numbers of which fewer than half exist, such as years, are no series.
+    """
+    found = [match for name in names if (match := re.fullmatch(r"(.*?)(\d+)(\D*)", name))]
+    kinds = {(match[1], len(match[2]), match[3]) for match in found}
+    if len(kinds) != 1 or len(found) < len(names):
         return
     ((start, width, end),) = kinds
     numbers = [int(match[2]) for match in found]
     every = range(min(min(numbers), 1), max(numbers) + 1)
-    check_present(directory, [f"{start}{number:0{width}}{end}" for number in every])
+    if 2 * len(numbers) >= len(every):
+        check_present(directory, [f"{start}{number:0{width}}{end}" for number in every])

@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import shutil
+import sys
 import tarfile
 
 import numpy as np
@@ -229,6 +230,13 @@ def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, monkeypatch,
     said = stores.complaint(open_records, f"{scheme}:{root}", "train", OPTIONS)
     for word in words:
         assert word in said
+
+
+@pytest.mark.parametrize("form", ["huggingface", "parquet"])
+def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    said = stores.complaint(open_records, sets[form], "train", OPTIONS)
+    assert ".[huggingface]" in said
 
 
 def test_row_groups_of_any_size_are_copied(tmp_path, monkeypatch):
