@@ -30,6 +30,10 @@ SOURCES: Registry[Opener] = Registry(
         "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True),
         "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
         "arrayrecord": Opener("largebatch.data.array_record:open_array_record", encoded=True),
+        "tfrecord": Opener("largebatch.data.array_record:open_tf_record", encoded=True),
+        "webdataset": Opener("largebatch.data.webdataset:open_webdataset", encoded=True),
+        "huggingface": Opener("largebatch.data.huggingface:open_huggingface", encoded=True),
+        "parquet": Opener("largebatch.data.huggingface:open_parquet", encoded=True),
     },
 )
 """Sources by their scheme, the part of ``data.source`` before the colon. Users' own are

@@ -29,6 +29,8 @@ class SourceOptions:
         evaluation_crop: Share of the shorter side in the central crop of evaluation.
         resampling: `linear` or `antialias`, see `images.resize`.
         validation_split: Share of each class of a folder that is its validation split; 0: none.
+        sequential: Whether each example is read once, in order, to be copied: checksums of records
+            are checked, and formats without fast random access are accepted.
     """
 
     image_size: int = 0
@@ -40,6 +42,7 @@ class SourceOptions:
     evaluation_crop: float = 0.875
     resampling: str = "linear"
     validation_split: float = 0.0
+    sequential: bool = False
 
 
 class Source(Protocol):

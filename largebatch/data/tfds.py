@@ -1,4 +1,4 @@
-"""`tfds:NAME`: a dataset that TensorFlow Datasets prepared in ArrayRecord format.
+"""`tfds:NAME`: a dataset that TensorFlow Datasets prepared in ArrayRecord or TFRecord format.
 
 TFDS reads only the metadata (0.3 s to import, 10 ms to open and 0.15 ms for each shard), without
 TensorFlow.
@@ -13,28 +13,24 @@ from fnmatch import fnmatchcase
 import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.data.examples import (
-    ExampleRecords,
-    Keys,
-    Shards,
-    check_present,
-    lengths_of,
-)
+from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of
+from largebatch.data.sharded import ShardedRecords, Shards, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
+from largebatch.data.tfrecord import TFRecordShards, positions_of
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import folders
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
-_FORMAT = "array_record"
+_FORMATS = ("array_record", "tfrecord")  # the first that a dataset has is read
 _OWN = "tensorflow_datasets."
 _ELSEWHERE = (
-    "prepare it where TensorFlow is installed (tfds build --file_format=array_record), copy it "
+    "prepare it where TensorFlow is installed (tfds build), copy it "
     "here, or use its images as class folders: data.source=folder:PATH"
 )
 
 
-def open_tfds(spec: str, split: str, options: SourceOptions) -> ExampleRecords:
+def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
     """Open a prepared dataset of images and class labels; nothing is downloaded or prepared.
 
     Args:
@@ -70,7 +66,7 @@ def is_prepared(directory: str) -> bool:
     return os.path.isfile(os.path.join(directory, "dataset_info.json"))
 
 
-def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ExampleRecords:
+def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ShardedRecords:
     """Open a dataset by the directory of one of its versions.
 
     Args:
@@ -85,7 +81,7 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     Raises:
         DataError: As for `open_tfds`.
     """
-    info = _metadata(directory)
+    info, form = _metadata(directory)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -107,15 +103,21 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     _check_known(directory, info, split, own, classes, options)
     paths = tuple(str(file.filename) for file in files)
     lengths = tuple(file.examples_in_shard for file in files)
-    for path, stated, there in zip(paths, lengths, lengths_of(paths), strict=True):
+    shards: Shards
+    if form == "array_record":
+        found = lengths_of(paths)
+        shards = ArrayRecordShards(paths, lengths, keys)
+    else:
+        rows = positions_of(spec, paths)
+        found = tuple(map(len, rows))
+        shards = TFRecordShards(paths, lengths, keys, rows, options.sequential)
+    for path, stated, there in zip(paths, lengths, found, strict=True):
         if there != stated:
             raise DataError(
                 f"{path} holds {there:,} records, and dataset_info.json says {stated:,}; restore "
                 "the file or prepare the dataset again"
             )
-    return ExampleRecords(
-        spec, split, Shards(paths, lengths), keys, classes, f"{directory}, split {own}"
-    )
+    return ShardedRecords(spec, split, shards, classes, f"{directory}, split {own}")
 
 
 def _check_known(
@@ -225,24 +227,26 @@ def _versions(directory: str) -> list[str]:
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])
 
 
-def _metadata(directory: str) -> tfds.core.DatasetInfo:
-    """Return TFDS's metadata, with the splits in ArrayRecord format."""
+def _metadata(directory: str) -> tuple[tfds.core.DatasetInfo, str]:
+    """Return TFDS's metadata, with the splits in the format that is read, and that format."""
     _check_features(directory)
+    form = None
     try:
         info = tfds.builder_from_directory(directory).info
         available = {form.value for form in info.available_file_formats()}
-        if _FORMAT in available:  # another one may be the first choice; as `as_data_source` does
-            info.set_file_format(_FORMAT, override=True, override_if_initialized=True)
+        form = next((name for name in _FORMATS if name in available), None)
+        if form:  # another one may be the first choice; as `as_data_source` does
+            info.set_file_format(form, override=True, override_if_initialized=True)
     except Exception as error:  # TFDS raises many types for files that are missing or edited
         raise DataError(
             f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it again"
         ) from error
-    if _FORMAT not in available:
+    if form is None:
         raise DataError(
             f"{directory} is in {' and '.join(sorted(available))} format, which has no random "
             f"access; {_ELSEWHERE}"
         )
-    return info
+    return info, form
 
 
 def _check_features(directory: str) -> None:

@@ -3,6 +3,7 @@
     input --make_set /data/bench --photos photographs/
     input --data tfds:photos:full --data_dir /data/bench --peer flax,tfdata,torchvision
           --flax_examples ~/flax/examples --json records/input.json
+    input --data arrayrecord:/data/a --versus tfrecord:/data/t --versus webdataset:/data/w
 
 Every competitor is a separate process, pinned to the same cores, warmed up by one repeat, and
 stopped while another one is measured. With --device_images_per_s it also reports the need of a host
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     add = parser.add_argument
     add("--data", help="source to read, as data.source")
+    add("--versus", action="append", default=[], metavar="DATA", help="another source beside it")
     add("--data_dir", help="folder of the sets of tfds:")
     add("--image_size", type=int, help="pixels a side (224)")
     add("--config", type=Path, help="recipe whose data, data_dir and image_size are the defaults")
@@ -75,6 +77,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
     for cores in core_sets(flags.threads):
         work = replace(base, cores=cores, images=flags.images * len(cores))
         tasks = {"ours": (feeding.ours, work)} | {name: (PEERS[name], work) for name in peers}
+        tasks |= {data: (feeding.ours, replace(work, data=data)) for data in flags.versus}
         if len(cores) == 1:
             tasks[_STAGES] = (feeding.stages, work)
         race = compete(tasks, flags.repeats)

@@ -60,6 +60,7 @@ def test_the_place_of_a_record(directory):
         ("train-set_val.ArrayRecord-{i:06d}-of-{n:06d}", "validation"),
         ("imagenet_test.{i}.arrayrecord", "validation"),
         ("{i}-train.array_record", "train"),
+        ("train-20{i}4.array_record", "train"),
     ],
 )
 def test_other_file_names(tmp_path, pattern, split):

@@ -149,7 +149,7 @@ TABLE = {
     "tfds unfinished": (removed(INFO), "tfds:pets", {}, "{root}/" + PETS, "dataset_info.json"),
     "tfds with bad metadata": (written(INFO, "{"), "tfds:pets", {}, "{root}/" + PETS),
     "tfds in another format": (
-        edited(INFO, lambda info: info.update(fileFormat="tfrecord")), "tfds:pets", {}, "tfrecord"
+        edited(INFO, lambda info: info.update(fileFormat="riegeli")), "tfds:pets", {}, "riegeli"
     ),
     "tfds without the split": (
         edited(INFO, lambda info: info["splits"].pop(0)), "tfds:pets", {}, "train", "validation (3)"

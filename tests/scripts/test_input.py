@@ -165,14 +165,14 @@ def test_the_flax_example_is_found_in_a_checkout(tmp_path):
 
 
 @linux
-def test_the_record_of_a_tiny_run(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(input.PEERS, "torchvision", feeding.ours)  # one that is installed
+def test_the_record_of_a_tiny_run(folder, tmp_path, capsys):
     kept = tmp_path / "records" / "input.json"
     sizes = ["--images=4", "--seconds=0", "--batch=2", "--image_size=32", "--memory_mib=1"]
     sizes += ["--threads=1", "--repeats=1"]
     need = ["--device_images_per_s=1e-3", "--devices_per_host=8"]
     recipe = ["--config", str(ROOT / "configs" / "digits.py")]  # whose source is not used
-    arguments = ["--data", f"folder:{folder}", *sizes, *recipe, *need, "--peer=flax,torchvision"]
+    arguments = ["--data", f"folder:{folder}", *sizes, *recipe, *need, "--peer=flax"]
+    arguments += ["--versus", f"folder:{folder}/."]
     assert benchmark.main(["input", *arguments, "--json", str(kept)]) == 0
 
     record = json.loads(kept.read_text())
@@ -189,7 +189,7 @@ def test_the_record_of_a_tiny_run(folder, tmp_path, capsys, monkeypatch):
     flax = found["1 core vs flax", "images/s"]
     assert flax["ours"] is flax["peer"] is flax["ratio"] is None
     assert "TFDS sets only" in flax["absent"]
-    peer = found["1 core vs torchvision", "images/s"]
+    peer = found[f"1 core vs folder:{folder}/.", "images/s"]
     assert peer["ratio"]["median"] == peer["ours"]["median"] / peer["peer"]["median"]
     for stage in ("order", "read", "header", "boxes", "decode", "flip"):
         assert found[f"1 core: {stage}", "µs of CPU per image"]["ours"]["median"] >= 0

@@ -13,6 +13,7 @@ class Data:
     source: str = option(
         "digits",
         "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, "
+        "tfrecord:PATH, webdataset:PATTERN, huggingface:PATH, parquet:PATTERN, "
         "decoded:PATH, or your own package.module:factory:ARGUMENT (docs/data.md)",
     )
     data_dir: str = option(

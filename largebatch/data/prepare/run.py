@@ -91,7 +91,7 @@ def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
     work = directory / ".prepare"
     with system_errors(directory):
         work.mkdir(parents=True, exist_ok=True)
-        with _locked(work / "lock"):
+        with locked(work / "lock"):
             for path in work.glob("writing-*"):  # of a killed preparation
                 shutil.rmtree(path, ignore_errors=True)
             _prepare(options, directory, say)
@@ -100,7 +100,7 @@ def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock, which the system releases whenever the process ends.
 
     Raises:

@@ -81,13 +81,13 @@ def prepared_directory(config: Config) -> Path | None:
     """Return the folder of a run's dataset with the manifest of its preparation; None without."""
     kind, _, path = config.data.source.partition(":")
     candidates = []
-    if kind in ("decoded", "arrayrecord", "folder"):
-        candidates = [Path(path).expanduser()]
-    elif kind == "tfds":
+    if kind == "tfds":
         from largebatch.data.tfds import root_of
 
         name = path.replace(":", "/").partition("/")[0]
         candidates = sorted(Path(root_of(config.data.data_dir), name).glob("*"), reverse=True)
+    elif path:
+        candidates = [Path(path).expanduser()]
     return next((path for path in candidates if (path / MANIFEST).is_file()), None)
 
 

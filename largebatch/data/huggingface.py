@@ -1,0 +1,332 @@
+"""`huggingface:PATH` and `parquet:PATTERN`: sets of Hugging Face's `datasets`, read by pyarrow.
+
+An image is a struct of `bytes` and `path`; the label is an integer. Arrow files (`save_to_disk`)
+are memory-mapped. A Parquet file is read by row groups: a random example costs the reading of its
+group, 0.05 ms of one core for each image of ImageNet in it, beside 1 ms to decode an image. Groups
+of more than `LARGEST_GROUP` bytes in the mean are refused in training; those of the hub have 100
+images.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from largebatch.data import shard_files
+from largebatch.data.sharded import ShardedRecords, Shards, check_length, check_present, in_threads
+from largebatch.data.sources import SourceOptions, holds
+from largebatch.errors import DataError, did_you_mean, one_line
+from largebatch.files import read_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+LARGEST_GROUP = 1 << 20
+"""Bytes of a row group up to which a Parquet file is read in place: some 9 images of ImageNet."""
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
+_PARQUET = shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the two columns that are read.
+
+    Attributes:
+        image: A struct with `bytes`.
+        label: An integer.
+    """
+
+    image: str = "image"
+    label: str = "label"
+
+
+@dataclass(frozen=True)
+class ArrowShards(Shards):
+    """Files of `datasets.save_to_disk`: Arrow streams.
+
+    Attributes:
+        columns: The columns that are read.
+    """
+
+    columns: Columns
+
+    def open(self, shard: int) -> "_Arrow":
+        path = self.paths[shard]
+        table = _stream(path)
+        check_length(path, len(table), self.lengths[shard])
+        return _Arrow(table, self.columns)
+
+    def mark(self, shard: int) -> bytes:
+        return super().mark(shard) + b" %d" % os.path.getsize(self.paths[shard])
+
+
+class _Arrow:
+    """A memory-mapped Arrow table."""
+
+    def __init__(self, table: "pa.Table", columns: Columns) -> None:
+        self._images = [part.field("bytes") for part in table.column(columns.image).chunks]
+        self._labels = table.column(columns.label).chunks
+        self._ends = np.cumsum([len(part) for part in self._images])
+
+    def read(self, row: int) -> tuple[bytes, int]:
+        part = int(np.searchsorted(self._ends, row, side="right"))
+        at = row - (int(self._ends[part - 1]) if part else 0)
+        return _example(self._images[part][at], self._labels[part][at])
+
+
+@dataclass(frozen=True)
+class ParquetShards(Shards):
+    """Parquet files.
+
+    Attributes:
+        columns: The columns that are read.
+    """
+
+    columns: Columns
+
+    def open(self, shard: int) -> "_Parquet":
+        path = self.paths[shard]
+        file = _parquet(path)
+        check_length(path, file.metadata.num_rows, self.lengths[shard])
+        return _Parquet(path, self.columns)
+
+    def mark(self, shard: int) -> bytes:
+        return super().mark(shard) + b" %d" % os.path.getsize(self.paths[shard])
+
+
+class _Parquet:
+    """An open Parquet file, which keeps the row group that it has read last."""
+
+    def __init__(self, path: str, columns: Columns) -> None:
+        self._file = _parquet(path)
+        self._columns = columns
+        metadata = self._file.metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(sizes)
+        self._last: tuple[int, _Arrow] | None = None
+        self._lock = threading.Lock()
+
+    def read(self, row: int) -> tuple[bytes, int]:
+        group = int(np.searchsorted(self._ends, row, side="right"))
+        at = row - (int(self._ends[group - 1]) if group else 0)
+        with self._lock:  # the file has one position
+            if self._last is None or self._last[0] != group:
+                names = [f"{self._columns.image}.bytes", self._columns.label]
+                table = self._file.read_row_group(group, columns=names, use_threads=False)
+                self._last = group, _Arrow(table, self._columns)
+            table = self._last[1]
+        return table.read(at)
+
+
+def _example(image: "pa.Scalar", label: "pa.Scalar") -> tuple[bytes, int]:
+    if not image.is_valid:
+        raise ValueError("its image has no bytes, only a path; embed the images in the set")
+    if not label.is_valid:
+        raise ValueError("it has no label")
+    return image.as_buffer().to_pybytes(), label.as_py()
+
+
+def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
+    """Open a split of a dataset that `datasets` has saved by `save_to_disk`.
+
+    Args:
+        spec: `huggingface:PATH`, the directory with `dataset_dict.json`.
+        split: `train`; or `validation`, the first of `validation`, `val` and `test` that exists.
+        options: `classes` is the number of classes where the label is not a `ClassLabel`.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: The directory is absent, incomplete or not of that form.
+    """
+    check_installed()
+    path = spec.partition(":")[2]
+    if not path:
+        raise DataError(f"data.source: {spec!r} has no directory; write huggingface:PATH")
+    root = os.path.abspath(os.path.expanduser(path))
+    dictionary = os.path.join(root, "dataset_dict.json")
+    if not os.path.isfile(dictionary):
+        raise DataError(
+            f"data.source: {spec}: no dataset_dict.json in {root}, which {holds(root)}; save a "
+            "DatasetDict by save_to_disk, or correct the path"
+        )
+    splits = [str(name) for name in _json(dictionary).get("splits", ())]
+    own = next((name for name in shard_files.SPLITS[split] if name in splits), None)
+    if own is None:
+        raise DataError(
+            f"{root} has no split for {split}: it has {', '.join(splits) or 'none'}; save "
+            f"{' or '.join(shard_files.SPLITS[split])}"
+        )
+    directory = os.path.join(root, own)
+    state = _json(os.path.join(directory, "state.json"))
+    try:
+        names = [os.path.basename(file["filename"]) for file in state["_data_files"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{directory}/state.json names no files; save the set again") from error
+    if not names or state.get("_indices_data_files"):
+        raise DataError(
+            f"{directory} has {'a mapping of indices' if names else 'no files'}; save the set again"
+        )
+    check_present(directory, names)
+    paths = tuple(os.path.join(directory, name) for name in names)
+    info = _json(os.path.join(directory, "dataset_info.json"))
+    lengths = tuple(in_threads(lambda path: len(_stream(path)), paths))
+    columns, classes = _features(directory, info.get("features") or {}, options.classes)
+    _check_columns(paths[0], _stream(paths[0]).schema, columns)
+    return ShardedRecords(
+        spec, split, ArrowShards(paths, lengths, columns), classes, f"{root}, split {own}"
+    )
+
+
+def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
+    """Open a split of Parquet files such as those of Hugging Face's hub.
+
+    The files of a split are found by their names; see `shard_files.of_split`.
+
+    Args:
+        spec: `parquet:PATH`, a directory or a pattern.
+        split: `train` or `validation`.
+        options: `classes` is the number of classes where neither the files nor a `labels.txt`
+            names them; `sequential` accepts large row groups.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: Files are absent, incomplete, not of that form or in large row groups.
+    """
+    check_installed()
+    found = shard_files.of_split(spec, split, _PARQUET)
+    metadata = in_threads(lambda path: _parquet(path).metadata, found.paths)
+    schema = _parquet(found.paths[0]).schema_arrow
+    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = stored.get("info", {}).get("features", {})
+    columns, classes = _features(found.directory, features, options.classes)
+    _check_columns(found.paths[0], schema, columns)
+    groups = sum(file.num_row_groups for file in metadata)
+    every = sum(
+        file.row_group(i).total_byte_size for file in metadata for i in range(file.num_row_groups)
+    )
+    size = every / max(groups, 1)
+    if size > LARGEST_GROUP and not options.sequential:
+        raise DataError(
+            f"{found.directory} has row groups of {size / 1e6:,.0f} MB, and a random image would "
+            f"read a whole one (at most {LARGEST_GROUP / 1e6:,.0f} MB are accepted); convert the "
+            "set: python "
+            f"scripts/prepare_imagenet.py --from '{spec}' --to arrayrecord --out DIR"
+        )
+    lengths = tuple(file.num_rows for file in metadata)
+    if not sum(lengths):
+        raise DataError(f"{found.directory}: the files of {found.own} hold no row; get them again")
+    return ShardedRecords(
+        spec,
+        split,
+        ParquetShards(found.paths, lengths, columns),
+        classes,
+        f"{found.directory}, split {found.own}",
+    )
+
+
+def check_installed() -> None:
+    """Raise a DataError if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise DataError(
+            "data.source: huggingface and parquet need pyarrow, which is not installed; run "
+            "pip install -e '.[huggingface]'"
+        ) from error
+
+
+def _stream(path: str) -> "pa.Table":
+    """Map an Arrow stream into memory.
+
+    Raises:
+        DataError: It is absent or not complete.
+    """
+    import pyarrow as pa
+
+    try:
+        source = pa.memory_map(path)
+        if source.size() < len(_END) or source.read_at(len(_END), source.size() - 8) != _END:
+            raise ValueError("it lacks the mark of its end")
+        source.seek(0)
+        return pa.ipc.open_stream(source).read_all()
+    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        raise DataError(
+            f"{path} is not a complete Arrow file: {one_line(error)}; restore it or save the set "
+            "again"
+        ) from error
+
+
+def _parquet(path: str) -> "pq.ParquetFile":
+    """Open a Parquet file; raises a DataError if it is absent or not complete."""
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path, pre_buffer=False)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is not a complete Parquet file: {one_line(error)}; get it again"
+        ) from error
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        return read_json(Path(path))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({one_line(error)}); save the set again") from error
+
+
+def _features(
+    directory: str, features: Mapping[str, Any], count: int
+) -> tuple[Columns, tuple[str, ...]]:
+    """Return the columns of image and label, and the names of the classes."""
+    kinds = {
+        name: feature.get("_type")
+        for name, feature in features.items()
+        if isinstance(feature, dict)
+    }
+    image = _column(directory, "image", [name for name, kind in kinds.items() if kind == "Image"])
+    label = _column(
+        directory, "label", [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    )
+    names = features.get(label, {}).get("names") if label in kinds else None
+    if names:
+        return Columns(image, label), tuple(map(str, names))
+    return Columns(image, label), shard_files.class_names(directory, count)
+
+
+def _column(directory: str, name: str, found: Sequence[str]) -> str:
+    """Return the column of a kind: the one with this name, or else the only one."""
+    if not found or name in found:
+        return name
+    if len(found) > 1:
+        raise DataError(
+            f"{directory} has {len(found)} columns for the {name}, {', '.join(found)}; rename one "
+            f"to {name!r}"
+        )
+    return found[0]
+
+
+def _check_columns(path: str, schema: "pa.Schema", columns: Columns) -> None:
+    """Raise a DataError unless the columns are a struct with `bytes` and integers."""
+    import pyarrow as pa
+
+    for name in (columns.image, columns.label):
+        if name not in schema.names:
+            raise DataError(f"{path} has no column {name!r}; {did_you_mean(name, schema.names)}")
+    image, label = schema.field(columns.image).type, schema.field(columns.label).type
+    is_image = pa.types.is_struct(image) and image.get_field_index("bytes") >= 0
+    if not is_image or not pa.types.is_integer(label):
+        raise DataError(
+            f"{path}: expected images with bytes and integer labels, got {image} and {label}; "
+            "use another set"
+        )

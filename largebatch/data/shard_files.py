@@ -1,0 +1,239 @@
+"""The shards of a split in a directory or of a pattern, and the names of the labels beside them."""
+
+import contextlib
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from largebatch.data.sharded import check_present
+from largebatch.data.sources import nearby
+from largebatch.errors import DataError
+
+SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
+_SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
+_LABELS = ("labels.txt", "label.labels.txt")
+
+
+class Found(NamedTuple):
+    """The shards of a split."""
+
+    directory: str
+    """Absolute; it holds all of them."""
+    own: str
+    """The split's own name."""
+    names: list[str]
+    """Of the files, in order."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Absolute paths of the files."""
+        return tuple(os.path.join(self.directory, name) for name in self.names)
+
+
+class Form(NamedTuple):
+    """Names of the files of a format."""
+
+    scheme: str
+    """Of `data.source`."""
+    what: str
+    """Name of the files, for messages."""
+    name: str
+    """Regular expression that is found in the name of each file."""
+    example: str
+    """Name of a file after the name of its split."""
+
+
+def of_split(spec: str, split: str, form: Form) -> Found:
+    """Return the shards of a split.
+
+    A file belongs to the split that is the last such word in its name: `train`; or `validation`,
+    else `val`, else `test`. A split is one complete series `…-00000-of-00004…`, or else files in
+    the order of their names.
+
+    Args:
+        spec: `scheme:PATH`. PATH is a directory, or a pattern of files in one directory with `*`,
+            `?`, `[…]`, `{a,b}` and `{000..127}`. Where the braces name files, all must exist; but
+            where they name as many of several splits, one split must be complete, and the others
+            may have fewer.
+        split: `train` or `validation`.
+        form: Names of the files.
+
+    Raises:
+        DataError: There are no such files, or some are missing.
+    """
+    path = os.path.abspath(os.path.expanduser(spec.partition(":")[2]))
+    if not spec.partition(":")[2]:
+        raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
+    wanted: list[str] = []
+    if os.path.isdir(path):
+        found = Found(path, "", _shards(path, form))
+    elif re.search(r"[*?\[{]", os.path.basename(path)):
+        found, wanted = _matching(spec, path)
+    else:
+        raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
+    own, names = _split(found, split, form)
+    _check_wanted(found, wanted, own)
+    _check_series(found.directory, own, names)
+    return Found(found.directory, own, names)
+
+
+def word_of(name: str) -> str:
+    """Return the last word in a file's name that names a split, or `no split`."""
+    words = {word for words in SPLITS.values() for word in words}
+    said = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
+    return said[-1] if said else "no split"
+
+
+def class_names(directory: str, count: int) -> tuple[str, ...]:
+    """Return the names of the labels, or their numbers.
+
+    Args:
+        directory: Line i of its `labels.txt` or `label.labels.txt` names label i, from 0.
+        count: `data.classes`, the number of classes where there is no such file.
+
+    Raises:
+        DataError: There is neither, or a line is empty.
+    """
+    for name in _LABELS:
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                classes = tuple(line.strip() for line in file.read().rstrip().split("\n"))
+            if not all(classes):
+                raise DataError(f"{path}: line {classes.index('') + 1} is empty; name every label")
+            return classes
+    if not count:
+        raise DataError(
+            f"{directory} does not say how many classes there are; write {_LABELS[0]}, one name "
+            "a line, or set data.classes"
+        )
+    return tuple(map(str, range(count)))
+
+
+def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
+    """Return the split's own name and the names of its files, in order."""
+    splits: dict[str, list[str]] = {}
+    for name in found.names:
+        splits.setdefault(word_of(name), []).append(name)
+    own = next((name for name in SPLITS[split] if name in splits), None)
+    if own is None:
+        counts = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
+        every = sorted(n for n in os.listdir(found.directory) if not n.startswith("."))
+        raise DataError(
+            f"{found.directory} has no {form.what} files of {split}: it holds "
+            + (counts or f"{len(every)} other entries, such as {every[:3]}")
+            + f"; expected e.g. {SPLITS[split][0]}{form.example}; "
+            + ("add them" if counts else _remedy(found.directory, form))
+        )
+    return own, splits[own]
+
+
+def _shards(directory: str, form: Form) -> list[str]:
+    """Return the names of the files of a format in a directory, sorted."""
+    with os.scandir(directory) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if re.search(form.name, entry.name, re.IGNORECASE)
+            and not entry.name.startswith(".")
+            and entry.is_file()
+        )
+
+
+def _matching(spec: str, pattern: str) -> tuple[Found, list[str]]:
+    """Return the files of a pattern, sorted, and the names that its braces list, if no others."""
+    directory = os.path.dirname(pattern)
+    wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
+    literal = not re.search(r"[*?\[]", "".join(wanted))
+    if literal:
+        present = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+        names = sorted(name for name in wanted if name in present)
+    else:
+        matched = (glob.glob(name, root_dir=directory) for name in wanted)
+        names = sorted(set(itertools.chain.from_iterable(matched)))
+    if not names:
+        raise DataError(f"data.source: {spec}: no file matches {pattern}; correct the pattern")
+    return Found(directory, "", names), wanted if literal else []
+
+
+def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
+    """Raise a DataError for a file that is missing; a split may be shorter than a complete one."""
+    splits: dict[str, list[str]] = {}
+    for name in wanted:
+        splits.setdefault(word_of(name), []).append(name)
+    names, present = splits.get(own, []), set(found.names)
+    there = [name in present for name in names]
+    shorter = all(there[: sum(there)]) and any(
+        len(other) == len(names) and present.issuperset(other) for other in splits.values()
+    )
+    if not shorter:
+        check_present(found.directory, names)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """Yield the names of a pattern with braces, such as `{train,val}-{00..63}.tar`; some twice."""
+    match = re.search(r"\{([^{}]*)\}", pattern)  # an innermost one
+    if match is None:
+        yield pattern
+        return
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
+    if numbers:
+        first, last = int(numbers[1]), int(numbers[2])
+        width = len(numbers[1])
+        choices = [f"{number:0{width}}" for number in range(first, last + 1)]
+    else:
+        choices = match[1].split(",")
+    for choice in choices:
+        yield from _expanded(pattern[: match.start()] + choice + pattern[match.end() :])
+
+
+def _remedy(directory: str, form: Form) -> str:
+    """Return what to do where a directory is absent or holds something else."""
+
+    def fits(path: str) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(_shards(path, form))
+        return False
+
+    meant = nearby(directory, fits)
+    return f"{meant} looks right: write {form.scheme}:{meant}" if meant else "correct the path"
+
+
+def _check_series(directory: str, own: str, names: list[str]) -> None:
+    """Raise a DataError unless the files are one complete series, or none is of a series."""
+    found = [_SERIES.search(name) for name in names]
+    kinds = {
+        match and (name[: match.start()], match[2], name[match.end() :])
+        for name, match in zip(names, found, strict=True)
+    }
+    if len(kinds) > 1:
+        raise DataError(
+            f"{directory} has more than one series of {own} files, e.g. {names[0]} and "
+            f"{names[-1]}; keep each in a directory of its own"
+        )
+    (kind,) = kinds
+    if kind:
+        start, count, end = kind
+        numbers = (f"-{index:0{len(count)}}-of-{count}" for index in range(int(count)))
+        check_present(directory, [f"{start}{number}{end}" for number in numbers])
+    else:
+        _check_numbers(directory, names)
+
+
+def _check_numbers(directory: str, names: list[str]) -> None:
+    """Raise a DataError where files differ in their last number alone and some are missing.
+
+    Numbers of which fewer than half exist, such as years, are no series.
+    """
+    found = [match for name in names if (match := re.fullmatch(r"(.*?)(\d+)(\D*)", name))]
+    kinds = {(match[1], len(match[2]), match[3]) for match in found}
+    if len(kinds) != 1 or len(found) < len(names):
+        return
+    ((start, width, end),) = kinds
+    numbers = [int(match[2]) for match in found]
+    every = range(min(min(numbers), 1), max(numbers) + 1)
+    if 2 * len(numbers) >= len(every):
+        check_present(directory, [f"{start}{number:0{width}}{end}" for number in every])

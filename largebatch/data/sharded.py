@@ -1,0 +1,225 @@
+"""Labelled images in shards of any format: a reader for each file, shared errors and open files.
+
+Each record is read alone: the records of a batch are in as many shards.
+"""
+
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from largebatch.errors import DataError, one_line
+
+# Two splits then hold half of the files that the process may open.
+_SHARE_OF_OPEN_FILES = 4
+_OPENERS = 16  # threads, for file systems on which opening waits
+T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """An open shard, read by several threads at once."""
+
+    def read(self, row: int) -> tuple[bytes, int]:
+        """Return the encoded image and the label of a record.
+
+        Raises:
+            OSError, RuntimeError, ValueError: The record cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of one split in one format, which a subclass opens; it can be pickled.
+
+    Attributes:
+        paths: In the order of the examples.
+        lengths: Records of each.
+    """
+
+    paths: tuple[str, ...]
+    lengths: tuple[int, ...]
+
+    def open(self, shard: int) -> Reader:
+        """Open a file.
+
+        Raises:
+            DataError: It cannot be opened or has another number of records.
+        """
+        raise NotImplementedError
+
+    def mark(self, shard: int) -> bytes:
+        """Return what distinguishes a shard from another, such as its name and its length."""
+        return os.fsencode(f"{os.path.basename(self.paths[shard])} {self.lengths[shard]}")
+
+
+class ShardedRecords:
+    """One split of labelled images in shards, a `Records`."""
+
+    def __init__(
+        self, name: str, split: str, shards: Shards, classes: tuple[str, ...], found: str
+    ) -> None:
+        """Open no file yet.
+
+        Args:
+            name: The specification it was opened by.
+            split: `train` or `validation`.
+            shards: The files.
+            classes: Name of each label.
+            found: Directory and split, for `describe`.
+        """
+        self.name = name
+        self.classes = classes
+        self._split = split
+        self._shards = shards
+        self._found = found
+        lengths = np.array(shards.lengths, np.int64)
+        self._ends = np.cumsum(lengths)
+        self._starts = self._ends - lengths
+        self._readers = _Readers(shards)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+        """See `Records.read`.
+
+        Raises:
+            DataError: A shard or a record is missing or corrupt, or a label is not of a class.
+        """
+        shards, rows = self._places(ids)
+        images = []
+        labels = []
+        for shard, row in zip(shards.tolist(), rows.tolist(), strict=True):
+            reader = self._readers.of(shard)
+            try:
+                image, label = reader.read(row)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise DataError(
+                    f"{self._place(shard, row)} cannot be read: {one_line(error)}; "
+                    "restore the file or prepare the dataset again"
+                ) from error
+            if not 0 <= label < len(self.classes):
+                raise DataError(
+                    f"{self._place(shard, row)} has label {label}, not one of the "
+                    f"{len(self.classes):,} classes from 0; use a labelled split, or name every "
+                    "label, 0 too if they count from 1"
+                )
+            images.append(image)
+            labels.append(label)
+        return images, np.array(labels, np.int32)
+
+    def where(self, example: int) -> str:
+        shards, rows = self._places(np.array([example]))
+        return self._place(int(shards[0]), int(rows[0]))
+
+    def marks(self) -> tuple[bytes, ...]:
+        """Return the marks of the shards."""
+        return tuple(map(self._shards.mark, range(len(self._shards.paths))))
+
+    def describe(self) -> str:
+        files, most = len(self._shards.paths), self._readers.most
+        limited = f", {most:,} open at once: raise `ulimit -n`" if most < files else ""
+        return (
+            f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
+            f"({self._found}, {files:,} shards{limited})"
+        )
+
+    def _places(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the shard of each id and its row within it, int64 (b,) each."""
+        shards = np.searchsorted(self._ends, ids, side="right")
+        return shards, ids - self._starts[shards]
+
+    def _place(self, shard: int, row: int) -> str:
+        return f"{self._shards.paths[shard]}, record {row} (counted from 0)"
+
+
+class _Readers:
+    """A cache of open shards, the most recently used ones; thread-safe.
+
+    Threads share a reader, which reads by position and releases the interpreter lock. A reader that
+    is dropped during another thread's read stays open until that read returns.
+
+    Attributes:
+        most: Greatest number of open shards.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[int, Reader] = OrderedDict()
+        self.most = _most_open(len(shards.paths))
+
+    def __reduce__(self) -> tuple[type, tuple[Shards]]:
+        return _Readers, (self._shards,)  # another process opens its own
+
+    def of(self, shard: int) -> Reader:
+        """Return the reader of a shard.
+
+        Raises:
+            DataError: See `Shards.open`.
+        """
+        with self._lock:
+            reader = self._opened.get(shard)
+            if reader is not None:
+                self._opened.move_to_end(shard)
+                return reader
+        reader = self._shards.open(shard)  # outside the lock: slow on a network file system
+        with self._lock:
+            reader = self._opened.setdefault(
+                shard, reader
+            )  # another thread may have opened it, too
+            self._opened.move_to_end(shard)
+            if len(self._opened) > self.most:
+                self._opened.popitem(last=False)
+            return reader
+
+
+def check_length(path: str, found: int, length: int) -> None:
+    """Raise a DataError unless a file has the expected number of records."""
+    if found != length:
+        raise DataError(
+            f"{path} holds {found:,} records, not {length:,}; "
+            "restore the file or prepare the dataset again"
+        )
+
+
+def in_threads(function: Callable[[str], T], paths: Iterable[str]) -> list[T]:
+    """Return the result of a function for each file, in order; the files are opened in parallel."""
+    with ThreadPoolExecutor(_OPENERS) as threads:
+        return list(threads.map(function, paths))
+
+
+def check_present(directory: str, names: Sequence[str]) -> None:
+    """Raise a DataError with the first of the files that a directory lacks."""
+    missing = sorted(set(names) - set(os.listdir(directory)))
+    if missing:
+        raise DataError(
+            f"{directory} lacks {missing[0]}"
+            + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
+            + f" of {len(names):,} shards; restore the files or prepare the dataset again"
+        )
+
+
+def _most_open(files: int) -> int:
+    """Return the number of files to keep open; raise the process's soft limit if too low.
+
+    The soft limit is often 1,024 because of `select()`, and the hard limit far higher.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files * _SHARE_OF_OPEN_FILES
+    if soft == resource.RLIM_INFINITY:
+        return files
+    if soft < wanted:
+        higher = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):  # the system may have another limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (higher, hard))
+            soft = higher
+    return max(1, min(files, soft // _SHARE_OF_OPEN_FILES))

@@ -1,0 +1,264 @@
+"""`webdataset:PATTERN`: tars of images, each followed or preceded by its label, read at random.
+
+A member `KEY.EXTENSION` belongs to the sample KEY, which ends at the first dot of the file's name.
+The members of a sample are next to each other (https://github.com/webdataset/webdataset). The order
+of the samples is that of the tars by name, and within each of its members.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from largebatch.data import shard_files
+from largebatch.data.folder import SUFFIXES
+from largebatch.data.index import digest, positions
+from largebatch.data.sharded import ShardedRecords, Shards
+from largebatch.data.sources import SourceOptions
+from largebatch.data.tfrecord import File
+from largebatch.errors import DataError, one_line
+from largebatch.files import read_json
+
+_FORM = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
+_IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
+_LABELS = ("cls", "json")  # the first that a sample has is read
+_JSON_KEYS = ("label", "cls", "class")
+_BLOCK = 512
+_LONGEST = 1 << 20  # bytes of a label or of an extended header
+_INFO = "_info.json"  # as timm writes it
+
+
+class Member(NamedTuple):
+    """A file in a tar."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class TarShards(Shards):
+    """Tars of samples.
+
+    Attributes:
+        rows: For each tar, offset and bytes of each image and its label, int64 (n, 3).
+    """
+
+    rows: tuple[np.ndarray, ...] = field(repr=False)
+
+    def open(self, shard: int) -> "_Samples":
+        return _Samples(File(self.paths[shard]), self.rows[shard])
+
+    def mark(self, shard: int) -> bytes:
+        return super().mark(shard) + digest(self.rows[shard])
+
+
+class _Samples:
+    """An open tar; reading releases the interpreter lock."""
+
+    def __init__(self, file: File, rows: np.ndarray) -> None:
+        self._file = file
+        self._rows = rows
+
+    def read(self, row: int) -> tuple[bytes, int]:
+        offset, size, label = self._rows[row].tolist()
+        return self._file.read(offset, size), label
+
+
+def open_webdataset(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
+    """Open a split of tars in the form of WebDataset.
+
+    A sample has one image (jpg, png, webp, …) and its label, an integer: `KEY.cls`, or `label`,
+    `cls` or `class` in `KEY.json`. Other members are left out. The files of a split are found by
+    their names; see `shard_files.of_split`. Where there is an `_info.json`, its counts are
+    verified.
+
+    Args:
+        spec: `webdataset:PATH`, a directory of tars or a pattern of their names.
+        split: `train` or `validation`.
+        options: `classes` is the number of classes where no `labels.txt` beside the tars names
+            them.
+
+    Returns:
+        The split.
+
+    Raises:
+        DataError: Tars are absent or incomplete, or a sample is not of that form.
+    """
+    found = shard_files.of_split(spec, split, _FORM)
+    stated = _stated(found)
+    rows = tuple(positions(spec, "webdataset", found.paths, scan))
+    lengths = tuple(map(len, rows))
+    for path, length in zip(found.paths, lengths, strict=True):
+        if stated.get(os.path.basename(path), length) != length:
+            raise DataError(
+                f"{path} holds {length:,} samples, and {_INFO} says "
+                f"{stated[os.path.basename(path)]:,}; restore the file or write the tars again"
+            )
+    if not sum(lengths):
+        raise DataError(
+            f"{found.directory}: the {len(found.names)} tars of {found.own} hold no sample; write "
+            "them again"
+        )
+    classes = shard_files.class_names(found.directory, options.classes)
+    note = f"{found.directory}, split {found.own}"
+    return ShardedRecords(spec, split, TarShards(found.paths, lengths, rows), classes, note)
+
+
+def scan(path: str) -> np.ndarray:
+    """Return offset and bytes of the image and the label of each sample, int64 (n, 3).
+
+    Raises:
+        DataError: It is not a complete tar of samples.
+    """
+    file = File(path)
+    rows: list[tuple[int, int, int]] = []
+    key: tuple[str, str] = ("", "")
+    image: Member | None = None
+    labels: dict[str, Member] = {}
+
+    def finish() -> None:
+        kind = next((kind for kind in _LABELS if kind in labels), None)
+        if image and kind:
+            rows.append((image.offset, image.size, _label(file, labels[kind], kind)))
+        elif image or kind == "cls":  # a json alone may describe the tar
+            raise ValueError(f"sample {key[1]!r} has no {'label' if image else 'image'}")
+
+    try:
+        for member in members(file):
+            folder, _, name = member.name.rpartition("/")
+            stem, _, extension = name.partition(".")
+            extension = extension.lower()
+            if (folder, stem) != key:
+                finish()
+                key, image, labels = (folder, stem), None, {}
+            if extension in _IMAGES:
+                if image is not None:
+                    raise ValueError(f"sample {stem!r} has two images")
+                image = member
+            elif extension in _LABELS:
+                labels[extension] = member
+        finish()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is not a complete tar of samples: {one_line(error)}; restore the file or "
+            "write the tars again"
+        ) from error
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def members(file: File) -> Iterator[Member]:
+    """Yield the plain files of a tar, in order; their contents are not read.
+
+    POSIX ustar with the extended headers of pax and the long names of GNU. `tarfile` takes several
+    times as long, which counts for the millions of members of ImageNet.
+
+    Raises:
+        ValueError: The tar is damaged or ends early.
+        OSError: It cannot be read.
+    """
+    end = os.fstat(file.descriptor).st_size
+    at = 0
+    name, size = "", -1  # of the next member, from an extended header
+    while True:
+        if at + _BLOCK > end:
+            raise ValueError(f"it ends at byte {end:,} without the mark of its end")
+        header = file.read(at, _BLOCK)
+        if header == bytes(_BLOCK):
+            return
+        if _octal(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:
+            raise ValueError(f"the header at byte {at:,} has another checksum")
+        kind = header[156:157]
+        length = _octal(header[124:136]) if size < 0 or kind in b"xgL" else size
+        start = at + _BLOCK
+        if length < 0 or start + length > end:
+            raise ValueError(f"it ends at byte {end:,}, expected {start + length:,}")
+        if kind in b"xgLK" and length > _LONGEST:
+            raise ValueError(f"the header at byte {at:,} has {length:,} bytes")
+        if kind == b"x":
+            name, size = _extended(file.read(start, length), name, size)
+        elif kind == b"L":
+            name = file.read(start, length).rstrip(b"\0").decode("utf-8", "surrogateescape")
+        elif kind not in b"gK":
+            if kind in b"\x000":
+                yield Member(name or _name(header), start, length)
+            name, size = "", -1
+        at = start + -(-length // _BLOCK) * _BLOCK
+
+
+def _extended(data: bytes, name: str, size: int) -> tuple[str, int]:
+    """Return path and size from the records `LENGTH KEY=VALUE` of an extended header."""
+    at = 0
+    while at < len(data):
+        number, _, _ = data[at : at + 20].partition(b" ")
+        length = int(number)
+        if length <= len(number):
+            raise ValueError("an extended header is damaged")
+        key, _, value = data[at + len(number) + 1 : at + length - 1].partition(b"=")
+        if key == b"path":
+            name = value.decode("utf-8", "surrogateescape")
+        elif key == b"size":
+            size = int(value)
+        elif key.startswith(b"GNU.sparse"):
+            raise ValueError("it holds a sparse file")
+        at += length
+    return name, size
+
+
+def _octal(text: bytes) -> int:
+    """Return a number of a header, in octal digits or, with the first bit set, in binary."""
+    if text[0] & 0x80:
+        return int.from_bytes(text[1:], "big")
+    return int(text.rstrip(b"\0 ") or b"0", 8)
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
+
+
+def _label(file: File, member: Member, extension: str) -> int:
+    """Return the label in a member; raises a ValueError if it holds none."""
+    if member.size > _LONGEST:
+        raise ValueError(f"{member.name!r} has {member.size:,} bytes")
+    data = file.read(member.offset, member.size)
+    try:
+        if extension == "cls":
+            return int(data)
+        value = json.loads(data)
+        return next(int(value[key]) for key in _JSON_KEYS if key in value)
+    except (ValueError, TypeError, StopIteration, RecursionError) as error:
+        raise ValueError(f"{member.name!r} has no label, an integer: {data[:40]!r}") from error
+
+
+def _stated(found: shard_files.Found) -> dict[str, int]:
+    """Return the number of samples of each tar that `_info.json` states, if it exists.
+
+    Its form is {"splits": {NAME: {"filenames": […], "shard_lengths": […]}}}.
+    """
+    path = os.path.join(found.directory, _INFO)
+    if not os.path.isfile(path):
+        return {}
+    try:
+        splits = read_json(Path(path))["splits"].values()
+        stated = {
+            str(name): int(length)
+            for split in splits
+            for name, length in zip(split["filenames"], split["shard_lengths"], strict=True)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read ({one_line(error)}); restore or remove it"
+        ) from error
+    own = [name for name in stated if shard_files.word_of(name) == found.own]
+    if missing := sorted(set(own) - set(found.names)):
+        raise DataError(
+            f"{found.directory} lacks {missing[0]} of {len(own):,} tars that {_INFO} names; "
+            "restore the files or correct the pattern"
+        )
+    return stated

@@ -1,0 +1,271 @@
+"""The same photographs are the same examples in every form, and damaged forms are refused."""
+
+import hashlib
+import io
+import json
+import multiprocessing
+import shutil
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+
+from largebatch.data import (
+    Augment,
+    Order,
+    Reading,
+    SourceOptions,
+    huggingface,
+    identity,
+    open_source,
+    train_microbatches,
+)
+from largebatch.data.openers import open_records
+from tests.data import forms, stores
+
+OPTIONS = SourceOptions(image_size=16)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The specification of each form; not to be changed."""
+    root = tmp_path_factory.mktemp("forms")
+    return {name: write(root / name.replace(" ", "_")) for name, write in forms.FORMS.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(sets):
+    """Three microbatches of training, across the end of an epoch, from `folder:`."""
+    return batches(sets["folder"])
+
+
+def batches(spec):
+    source = open_source(spec, "train", OPTIONS)
+    order = Order(seed=3, examples=len(source))
+    made = train_microbatches(
+        source,
+        order,
+        Augment(flip=True),
+        start=100,
+        stop=196,
+        microbatch=32,
+        rows=(0, 32),
+        reading=Reading(threads=2),
+    )
+    return [(batch.ids, batch.images, batch.labels) for batch in made]
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_every_form_gives_the_examples_of_the_folder(sets, expected, form):
+    for split in forms.SPLITS:
+        records = open_records(sets[form], split, OPTIONS)
+        stores.check_records(records, [(i, label) for _, i, label in forms.photographs(split)])
+        assert records.classes == forms.CLASSES
+    for ours, theirs in zip(batches(sets[form]), expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def digest(records):
+    images, labels = records.read(np.arange(len(records)))
+    return hashlib.sha256(b"".join(images) + labels.tobytes()).hexdigest()
+
+
+def test_every_form_is_read_in_another_process(sets):
+    every = [open_records(spec, "train", OPTIONS) for spec in sets.values()]
+    for records in every:
+        records.read(np.arange(3))  # with files that are open
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.map(digest, every)
+    assert set(found) == {digest(every[0])}
+
+
+def test_forms_and_splits_have_different_identities(sets):
+    found = [
+        identity(open_source(spec, split, OPTIONS))
+        for name, spec in sets.items()
+        for split in forms.SPLITS
+    ]
+    assert len(set(found)) == len(found)
+
+
+def test_checksums_of_tfrecords_are_checked_where_data_are_copied(sets, tmp_path):
+    place = tmp_path / "set"
+    shutil.copytree(sets["tfrecord"].partition(":")[2], place)
+    path = place / forms.series("train", ".tfrecord")[1]
+    data = bytearray(path.read_bytes())
+    data[3000] ^= 1  # within an image
+    path.write_bytes(data)
+    every = np.arange(forms.SPLITS["train"])
+    assert len(open_records(f"tfrecord:{place}", "train", OPTIONS).read(every)[0]) == len(every)
+    checked = open_records(f"tfrecord:{place}", "train", SourceOptions(sequential=True))
+    assert stores.complaint(checked.read, every).startswith(f"{path}, record ")
+
+
+def first(root, pattern):
+    return sorted(root.rglob(pattern))[0]
+
+
+def removed(pattern):
+    return lambda root: first(root, pattern).unlink()
+
+
+def cut(pattern, size=700):
+    def damage(root):
+        path = first(root, pattern)
+        path.write_bytes(path.read_bytes()[:-size])
+
+    return damage
+
+
+def written(name, text):
+    return lambda root: (root / name).write_text(text)
+
+
+def replaced(pattern, by):
+    """One shard takes the place of another."""
+    return lambda root: shutil.copy(first(root, by), first(root, pattern))
+
+
+def flipped(pattern, offset):
+    def damage(root):
+        path = first(root, pattern)
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 1
+        path.write_bytes(data)
+
+    return damage
+
+
+def edited(name, change):
+    return lambda root: stores.edit(root / name, change)
+
+
+def unlabelled(root):
+    """A sample whose label is a word, in a tar of its own."""
+    path = first(root, "*train-0000.tar")
+    with tarfile.open(path, "w") as tar:
+        for name, data in (("a.jpg", b"1"), ("a.cls", b"tench")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def stated(length):
+    names = [f"pets-train-{i:04}.tar" for i in range(3)]
+    split = {"filenames": names, "shard_lengths": [55, 55, length]}
+    return written("_info.json", json.dumps({"splits": {"train": split}}))
+
+
+def large_groups(root):
+    shutil.rmtree(root)
+    forms.parquet(root, rows=1000)
+
+
+# Form, damage, and words of the message.
+DEFECTS = {
+    "tfrecord lacks a shard": ("tfrecord", removed("train*"), "train.tfrecord-00000-of-00003"),
+    "tfrecord cut off": ("tfrecord", cut("train*"), "train.tfrecord-00000-of-00003"),
+    "tfrecord cut off in a header": ("tfrecord", lambda root: first(root, "train*").write_bytes(
+        first(root, "train*").read_bytes() + bytes(5)), "train.tfrecord-00000-of-00003"),
+    "tfrecord of another length": ("tfrecord", flipped("train*", 1), "at byte 0"),
+    "tfrecord of other features": ("tfrecord", lambda root: forms.write_tfrecord(
+        first(root, "train*"), [stores.example(b"1", 1, ("photo", "kind"))]), "'image'"),
+    "tfrecord of unknown classes": ("tfrecord", removed("labels.txt"), "data.classes"),
+    "tfds lacks a shard": ("tfds TFRecord", removed("*train*"), "train.tfrecord-00000-of-00003"),
+    "tfds cut off": ("tfds TFRecord", cut("*train*"), "train.tfrecord-00000-of-00003"),
+    "tfds of another count": (
+        "tfds TFRecord", replaced("*train*", "*validation*"), "dataset_info.json says 55"
+    ),
+    "tar missing": ("webdataset", removed("*train-0001.tar"), "pets-train-0001.tar"),
+    "tar cut off": ("webdataset", cut("*train-0000.tar", 10_500), "pets-train-0000.tar"),
+    "tar with a damaged header": ("webdataset", flipped("*train-0001.tar", 3), "at byte 0"),
+    "tar of another count": ("webdataset", stated(51), "pets-train-0002.tar", "51"),
+    "tars without the last": (
+        "webdataset",
+        lambda root: (stated(50)(root), removed("*train-0002.tar")(root)),
+        "pets-train-0002.tar",
+    ),
+    "tar with a word for a label": ("webdataset", unlabelled, "a.cls"),
+    "tars of unknown classes": ("webdataset", removed("labels.txt"), "data.classes"),
+    "arrow file missing": (
+        "huggingface", removed("train/*00001*"), "train lacks data-00001-of-00003.arrow"
+    ),
+    "arrow file cut off": ("huggingface", cut("train/*.arrow"), "data-00000-of-00003.arrow"),
+    "arrow file without its end": (
+        "huggingface", cut("train/*.arrow", 8), "data-00000-of-00003.arrow"
+    ),
+    "huggingface without the split": (
+        "huggingface",
+        edited("dataset_dict.json", lambda value: value.update(splits=["validation"])),
+        "validation",
+    ),
+    "huggingface of a column that is absent": (
+        "huggingface",
+        edited("train/dataset_info.json", lambda value: value.update(
+            features={"photo": {"_type": "Image"}} | {"label": value["features"]["label"]}
+        )),
+        "'photo'",
+    ),
+    "huggingface of unknown classes": (
+        "huggingface", written("train/dataset_info.json", "{}"), "data.classes"
+    ),
+    "parquet file missing": ("parquet", removed("train*"), "train-00000-of-00003.parquet"),
+    "parquet cut off": ("parquet", cut("train*"), "train-00000-of-00003.parquet"),
+    "parquet in large groups": (
+        "parquet", large_groups, "--from 'parquet:", "scripts/prepare_imagenet.py"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DEFECTS)
+def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, monkeypatch, case):
+    form, damage, *words = DEFECTS[case]
+    root = tmp_path / "set"
+    scheme, _, place = sets[form].partition(":")
+    shutil.copytree(place, root)
+    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)  # seven of these images
+    damage(root)
+    said = stores.complaint(open_records, f"{scheme}:{root}", "train", OPTIONS)
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize("form", ["huggingface", "parquet"])
+def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    said = stores.complaint(open_records, sets[form], "train", OPTIONS)
+    assert ".[huggingface]" in said
+
+
+def test_row_groups_of_any_size_are_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)
+    spec = forms.parquet(tmp_path / "set", rows=1000)
+    records = open_records(spec, "train", SourceOptions(sequential=True))
+    assert records.read(np.arange(160))[0] == [i for _, i, _ in forms.photographs("train")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "train", "validation"),
+    [
+        ("*.tar", 3, 2),
+        ("pets-{train,validation}-{0000..0002}.tar", 3, 2),  # one split may be shorter
+        ("pets-{train-{0000..0002},validation-{0000..0001}}.tar", 3, 2),
+        ("pets-{train-{0000..0003},validation-{0000..0001}}.tar", None, 2),
+        ("pets-{train,validation}-{0000..0003}.tar", None, None),
+        ("pets-[uvw]*.tar", None, 2),
+        ("pets-test-*.tar", None, None),
+    ],
+)
+def test_patterns_of_tars(sets, pattern, train, validation):
+    directory = sets["webdataset"].partition(":")[2]
+    for split, shards in (("train", train), ("validation", validation)):
+        spec = f"webdataset:{directory}/{pattern}"
+        if shards is None:
+            assert directory in stores.complaint(open_records, spec, split, OPTIONS)
+        else:
+            records = open_records(spec, split, OPTIONS)
+            assert f"{shards} shards" in records.describe()
+            images = [image for _, image, _ in forms.photographs(split)]
+            assert records.read(np.arange(len(records)))[0] == images

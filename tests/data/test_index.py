@@ -1,0 +1,103 @@
+"""The index of positions: kept, replaced when a shard changes, and never trusted blindly."""
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+from largebatch.data import index
+from largebatch.data.index import positions
+
+
+class Scan:
+    """Positions that depend on the content; counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, path):
+        self.calls += 1
+        with open(path, "rb") as file:
+            return np.array([[b, 7] for b in file.read()], np.int64).reshape(-1, 2)
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    found = [tmp_path / "set" / name for name in "abc"]
+    for path, content in zip(found, (b"12", b"", b"345"), strict=True):
+        path.write_bytes(content)
+    return list(map(str, found))
+
+
+def plain(rows):
+    return [part[:, 0].tolist() for part in rows]
+
+
+def test_an_index_is_kept_until_a_shard_changes(paths):
+    scan = Scan()
+    first = positions("pets", "kind", paths, scan)
+    assert plain(first) == [[49, 50], [], [51, 52, 53]]
+    assert (plain(positions("pets", "kind", paths, scan)), scan.calls) == (plain(first), 3)
+    positions("pets", "other kind", paths, scan)
+    positions("pets", "kind", paths[:2], scan)
+    assert scan.calls == 8
+    # Other content of the same size, written at another time.
+    os.utime(paths[0], ns=(1, 1))
+    positions("pets", "kind", paths, scan)
+    with open(paths[2], "ab") as file:
+        file.write(b"6")
+    assert plain(positions("pets", "kind", paths, scan))[2] == [51, 52, 53, 54]
+    assert scan.calls == 14
+
+
+def test_a_damaged_index_is_replaced(paths, tmp_path):
+    scan = Scan()
+    first = positions("pets", "kind", paths, scan)
+    (file,) = (tmp_path / "set").glob(".kind*")
+    intact = file.read_bytes()
+    for content in (b"", b"x" * 100, intact[:200], intact[:-30]):
+        file.write_bytes(content)
+        assert plain(positions("pets", "kind", paths, scan)) == plain(first)
+        assert file.read_bytes() == intact
+    assert scan.calls == 15
+
+
+def test_a_set_that_cannot_be_written_has_its_index_in_the_cache(paths, tmp_path, monkeypatch):
+    scan, make = Scan(), index.tempfile.mkstemp
+
+    def refuse(*, prefix, dir):
+        if os.fspath(dir) == str(tmp_path / "set"):
+            raise PermissionError
+        return make(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(index.tempfile, "mkstemp", refuse)
+    for _ in range(2):
+        assert plain(positions("pets", "kind", paths, scan))[0] == [49, 50]
+    assert scan.calls == 3
+    assert len(list((tmp_path / "cache" / "largebatch").iterdir())) == 1
+    monkeypatch.setattr(index.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(OSError))
+    os.utime(paths[0], ns=(1, 1))
+    assert plain(positions("pets", "kind", paths, scan))[0] == [49, 50]  # nowhere to keep it
+
+
+def _slow(path):
+    time.sleep(0.2)
+    return Scan()(path)
+
+
+def _build(paths):
+    return plain(positions("pets", "kind", paths, _slow))
+
+
+def test_processes_that_build_at_once_do_not_disturb_each_other(paths, tmp_path):
+    with ProcessPoolExecutor(2) as pool:
+        one, other = pool.map(_build, [paths, paths])
+    assert one == other == [[49, 50], [], [51, 52, 53]]
+    scan = Scan()
+    assert plain(positions("pets", "kind", paths, scan)) == one
+    assert scan.calls == 0
+    assert len(list((tmp_path / "set").iterdir())) == 4  # no temporary file is left
