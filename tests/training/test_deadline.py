@@ -8,7 +8,7 @@ from largebatch.errors import ConfigError
 from largebatch.training.programs import Programs
 from tests.training import worlds
 
-MODEL = worlds.SMALL | {"name": "tests.training.own_models:PlainResNet"}
+MODEL = worlds.SMALL | {"name": "tests.training.own_models:small_two"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -103,7 +103,9 @@ def test_processes_tell_each_other_their_times_and_what_differs(tmp_path):
 
 
 def test_the_probe_computes_a_microbatch_and_crosses_no_network():
-    made = worlds.steps(worlds.config(batch={"workers": 4}, norm={"span": 2}), 2, 1, "float32")
+    made = worlds.steps(
+        worlds.config(model=worlds.RESNET, batch={"workers": 4}, norm={"span": 2}), 2, 1, "float32"
+    )
     assert made.plan.members == 2  # BatchNorm of a step does cross it
     programs = Programs(made)
     arguments = (programs.state.params, programs.state.stats, *programs._images)

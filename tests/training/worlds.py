@@ -26,6 +26,8 @@ SHAPE = (16, 16, 2)
 CLASSES = 7
 SMALL = {"name": "tests.training.own_models:Small", "width": 64, "stem": "conv7"}
 """Options of the section ``model`` for runs on digits that need no ResNet."""
+RESNET = SMALL | {"name": "tests.training.own_models:resnet"}
+"""The same for a ResNet of two blocks on images of two channels."""
 TIMES = {"images_per_s", "input_wait", "seconds"}
 """Columns of metrics.jsonl that differ from run to run."""
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
