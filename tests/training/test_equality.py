@@ -53,9 +53,7 @@ def _float64():
 
 def config(comm=None, **sections):
     """A ResNet of two blocks, reduced in several buckets."""
-    return worlds.config(
-        model=worlds.RESNET, comm={"bucket_mib": 0.001} | (comm or {}), **sections
-    )
+    return worlds.config(model=worlds.RESNET, comm={"bucket_mib": 0.001} | (comm or {}), **sections)
 
 
 def programs(span, devices, microbatch, optimizer, **sections):

@@ -33,10 +33,8 @@ def float64():
 
 def programs(devices, microbatch, **optimizer):
     """Of one convolution: which network it is does not matter to the rule."""
-    model = worlds.SMALL | {"name": "tests.training.own_models:small_two"}
-    return Programs(
-        worlds.steps(worlds.config(model=model, optimizer=optimizer), devices, microbatch)
-    )
+    made = worlds.config(model=worlds.SMALL_TWO, optimizer=optimizer)
+    return Programs(worlds.steps(made, devices, microbatch))
 
 
 def trained(devices, microbatch, **optimizer):
