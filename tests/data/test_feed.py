@@ -168,7 +168,9 @@ def test_the_threads_end_with_the_iterator(how):
     assert len(source.reads) <= 10  # of 100,000: what was queued is cancelled
 
 
-@pytest.mark.parametrize("ending", ["pass", "raise KeyError('planned')"])
+@pytest.mark.parametrize(
+    "ending", [pytest.param("pass", marks=pytest.mark.slow), "raise KeyError('planned')"]
+)
 def test_an_open_iterator_does_not_keep_the_process_alive(ending):
     code = (
         "from largebatch.data import *\n"

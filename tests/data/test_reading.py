@@ -52,7 +52,9 @@ def test_elements_are_in_order_for_each_kind_of_reader(how):
     assert len(readers) == (2 if how == "processes" else 1)
 
 
-@pytest.mark.parametrize("how", sorted(READINGS))
+@pytest.mark.parametrize(
+    "how", ["caller", "threads", pytest.param("processes", marks=pytest.mark.slow)]
+)
 def test_an_error_is_raised_at_its_element(how):
     elements = read_ahead(Broken(), 9, 1, READINGS[how])
     assert [next(elements) for _ in range(5)] == list(range(5))
