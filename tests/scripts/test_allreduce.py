@@ -20,13 +20,6 @@ FLAGS = ["--image_size", "16", "--images", "2"]
 TINY = [*FLAGS, *(f"--config.{key}={text}" for key, text in OVERRIDES.items())]
 
 
-@pytest.fixture(autouse=True)
-def quick():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture
 def mesh():
     return parallel.make_mesh(jax.devices()[:4], 1)
