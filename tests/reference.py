@@ -21,7 +21,7 @@ from jax import lax
 
 Tree = dict[str, Any]
 
-BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2)}
+BLOCKS = {6: (1, 1), 10: (1, 1, 1, 1), 18: (2, 2, 2, 2)}
 
 
 class StepResult(NamedTuple):

@@ -80,15 +80,6 @@ def test_a_run_resumes_without_the_weights_it_began_with(capsys, tmp_path):
     assert absent in fails(capsys, *given, "--resume=never")
 
 
-def test_a_mistake_ends_the_process_with_code_2(tmp_path):
-    command = [sys.executable, "train.py", "--config.run.sede=1", f"--workdir={tmp_path / 'x'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-
-
 def test_the_trainer_never_imports_tensorflow():
     code = """
 import sys

@@ -16,7 +16,7 @@ from tests import reference
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 MEAN, STD = (123.0, 117.0, 104.0), (58.0, 57.0, 60.0)
-NET = {"depth": 10, "epsilon": 1e-3}
+NET = {"depth": 6, "epsilon": 1e-3}
 HYPER = {"learning_rate": 0.5, "trust_coefficient": 0.02, "lars_epsilon": 1e-3}
 HYPER |= {"momentum": 0.9, "weight_decay": 0.01}
 SCORES = {**NET, "mean": MEAN, "std": STD, "label_smoothing": 0.1}
@@ -29,7 +29,7 @@ def _float64():
         yield
 
 
-def make(depth=10):
+def make(depth=6):
     """Parameters, statistics, a velocity that is not zero, eight images and their labels."""
     sizes = {"width": 4, "channels": 3, "classes": 7}
     params, stats = reference.random_params(1, depth=depth, dtype=np.float64, **sizes)

@@ -202,4 +202,5 @@ def _written(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return "'" + ",".join(map(str, value)) + "'"
-    return str(value) if value != "" else "''"
+    text = str(value)
+    return text if text and text.isprintable() else repr(value)

@@ -16,8 +16,6 @@ from largebatch.config.schema import options
 from largebatch.errors import ConfigError, UserError
 from tests.properties.profile import PROPERTIES
 
-# Slower than ten seconds is a hang; the slowest example takes a tenth of a second.
-FUZZ = settings(PROPERTIES, deadline=10_000)
 OPTIONS = {key: (value, field) for key, value, field in options(Config())}
 SECTIONS = sorted({key.partition(".")[0] for key in OPTIONS})
 RECIPE = None
@@ -160,7 +158,7 @@ def check_plan(config, facts):
         assert all(math.isfinite(rate) and rate >= 0 for rate in plan.rates(step))
 
 
-@FUZZ
+@PROPERTIES
 @given(
     st.lists(
         st.one_of(
@@ -182,7 +180,7 @@ def test_a_command_line(arguments):
     assert 2 * len(pairs) >= len(arguments) - len(others) >= len(pairs)
 
 
-@FUZZ
+@PROPERTIES
 @given(st.sampled_from(sorted(OPTIONS)), TEXTS)
 def test_a_value_on_the_command_line(key, text):
     try:
@@ -226,7 +224,7 @@ def nearly_right(draw):
     return recipe
 
 
-@settings(FUZZ, max_examples=150)
+@settings(PROPERTIES, max_examples=150)
 @given(
     nearly_right(),
     st.lists(

@@ -85,7 +85,7 @@ def grain_threads():
 
 
 def assert_threads_end():
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 300
     while grain_threads() and time.monotonic() < limit:
         time.sleep(0.01)
     assert not grain_threads()
@@ -129,7 +129,7 @@ def test_no_more_is_read_than_asked_for(ahead):
     batches = feed(source, Order(0, 10**9), start=0, stop=10**9, microbatch=1000, reading=reading)
     assert source.reads == []
     next(batches)
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 300
     while len(source.reads) < 1 + ahead and time.monotonic() < limit:
         time.sleep(0.01)
     time.sleep(0.1)  # time enough to read too much
@@ -168,7 +168,9 @@ def test_the_threads_end_with_the_iterator(how):
     assert len(source.reads) <= 10  # of 100,000: what was queued is cancelled
 
 
-@pytest.mark.parametrize("ending", ["pass", "raise KeyError('planned')"])
+@pytest.mark.parametrize(
+    "ending", [pytest.param("pass", marks=pytest.mark.slow), "raise KeyError('planned')"]
+)
 def test_an_open_iterator_does_not_keep_the_process_alive(ending):
     code = (
         "from largebatch.data import *\n"
@@ -178,7 +180,7 @@ def test_an_open_iterator_does_not_keep_the_process_alive(ending):
         f"print(next(batches).position)\n{ending}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.stdout == "0\n"
     assert (done.returncode, "planned" in done.stderr) == (

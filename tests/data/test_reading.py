@@ -52,7 +52,9 @@ def test_elements_are_in_order_for_each_kind_of_reader(how):
     assert len(readers) == (2 if how == "processes" else 1)
 
 
-@pytest.mark.parametrize("how", sorted(READINGS))
+@pytest.mark.parametrize(
+    "how", ["caller", "threads", pytest.param("processes", marks=pytest.mark.slow)]
+)
 def test_an_error_is_raised_at_its_element(how):
     elements = read_ahead(Broken(), 9, 1, READINGS[how])
     assert [next(elements) for _ in range(5)] == list(range(5))
@@ -85,7 +87,7 @@ def test_ahead_takes_no_more_than_it_may():
 
     given = ahead(elements(), 2)
     assert next(given) == 0
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 300
     while len(taken) < 3 and time.monotonic() < limit:
         time.sleep(0.001)
     time.sleep(0.05)  # time enough to take too much
@@ -124,7 +126,7 @@ def test_ahead_with_patience_yields_none_while_it_waits_and_loses_nothing():
 
     def elements():
         yield 1
-        assert wanted.wait(10)
+        assert wanted.wait(300)
         yield 2
         raise KeyError("planned")
 
@@ -145,7 +147,7 @@ def test_closing_does_not_wait_for_a_source_that_hangs(monkeypatch):
     def elements():
         try:
             yield 1
-            released.wait(60)
+            released.wait(600)
             yield 2
         finally:
             closed.set()
@@ -155,4 +157,4 @@ def test_closing_does_not_wait_for_a_source_that_hangs(monkeypatch):
     given.close()
     assert not closed.is_set()  # the thread is still within the element
     released.set()
-    assert closed.wait(10)  # and closes its source afterwards
+    assert closed.wait(300)  # and closes its source afterwards

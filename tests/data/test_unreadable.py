@@ -199,7 +199,10 @@ def test_the_limit_is_a_share_of_the_split():
         assert Unreadable("train", examples, share).limit == limit
 
 
-@pytest.mark.parametrize(("hosts", "reading"), [(1, READING), (2, READING), (1, APART)])
+@pytest.mark.parametrize(
+    ("hosts", "reading"),
+    [(1, READING), (2, READING), pytest.param(1, APART, marks=pytest.mark.slow)],
+)
 def test_evaluation_counts_a_grey_image_with_its_label(hosts, reading):
     source, share = photos(evaluation_crop=1.0), 8 // hosts
     accounts = [account(split="validation") for _ in range(hosts)]

@@ -156,6 +156,7 @@ def undecayable(learning_rate, scale):
         ({"name": "optax:sgd", "weight_decay": 5e-5}, ["weight_decay=5e-05", "loss.l2"]),
         ({"name": "optax:sgd", "momentum": 0.8, "flavour": "fujitsu"}, ["momentum", "flavour"]),
         ({"options": "b1=0.9"}, ["optimizer.options=b1=0.9", "optimizer.name=lars"]),
+        ({"options": "\n"}, ["optimizer.options='\\n' has"]),
         ({"name": "optax:polyak_sgd"}, ["optax:polyak_sgd"]),
         ({"name": f"{__name__}:without_rate"}, ["learning_rate"]),
         ({"name": f"{__name__}:with_keys"}, ["with_keys"]),

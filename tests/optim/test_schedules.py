@@ -70,19 +70,6 @@ def test_by_hand(schedule, expected):
     assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
 
 
-# RECIPES: base 13.0, linear warm-up of 36 epochs of 15 steps, power 2.2 over 780 steps to 0.0025.
-FUJITSU = {18: 6.5, 36: 13.0, 50: 6.54, 60: 3.35, 70: 1.29, 80: 0.244, 86: 0.0425, 90: 0.0325}
-EPOCH = 15 * 86_016
-
-
-def test_rates_of_the_records_run():
-    schedule = Schedule(
-        13.0, 36 * EPOCH, (540 + 780) * 86_016, "polynomial", power=2.2, end=13.0 * 0.0025
-    )
-    # The values are published to three digits.
-    assert {epoch: float(f"{schedule(epoch * EPOCH):.3g}") for epoch in FUJITSU} == FUJITSU
-
-
 def test_mlperf_rates():
     """The references' rule: 31.2 at batch 32,768, warm-up of 25 epochs, a square to 1e-4."""
     base, batch, warmup, total = 31.2, 32_768, 978, 2815

@@ -6,11 +6,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from largebatch.config import Facts, options, resolve
+from largebatch.config import Config, Facts, options, resolve
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipes import load_recipe
+from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.tools.recipe_text import resolved_text
 from largebatch.training import session
+from tests.training import worlds
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GOLDEN = Path(__file__).parent / "golden"
@@ -80,16 +82,21 @@ def _rate(plan, share):
 RUN = [path for path in PATHS if path.stem != "batch81920_tiny"]
 
 
-FAST = ("fujitsu2019_81920", "fastai2018_16n", "lamb2019_32k")
-"""LARS, stages of several image sizes with SGD, and LAMB."""
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[] if path.stem in FAST else [pytest.mark.slow]) for path in RUN],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_every_recipe_runs_end_to_end(path, tmp_path):
+    runs_end_to_end(path, tmp_path, [("model.name", "resnet10")])
+
+
+@pytest.mark.parametrize("name", ["fujitsu2019_81920", "fastai2018_16n", "lamb2019_32k"])
+def test_recipes_run_end_to_end_with_one_convolution(name, tmp_path):
+    """LARS, stages of several image sizes with SGD, and LAMB."""
+    usual = [(key, str(value)) for key, value, _ in options(Config()) if key in RESNET_OPTIONS]
+    model = [*usual, ("model.name", worlds.SMALL["name"])]
+    runs_end_to_end(CONFIGS / f"{name}.py", tmp_path, model)
+
+
+def runs_end_to_end(path, tmp_path, model):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
     scale = "full" if load_recipe(path).config.data.source == "digits" else "laptop"
     config = load_recipe(path, [("run.scale_to", scale)]).config
@@ -99,7 +106,7 @@ def test_every_recipe_runs_end_to_end(path, tmp_path):
         ("run.scale_to", scale),
         ("run.scale_length", f"{wanted / steps:.6g}"),
         ("run.evaluate_every", "100 epochs"),
-        ("model.name", "resnet10"),
+        *model,
     ]
     config = load_recipe(path, overrides).config
     request = session.Request(path, tmp_path)

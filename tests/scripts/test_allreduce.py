@@ -15,16 +15,9 @@ from largebatch.parallel import timing
 from largebatch.parallel.backward_times import load_profile, shapes_of
 
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
-OVERRIDES = {"model.name": "resnet18", "model.width": "4", "model.stem": "small"}
+OVERRIDES = {"model.name": "resnet10", "model.width": "4", "model.stem": "small"}
 FLAGS = ["--image_size", "16", "--images", "2"]
 TINY = [*FLAGS, *(f"--config.{key}={text}" for key, text in OVERRIDES.items())]
-
-
-@pytest.fixture(autouse=True)
-def quick():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture
@@ -162,7 +155,7 @@ def test_a_measured_profile_is_one_that_training_reads(tmp_path, monkeypatch):
     monkeypatch.undo()
     found = load_profile(path)
     assert (found.source, found.images, found.image_shape) == ("measured", 2, (16, 16, 3))
-    assert len(programs) == 1 + 10  # forward; the head's, the eight blocks', the stem's gradients
+    assert len(programs) == 1 + 6  # forward; the head's, the four blocks', the stem's gradients
     assert programs[-1] == sorted(found.seconds)
     assert programs[1] == ["head/bias", "head/kernel"]
     assert list(found.seconds)[:2] == ["head/bias", "head/kernel"]
@@ -191,7 +184,7 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
         pairs = zip(found["ours"]["repeats"], found["peer"]["repeats"], strict=True)
         assert found["ratio"]["repeats"] == [theirs / ours for ours, theirs in pairs]
     note = results["gradients, bfloat16"]["note"]
-    assert note == "resnet18, 5 buckets, 0.1 MiB; 2 devices of 1 process"
+    assert note == "resnet10, 3 buckets, 0.1 MiB; 2 devices of 1 process"
     assert len(results["psum of 64 KiB"]["ours"]["repeats"]) == 2
     assert "by the table for cpu" in results["psum of 1 KiB"]["note"]
     assert results["fitted latency of a hop"]["ours"]["median"] >= 0

@@ -86,7 +86,7 @@ def test_an_unknown_xla_flag_ends_the_page_before_a_device_is_touched(tmp_path):
         env=os.environ | {"XLA_FLAGS": "--xla_no_such=1", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 1, done.stderr[-2000:]

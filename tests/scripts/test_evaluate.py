@@ -20,9 +20,11 @@ from tests.weights.evaluation.devices import one_quick_device
 
 ROOT = Path(train.__file__).parent
 TINY = (
-    "--config.model.name=resnet10",
-    "--config.model.width=4",
-    "--config.batch.microbatch=1",
+    "--config.model.name=tests.training.own_models:resnet_grey",
+    "--config.model.width=64",
+    "--config.model.stem=conv7",
+    "--config.batch.microbatch=8",
+    "--config.optimizer.trust_coefficient=0.05",
     "--config.schedule.length=12 steps",
     "--config.schedule.warmup=2 steps",
     "--config.run.evaluate_every=12 steps",

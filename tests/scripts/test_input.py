@@ -51,6 +51,7 @@ def folder(tmp_path):
 def test_a_repeat_counts_complete_batches_after_the_stock(monkeypatch):
     monkeypatch.setattr(feeding.time, "perf_counter", itertools.count(step=0.5).__next__)
     monkeypatch.setattr(feeding, "_own_cpu_s", itertools.count(step=2.0).__next__)
+    monkeypatch.setattr(feeding, "_other_cpu_s", lambda: 0.0)  # of whatever else runs here
     taken = []
     batches = (taken.append(size) or size for size in itertools.repeat(3))
     found = feeding.timed(batches, Workload("synthetic", batch=3, images=20))()

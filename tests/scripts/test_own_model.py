@@ -1,11 +1,10 @@
 """The example of docs/own_model.md through every command, as its reader would do it."""
 
+import contextlib
+import io
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import evaluate
@@ -50,13 +49,11 @@ def here(tmp_path_factory):
     directory = tmp_path_factory.mktemp("own")
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (directory / "my_net.py").write_text(code)
-    command = [sys.executable, str(ROOT / "train.py"), *commands()["train.py"], *SHORT]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "my_net:Net, float32, 682 parameters" in done.stdout + done.stderr
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.chdir(directory)
+        assert train.main([*commands()["train.py"], *SHORT]) == 0
+    assert "my_net:Net, float32, 682 parameters" in printed.getvalue()
     return directory
 
 

@@ -13,17 +13,21 @@ import jax
 import pytest
 import reproduce
 
+from largebatch.config import Config, options
+from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.tools.reproduce import reproduction
 from largebatch.tools.reproduce.record import olympic_mean
 from largebatch.tracking.compliance import check_log, read_log
+from tests.training import worlds
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # The recipe's 90 epochs of 16 steps become one, with two evaluations.
 SHORT = (
     "--config.run.scale_length=0.01",
     "--config.run.evaluate_every=8 steps",
-    "--config.model.width=4",
     "--config.run.seed=3",
+    f"--config.model.name={worlds.SMALL['name']}",
+    *(f"--config.{k}={value}" for k, value, _ in options(Config()) if k in RESNET_OPTIONS),
 )
 
 
@@ -32,18 +36,15 @@ def out(tmp_path_factory):
     """Two seeds of the record's recipe at laptop scale, in a directory of their own."""
     before, directory = Path.cwd(), tmp_path_factory.mktemp("reproduce")
     os.chdir(directory)
-    jax.config.update("jax_disable_most_optimizations", True)
     try:
         with pytest.MonkeyPatch.context() as patch:
             # 23 workers are not shared evenly by the eight devices of the tests.
             one = functools.partial(reproduction.reproduce, devices=jax.devices()[:1])
             patch.setattr(reproduction, "reproduce", one)
-            patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory / "cache"))
             given = ["fujitsu2019_81920", "--runs=2", "--scale=laptop", "--cluster=dgx-h100"]
             with (directory / "said.txt").open("w") as said, contextlib.redirect_stdout(said):
                 assert reproduce.main([*given, *SHORT]) == 0
     finally:
-        jax.config.update("jax_disable_most_optimizations", False)
         os.chdir(before)
     return directory
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import jax
 import pytest
 import study_batch_size
 from pages import studies
@@ -13,15 +12,7 @@ from largebatch.planning.studies import batch_size
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def _sooner():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_sooner")
 def test_the_quick_grid_is_recorded_and_drawn(tmp_path, capsys, monkeypatch):
     grid, arms = batch_size.quick()
     arms = arms[:2]  # one set of programs instead of two

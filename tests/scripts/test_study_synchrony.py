@@ -4,7 +4,6 @@ import json
 import shlex
 from pathlib import Path
 
-import jax
 import pytest
 import study_synchrony
 from pages import studies
@@ -14,15 +13,7 @@ from largebatch.planning.studies import policies as chosen
 OTHER = Path(__file__).parents[2] / "records" / "2026-11-21_study_batch_size.json"
 
 
-@pytest.fixture
-def _sooner():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_sooner")
 def test_the_quick_grid_is_recorded_and_drawn(tmp_path, capsys):
     record, images = tmp_path / "record.json", tmp_path / "images"
     given = ["--quick", f"--json={record}", f"--images={images}"]

@@ -136,7 +136,7 @@ def test_a_sweep_of_real_trainings_stopped_and_resumed(tmp_path, capsys, monkeyp
             assert time.monotonic() < until
             time.sleep(0.1)
         first.send_signal(signal.SIGTERM)
-        assert first.wait(60) == PREEMPTED, output.read_text()
+        assert first.wait(600) == PREEMPTED, output.read_text()
     finally:
         first.kill()
         first.wait()

@@ -8,8 +8,6 @@ from largebatch.errors import ConfigError
 from largebatch.training.programs import Programs
 from tests.training import worlds
 
-MODEL = worlds.SMALL | {"name": "tests.training.own_models:PlainResNet"}
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _float64():
@@ -18,7 +16,7 @@ def _float64():
 
 
 def step(batch, images, labels, *, options=None, dtype="float64", microbatch=2):
-    made = worlds.steps(worlds.config(model=MODEL, batch=batch), 2, microbatch, dtype)
+    made = worlds.steps(worlds.config(model=worlds.SMALL_TWO, batch=batch), 2, microbatch, dtype)
     run = Programs(made, options)
     state = run.init(np.int32(3))
     state, metrics = worlds.run_step(run, state, images, labels, 0.5)

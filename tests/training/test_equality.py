@@ -1,7 +1,7 @@
 """The same mathematics on any number of devices, proved in float64.
 
-Rounding in float64 leaves about 1e-15 of the largest value of an array; three steps through twelve
-layers amplify that to some 5e-13. EQUAL is two hundred times that, and a million
+Rounding in float64 leaves about 1e-15 of the largest value of an array; three steps through seven
+layers amplify that to less than 5e-13. EQUAL is two hundred times that, and a million
 times below the least mistake known: statistics of a wrong span move gradients by more than 1e-3.
 """
 
@@ -52,8 +52,13 @@ def _float64():
         yield
 
 
+def config(comm=None, model=worlds.RESNET, **sections):
+    """A ResNet of two blocks, reduced in several buckets."""
+    return worlds.config(model=model, comm={"bucket_mib": 0.001} | (comm or {}), **sections)
+
+
 def programs(span, devices, microbatch, optimizer, **sections):
-    made = worlds.config(norm={"span": span}, optimizer=optimizer, **sections)
+    made = config(norm={"span": span}, optimizer=optimizer, **sections)
     return Programs(worlds.steps(made, devices, microbatch))
 
 
@@ -125,15 +130,10 @@ def test_gradients_statistics_and_parameters_do_not_depend_on_the_devices(
 ):
     run = programs(span, devices, microbatch, SGD)
     plan = run.steps.plan
+    assert len(run.steps.buckets) > 1
     assert plan.microbatches == 8 // (devices * microbatch)
     assert plan.members == max(1, plan.span // microbatch)
     assert_equal(trained(run), whole(span, "sgd"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("span", "devices", "microbatch"), [(1, 4, 1), (4, 4, 1)])
-def test_lars_does_not_depend_on_the_devices(span, devices, microbatch):
-    assert_equal(trained(programs(span, devices, microbatch, LARS)), whole(span, "lars"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_gradient_is_clipped_to_the_same_norm():
 @pytest.mark.parametrize("scheme", ["leaf", "tree"])
 def test_the_way_of_reducing_does_not_matter(scheme):
     run = programs(1, 4, 1, SGD, comm={"allreduce": scheme})
-    assert len(run.steps.buckets) == {"leaf": 38, "tree": 1}[scheme]
+    assert len(run.steps.buckets) == {"leaf": 20, "tree": 1}[scheme]
     assert_equal(trained(run), whole(1, "sgd"))
 
 
@@ -185,22 +185,22 @@ def test_spans_are_not_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("span", "optimizer", "unbiased"),
+    ("span", "optimizer", "unbiased", "depth"),
     [
-        (1, "lars_mlperf", False),
-        (4, "lars_optax", True),
+        (1, "lars_mlperf", False, 6),
+        (4, "lars_optax", True, 6),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                (1, "lars_mlperf", True),
-                (4, "lars_optax", False),
-                ("all", "sgd", True),
-                ("all", "sgd", False),
+                (1, "lars_mlperf", True, 6),
+                (4, "lars_optax", False, 6),
+                ("all", "sgd", True, 10),
+                ("all", "sgd", False, 6),
             )
         ),
     ],
 )
-def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased):
+def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased, depth):
     if optimizer == "sgd":
         options = SGD | {"nesterov": True, "weight_decay": 1e-3}
     else:
@@ -209,15 +209,15 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased)
         options = {"name": "lars", "flavour": flavour, "epsilon": 1e-6, **skipped}
     norm = {"momentum": 0.7, "running_variance": "unbiased" if unbiased else "biased"}
     begin = 400 if unbiased else 3  # the statistics' memory is full, or still that of 3 steps
-    made = worlds.config(norm={"span": span, **norm}, optimizer=options)
+    model = {"name": "resnet10", "width": 4, "stem": "small"} if depth == 10 else worlds.RESNET
+    made = config(norm={"span": span, **norm}, optimizer=options, model=model)
     run = Programs(worlds.steps(made, 1, 8))
-    config, plan = run.steps.plan.config, run.steps.plan
+    plan, chosen = run.steps.plan, run.steps.plan.config
     params, stats = reference.random_params(
-        5, depth=10, width=4, channels=2, classes=worlds.CLASSES, dtype="float64"
+        5, depth=depth, width=4, channels=2, classes=worlds.CLASSES, dtype="float64"
     )
-    state = worlds.place(
-        run, initial(run.steps.plan.config.optimizer.name)._replace(params=params, stats=stats)
-    )
+    fresh = jax.device_get(run.init(np.int32(0)))
+    state = worlds.place(run, fresh._replace(params=params, stats=stats))
     velocity = jax.tree.map(np.zeros_like, params)
     steps = STEPS if unbiased else 1
     for step in range(steps):
@@ -231,20 +231,20 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased)
             labels,
             workers=plan.workers,
             span=plan.span,
-            depth=10,
+            depth=depth,
             mean=worlds.MEAN,
             std=worlds.STD,
-            epsilon=config.norm.epsilon,
+            epsilon=chosen.norm.epsilon,
             norm_momentum=0.7 if unbiased else 2 / 43,
             unbiased=unbiased,
-            label_smoothing=config.loss.label_smoothing,
+            label_smoothing=chosen.loss.label_smoothing,
             optimizer=optimizer,
             learning_rate=RATES[step],
-            trust_coefficient=config.optimizer.trust_coefficient,
-            lars_epsilon=config.optimizer.epsilon,
-            momentum=config.optimizer.momentum,
-            weight_decay=config.optimizer.weight_decay,
-            nesterov=config.optimizer.nesterov,
+            trust_coefficient=chosen.optimizer.trust_coefficient,
+            lars_epsilon=chosen.optimizer.epsilon,
+            momentum=chosen.optimizer.momentum,
+            weight_decay=chosen.optimizer.weight_decay,
+            nesterov=chosen.optimizer.nesterov,
         )
         params, stats, velocity = expected.params, expected.stats, expected.velocity
         np.testing.assert_allclose(metrics.loss, expected.loss, rtol=EQUAL)

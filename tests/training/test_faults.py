@@ -101,6 +101,7 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_resumes(tmp_path)
     assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 4))
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_named_and_the_other_ends(tmp_path):
     run = Processes(tmp_path, 2)
     run.until_step(6)

@@ -16,6 +16,7 @@ from tests.training import worlds
 from tests.training.worlds import changed
 
 CONFIG = worlds.config(
+    model=worlds.SMALL,
     batch={"workers": 2, "images_per_worker": 4, "microbatch": 2},
     data={"source": "digits"},
     schedule={"length": "2 steps", "warmup": "1 steps", "peak": 0.5},
@@ -40,7 +41,7 @@ def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     assert not any(np.any(v) for v in jax.tree.leaves(begun.optimizer.momentum))
     fresh = jax.device_get(initial_state(made(CONFIG)))
-    assert np.any(fresh.params["stem"]["conv"]["kernel"] != begun.params["stem"]["conv"]["kernel"])
+    assert np.any(fresh.params["stem"]["kernel"] != begun.params["stem"]["kernel"])
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,10 @@ def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path
 
 
 def test_another_network_is_refused_before_training(trained, tmp_path):
-    wider = changed(CONFIG, model__init_from=str(trained), model__width="8")
-    with pytest.raises(UserError, match=r"model\.width=4"):
-        run(wider, Request(recipe=trained, workdir=tmp_path / "run"), devices=jax.devices()[:1])
+    other = changed(CONFIG, model__init_from=str(trained))
+    other = changed(other, model__name="tests.training.own_models:resnet_grey")
+    with pytest.raises(UserError, match=r"model\.name=tests\.training\.own_models:Small"):
+        run(other, Request(recipe=trained, workdir=tmp_path / "run"), devices=jax.devices()[:1])
 
 
 def test_a_run_that_would_be_archived_cannot_give_its_weights(trained):

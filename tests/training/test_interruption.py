@@ -23,9 +23,13 @@ CONFIG = worlds.config(
     schedule={"length": "12 steps", "warmup": "3 steps", "peak": 1.0},
     run={"log_every": "1 steps", "evaluate_every": "4 steps", "checkpoint_every": "5 steps"},
 )
-
-
 WATCHDOGS = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built_once():
+    with worlds.built_once():
+        yield
 
 
 def train(workdir):

@@ -93,9 +93,9 @@ def bytes_of(tree):
 def heavy():
     """Programs of two microbatches, of many parameters and few pixels."""
     made = worlds.config(
-        model={"name": "resnet18", "width": 24, "stem": "small"},
+        model=worlds.SMALL | {"name": "tests.training.own_models:resnet_wide"},
         batch={"workers": 2, "images_per_worker": 1, "microbatch": 1},
-        comm={"bucket_mib": 1.0},
+        comm={"bucket_mib": 0.3},
     )
     return Programs(worlds.steps(made, 1, 1, "float32"))
 

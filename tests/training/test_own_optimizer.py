@@ -31,9 +31,15 @@ def float64():
         yield
 
 
+def programs(devices, microbatch, **optimizer):
+    """Of one convolution: which network it is does not matter to the rule."""
+    made = worlds.config(model=worlds.SMALL_TWO, optimizer=optimizer)
+    return Programs(worlds.steps(made, devices, microbatch))
+
+
 def trained(devices, microbatch, **optimizer):
     """The state after three steps as checkpoints hold it, and the gradients' norms."""
-    made = Programs(worlds.steps(worlds.config(optimizer=optimizer), devices, microbatch))
+    made = programs(devices, microbatch, **optimizer)
     state = made.init(np.int32(0))
     norms = []
     for step in range(3):
@@ -78,9 +84,7 @@ def test_an_elementwise_update_may_be_sharded(devices):
 
 @pytest.mark.usefixtures("float64")
 def test_moments_are_in_parts_and_counts_are_whole():
-    options = {**ADAMW, "update": "sharded"}
-    made = Programs(worlds.steps(worlds.config(optimizer=options), 4, 1))
-    adam = made.state.optimizer.inner[0]
+    adam = programs(4, 1, **ADAMW, update="sharded").state.optimizer.inner[0]
     assert adam.count.shape == ()
     assert adam.count.sharding.is_fully_replicated
     assert {x.shape[0] for x in jax.tree.leaves(adam.mu)} == {4}

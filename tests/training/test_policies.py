@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import functools
-import json
 import math
 
 import jax
@@ -17,7 +16,7 @@ from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
 from largebatch.training.checkpointer import Checkpointer
 from largebatch.training.session import Request
-from largebatch.training.setup import OpenedRun, build
+from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.worlds import digests, manifest, rows, summary
 
@@ -47,17 +46,7 @@ def config(health=None, steps=STEPS, **sections):
 
 @pytest.fixture(scope="module", autouse=True)
 def _built_once():
-    """Runs of the same configuration share their programs; others share what is compiled."""
-    with pytest.MonkeyPatch.context() as patch:
-        made, original = {}, OpenedRun.build
-
-        def built(opened, *, evaluated_step=None):
-            program = json.dumps(dataclasses.asdict(opened.config), default=str)
-            if program not in made:
-                made[program] = original(opened)
-            return dataclasses.replace(made[program], console=opened.console)
-
-        patch.setattr(OpenedRun, "build", built)
+    with worlds.built_once():
         yield
 
 

@@ -4,13 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from largebatch.cli import split_overrides
+from largebatch.config import load
 from largebatch.errors import UserError
 from largebatch.parallel.processes import detect_cluster, initialise
+from largebatch.training import session
 from tests.training import worlds
 from tests.training.worlds import ROOT
 
@@ -58,9 +62,10 @@ def test_two_processes_equal_one(tmp_path, span):
     option = f"--config.norm.span={span}"
     # A microbatch is chosen by the memory that all have; with a span of all there is no choice.
     options = [option, "--config.batch.microbatch=auto"]
-    for workdir, processes in ((one, 1), (two, 2)):
-        done = launch(workdir, processes, *options)
-        assert done.returncode == 0, done.stderr[-2000:]
+    alone = load("digits", split_overrides([*OPTIONS[1:], *options])[0])
+    session.run(alone, session.Request(Path("digits"), one), devices=jax.devices()[:2])
+    done = launch(two, 2, *options)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("complete") == 1  # process 0 alone prints
     assert json.loads((two / "config.json").read_text())["facts"]["processes"] == 2
     first, second = history(one), history(two)
@@ -87,6 +92,7 @@ def test_two_processes_begin_with_weights_and_trace_steps(tmp_path):
     assert history(second)[0]["loss"] < history(first)[0]["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_what_fails_on_process_0_ends_all(tmp_path):
     (tmp_path / "file").write_text("")
@@ -97,10 +103,15 @@ def test_what_fails_on_process_0_ends_all(tmp_path):
 
 
 PAIR = """
-import sys
+import socket, sys
 from largebatch.parallel import processes
 processes.initialise()
 import jax
+import numpy as np
+from largebatch.training.replay import Replay
+from largebatch.training.state import Metrics, TrainState
+from largebatch.training.stragglers import HostTimes, gathered, host_names
+from tests.training import worlds
 i = jax.process_index()
 print(
     processes.agreed_minimum([3 * 2**32, 120_629_000_000][i]) == 3 * 2**32,
@@ -115,14 +126,51 @@ def told(failing):
     except Exception as error:
         return type(error).__name__
 print(told(0), told(1), told(2))
+
+name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]
+socket.gethostname = lambda: name
+names = host_names()
+times = HostTimes(steps=4, step_s=2.0, wait_s=4 * [0.01, 0.02][i])
+for step in range(4):
+    times.add_compute([0.1, 0.3][i])
+print(gathered(times, names, 1.2).text)
+
+made = worlds.steps(worlds.config(model=worlds.SMALL_TWO), 2, 4, "float32")
+def placed(*values):
+    sharding = jax.NamedSharding(made.mesh, jax.P())
+    array = np.array(values, np.float32)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+metrics = Metrics(*[placed()] * 4)
+first, wrong = (TrainState({"a": placed(1, x)}, {}, {"b": placed(2)}) for x in (2, 2 + i))
+replay = Replay(made, ("first", "second"))
+print(replay.compared((first, metrics), (first, metrics)))
+print(replay.compared((first, metrics), (wrong, metrics)).text)
 """
 
 
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What two processes print of what they agree on."""
+    return worlds.printed_by_two(PAIR, tmp_path_factory.mktemp("pair"))[-5:]
+
+
 @pytest.mark.multiprocess
-def test_processes_agree_on_numbers_beyond_32_bits_and_on_failures(tmp_path):
-    numbers, failures = worlds.printed_by_two(PAIR, tmp_path)[-2:]
+def test_processes_agree_on_numbers_beyond_32_bits_and_on_failures(printed):
+    numbers, failures, *_ = printed
     assert numbers == "True True True False 5"
     assert failures == "ZeroDivisionError UserError 3"
+
+
+@pytest.mark.multiprocess
+def test_processes_tell_each_other_their_times_and_what_differs(printed):
+    *_, slowest, same, differs = printed
+    name = "knoten-süd-" + 52 * "x"  # the first 64 bytes
+    assert f"process 1 ({name})" in slowest
+    assert "2.91" in slowest
+    assert same == "None"
+    # Process 0 reports it, where nothing differs.
+    assert "params/a" in differs
+    assert "process 1 (second)" in differs
 
 
 @pytest.mark.parametrize(

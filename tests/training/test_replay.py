@@ -19,6 +19,7 @@ HOSTS = ("node14",)
 def twice():
     """A step of two microbatches with a sharded update, and the same from a copy of the state."""
     config = worlds.config(
+        model=worlds.RESNET,
         batch={"workers": 4, "images_per_worker": 2},
         optimizer={"update": "sharded"},
     )

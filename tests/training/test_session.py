@@ -44,6 +44,12 @@ def train(config, workdir, devices=8, **request):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _built_once():
+    with worlds.built_once():
+        yield
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
@@ -229,7 +235,7 @@ def test_running_out_of_memory_names_the_microbatch_to_use(tmp_path, monkeypatch
 
 def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
     config = worlds.config(
-        model={"name": "resnet10"},
+        model=worlds.SMALL,
         batch={"workers": 8, "images_per_worker": 45},
         data={"source": "digits", "evaluation_size": 9, "evaluation_flip": True},
     )
@@ -250,6 +256,7 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
 def test_every_validation_image_counts_once(validation, tmp_path):
     # 32 images a batch: a remainder of 1, and a batch larger than the split.
     config = worlds.config(
+        model=worlds.SMALL | {"name": "tests.training.own_models:resnet_colour"},
         batch={"workers": 8, "images_per_worker": 4, "microbatch": 2},
         data={"source": "synthetic", "image_size": 16, "examples": validation * 5, "repeat": True},
     )
@@ -267,7 +274,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
             *jax.tree.map(lambda x: x.astype(np.float64), (params, stats)),
             images,
             labels,
-            depth=10,
+            depth=6,
             mean=made.train_source.mean,
             std=made.train_source.std,
             epsilon=1e-5,
@@ -279,8 +286,12 @@ def test_every_validation_image_counts_once(validation, tmp_path):
 
 
 def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
-    network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}
-    config = changed(CONFIG, **network, norm__statistics="precise", norm__precise_batches="2")
+    config = changed(
+        CONFIG,
+        model__name="tests.training.own_models:resnet_grey",
+        norm__statistics="precise",
+        norm__precise_batches="2",
+    )
     made = build(config, Console(quiet=True), jax.devices()[:2]).first_stage
     current = made.programs.init(np.int32(0))
     got = precise_statistics(made, current, 400)["stem"]["bn"]

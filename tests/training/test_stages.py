@@ -29,6 +29,12 @@ CONFIG = worlds.config(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _built_once():
+    with worlds.built_once():
+        yield
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted") / "run"

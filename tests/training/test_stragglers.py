@@ -58,52 +58,10 @@ def test_times_are_means_over_what_was_measured():
     assert times.means == pytest.approx((1.0, 0.2, 0.5))
 
 
-PAIR = """
-import socket
-from largebatch.parallel import processes
-processes.initialise()
-import jax
-import numpy as np
-from largebatch.training.stragglers import HostTimes, gathered, host_names
-from largebatch.training.replay import Replay
-from largebatch.training.state import Metrics, TrainState
-from tests.training import worlds
-i = jax.process_index()
-name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]
-socket.gethostname = lambda: name
-names = host_names()
-times = HostTimes(steps=4, step_s=2.0, wait_s=4 * [0.01, 0.02][i])
-for step in range(4):
-    times.add_compute([0.1, 0.3][i])
-print(gathered(times, names, 1.2).text)
-
-made = worlds.steps(worlds.config(), 2, 4, "float32")
-def placed(*values):
-    sharding = jax.NamedSharding(made.mesh, jax.P())
-    array = np.array(values, np.float32)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-metrics = Metrics(*[placed()] * 4)
-first, wrong = (TrainState({"a": placed(1, x)}, {}, {"b": placed(2)}) for x in (2, 2 + i))
-replay = Replay(made, ("first", "second"))
-print(replay.compared((first, metrics), (first, metrics)))
-print(replay.compared((first, metrics), (wrong, metrics)).text)
-"""
-
-
-@pytest.mark.multiprocess
-def test_processes_tell_each_other_their_times_and_what_differs(tmp_path):
-    name = "knoten-süd-" + 52 * "x"  # the first 64 bytes
-    slowest, same, differs = worlds.printed_by_two(PAIR, tmp_path)[-3:]
-    assert f"process 1 ({name})" in slowest
-    assert "2.91" in slowest
-    assert same == "None"
-    # Process 0 reports it, where nothing differs.
-    assert "params/a" in differs
-    assert "process 1 (second)" in differs
-
-
 def test_the_probe_computes_a_microbatch_and_crosses_no_network():
-    made = worlds.steps(worlds.config(batch={"workers": 4}, norm={"span": 2}), 2, 1, "float32")
+    made = worlds.steps(
+        worlds.config(model=worlds.RESNET, batch={"workers": 4}, norm={"span": 2}), 2, 1, "float32"
+    )
     assert made.plan.members == 2  # BatchNorm of a step does cross it
     programs = Programs(made)
     arguments = (programs.state.params, programs.state.stats, *programs._images)

@@ -1,14 +1,18 @@
 """Small runs for tests: a plan on some fake devices, with its step functions and data."""
 
+import contextlib
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from largebatch import parallel
 from largebatch.config import Config, Facts, freeze, override, resolve
@@ -18,6 +22,7 @@ from largebatch.tracking import read_rows
 from largebatch.training import programs as compiled_programs
 from largebatch.training.microbatch import model_of, optimizer_of
 from largebatch.training.programs import Programs
+from largebatch.training.setup import OpenedRun, Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
 
@@ -26,6 +31,10 @@ SHAPE = (16, 16, 2)
 CLASSES = 7
 SMALL = {"name": "tests.training.own_models:Small", "width": 64, "stem": "conv7"}
 """Options of the section ``model`` for runs on digits that need no ResNet."""
+SMALL_TWO = SMALL | {"name": "tests.training.own_models:small_two"}
+"""The same on images of two channels."""
+RESNET = SMALL | {"name": "tests.training.own_models:resnet"}
+"""A ResNet of two blocks on images of two channels."""
 TIMES = {"images_per_s", "input_wait", "seconds"}
 """Columns of metrics.jsonl that differ from run to run."""
 MEAN, STD = (120.0, 100.0), (50.0, 70.0)
@@ -84,6 +93,25 @@ def printed_by_two(program: str, workdir: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()
+
+
+@contextlib.contextmanager
+def built_once() -> Iterator[None]:
+    """Runs of the same configuration share their programs; others share what is compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        made, original = {}, OpenedRun.build
+
+        def built(opened: OpenedRun, *, evaluated_step: int | None = None) -> Run:
+            if evaluated_step is not None:
+                return original(opened, evaluated_step=evaluated_step)
+            program = json.dumps(dataclasses.asdict(opened.config), default=str)
+            key = program, tuple(opened.devices)
+            if key not in made:
+                made[key] = original(opened)
+            return dataclasses.replace(made[key], console=opened.console)
+
+        patch.setattr(OpenedRun, "build", built)
+        yield
 
 
 def steps(

@@ -110,7 +110,7 @@ def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monke
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_full_disk_is_reported(tmp_path, processes):
     source = fakes.write_tars(tmp_path / "tars")
     command = arguments(source, tmp_path / "out", "--processes", str(processes))

@@ -11,24 +11,22 @@ from largebatch.errors import ConfigError
 from largebatch.planning.studies import batch_size
 from largebatch.planning.studies.batch_size import ARMS, Arm, Grid
 from largebatch.training.session import Request, run
+from tests.training import worlds
 
 TINY = dataclasses.replace(batch_size.quick()[0], images=4, most=48)
 FACTS = Facts(1437, 360, 10, (8, 8, 1), devices=1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation(tmp_path_factory):
-    """The runs of this module are the same few programs."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_disable_most_optimizations", False)
+def config(arm, seed=0):
+    """A trial of 24 workers, of a network that compiles sooner."""
+    made = batch_size.config(TINY, arm, 24, seed)
+    model = worlds.SMALL | {"name": "tests.training.own_models:resnet_grey"}
+    return worlds.changed(made, **{f"model__{name}": str(value) for name, value in model.items()})
 
 
 @pytest.fixture(scope="module")
 def shared():
-    return batch_size.prepared(batch_size.config(TINY, Arm("lars"), 24, seed=3))
+    return batch_size.prepared(config(Arm("lars"), seed=3))
 
 
 def leaves(state):
@@ -38,7 +36,7 @@ def leaves(state):
 @pytest.mark.slow
 def test_a_trial_is_the_trainers_run(shared, tmp_path):
     """Bitwise, for a seed and schedule that the programs were not compiled for."""
-    chosen = batch_size.config(TINY, Arm("lars", warmup=False), 24, seed=1)
+    chosen = config(Arm("lars", warmup=False), seed=1)
     training = override(chosen, "health.stuck_after", "")  # it learns next to nothing
     summary = run(training, Request(tmp_path, tmp_path / "run"), devices=jax.devices()[:1])
     trial = batch_size.with_programs(shared, chosen)
@@ -51,8 +49,7 @@ def test_a_trial_is_the_trainers_run(shared, tmp_path):
 
 def test_trials_are_functions_of_seed_and_schedule(shared):
     def state(arm, seed):
-        chosen = batch_size.config(TINY, arm, 24, seed)
-        return leaves(batch_size.trained(batch_size.with_programs(shared, chosen)))
+        return leaves(batch_size.trained(batch_size.with_programs(shared, config(arm, seed))))
 
     def same(a, b):
         return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
@@ -66,7 +63,7 @@ def test_trials_are_functions_of_seed_and_schedule(shared):
 @pytest.mark.parametrize("other", [Arm("sgd"), Arm("lars", smoothing=False)])
 def test_other_programs_are_not_taken_for_these(shared, other):
     with pytest.raises(ConfigError, match="trial: expected to differ"):
-        batch_size.with_programs(shared, batch_size.config(TINY, other, 24))
+        batch_size.with_programs(shared, config(other))
 
 
 def test_every_arm_at_every_batch_has_the_options_of_its_name():

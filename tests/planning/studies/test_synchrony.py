@@ -11,8 +11,10 @@ import pytest
 from largebatch import parallel
 from largebatch.config import Facts, resolve
 from largebatch.errors import ConfigError
+from largebatch.models import Model
 from largebatch.optim import Rates
 from largebatch.planning.stragglers import Policy, asynchronous, barrier, draws
+from largebatch.planning.studies import synchrony
 from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
 from largebatch.training.microbatch import model_of
 from largebatch.training.programs import Programs
@@ -22,21 +24,22 @@ from largebatch.trees import flatten_paths
 from tests.training import worlds
 
 EQUAL = 1e-10
-SETUP = Setup(workers=4, microbatches=2, images=3, steps=5, evaluations=2, width=2, warmup=0.2)
+SETUP = Setup(workers=4, microbatches=2, images=3, steps=5, evaluations=2, warmup=0.2)
+MODEL = worlds.SMALL | {"name": "tests.training.own_models:resnet_grey"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _float64():
-    # Unoptimised machine code compiles sooner and computes the same sums.
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
 def study():
-    return open_study(SETUP, dtype="float64")
+    """Of a network that compiles sooner than the study's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synchrony, "Model", lambda _, *shape, **__: Model(MODEL["name"], *shape))
+        return open_study(SETUP, dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
     """The trainer has as many workers as there are microbatches, each with its own statistics."""
     workers = SETUP.microbatches * SETUP.workers
     made = worlds.config(
-        model={"name": "resnet18", "width": SETUP.width},
+        model=MODEL,
         batch={"workers": workers, "images_per_worker": SETUP.images},
         optimizer={"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3},
     )

@@ -121,7 +121,7 @@ def browse(folder, body, *flags):
         [BROWSER, *FLAGS, f"--user-data-dir={data}", *flags, (folder / "probe.html").as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert re.findall(r".*CONSOLE.*", done.stderr) == []

@@ -79,6 +79,12 @@ def checked(path):
     return found
 
 
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Write no PNG files, which take most of the time."""
+    monkeypatch.setattr(png, "write", lambda figure, path: None)
+
+
 def test_one_run_with_every_figure(page_path):
     path = page_path
     assert path.name == "report.html"
@@ -134,6 +140,7 @@ def test_several_runs(tmp_path, profile):
         report(folders, profile=profile)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
     why = "the loss of step 26 is nan; lower schedule.peak=1000"
     events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
@@ -168,6 +175,7 @@ def test_constants_are_a_sentence_and_few_rows_are_no_map(tmp_path):
     assert "need 8 rows of layers.jsonl; this run has 7" in path.read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
     folders = []
     for number, workers in enumerate((4, 8)):
@@ -218,6 +226,7 @@ def test_remains_make_a_page(tmp_path, kept):
     assert "There is no layers.jsonl." in words
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
     metrics[50_000]["loss"] = 5e3

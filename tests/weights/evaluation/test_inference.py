@@ -12,14 +12,6 @@ from largebatch.weights.evaluation.classifier import Classifier
 from largebatch.weights.evaluation.inference import batch_size
 from tests.weights.evaluation import cases
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 OF = cases.weights(("a", "b", "c", "d", "e", "f"))
 IMAGES = np.random.default_rng(0).integers(0, 256, (8, 24, 24, 3), np.uint8)
 LABELS = np.array([0, 1, 0, 1, 1, 0, 0, 1], np.int32)
