@@ -3,10 +3,9 @@
     python train.py --config=configs/timm_rsb_a3.py --config.data.data_dir=DATA
 
 Wightman, Touvron and Jégou 2021: 160 pixels, evaluation at 224; RandAugment, mixup and CutMix; a
-mixed image has both classes (targets above 0.2 become 1). Three things differ from timm: it draws
-one λ for the batch of a GPU and here each pair of images has its own, its train interpolation is
-bilinear or bicubic at random, and its LAMB limits the norm of the gradient to 1, which the mean
-over 1,000 classes rarely reaches.
+mixed image has both classes (targets above 0.2 become 1). Two things differ from timm: it draws one
+λ for the batch of a GPU and here each pair of images has its own, and its train interpolation is
+bilinear or bicubic at random.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +28,7 @@ SOURCES = sources(
     """,
     M="""
         data.flip data.evaluation_crop augment.policy augment.magnitude augment.mixup
-        augment.cutmix norm.last_gamma optimizer.momentum optimizer.epsilon
+        augment.cutmix norm.last_gamma optimizer.clip_norm optimizer.momentum optimizer.epsilon
         optimizer.weight_decay optimizer.decay_skip schedule.peak schedule.warmup
         schedule.warmup_start schedule.decay schedule.end loss.target_threshold
         loss.label_smoothing model.dtype
@@ -53,6 +52,7 @@ def get_config() -> ConfigDict:
     config.optimizer.name = "lamb"
     config.optimizer.momentum = 0.9
     config.optimizer.epsilon = 1e-6
+    config.optimizer.clip_norm = 1.0
     config.optimizer.weight_decay = 0.02
     config.schedule.length = "100 epochs"
     config.schedule.peak = 8e-3
