@@ -227,6 +227,8 @@ def _explained(place: str) -> Iterator[None]:
             raise
         # The rest of the text describes obstore's own objects.
         reason = str(error).partition("Debug source:")[0]
+        if answer := re.search(r"<Code>(\w+)</Code>\s*<Message>([^<]*)", reason):
+            reason = f"{answer[1]}: {answer[2]}"
         reason = re.sub(r"\?[^\s)\"]*", "?…", " ".join(reason.split()))  # a signed URL is a secret
         raise StorageError(
             f"{place}: {reason[:300] or type(error).__name__}; check the URL, the credentials and "

@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     add("--scale", choices=get_args(Scale), default="full", help=argparse.SUPPRESS)
     for name in ("--init_from", "--resume", "--runs", "--out", "--cluster"):
         add(name, help=argparse.SUPPRESS)
-    for unused in ("--dry_run", "--eval_only"):
+    for unused in ("--dry_run", "--eval_only", "--print_config", "--quiet"):
         add(unused, action="store_true", help=argparse.SUPPRESS)
     flags, overrides = parser.parse_run(arguments)
     ours = [("run.scale_to", flags.scale)] if flags.scale != "full" else []

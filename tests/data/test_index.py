@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def _build(paths):
 
 
 def test_processes_that_build_at_once_do_not_disturb_each_other(paths, tmp_path):
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         one, other = pool.map(_build, [paths, paths])
     assert one == other == [[49, 50], [], [51, 52, 53]]
     scan = Scan()

@@ -28,7 +28,7 @@ def _one_device():
 def _reads(monkeypatch):
     """Random weights of seven classes, whatever the path."""
     made = cases.weights(CLASSES)
-    monkeypatch.setattr(weights, "read", lambda path: made)
+    monkeypatch.setattr(weights, "read", lambda path, **_: made)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_grey_network_sees_photographs_whole(kinds, tmp_path, capsys, monkeypa
     grey = cases.weights(
         tuple("0123456789"), image_shape=(8, 8, 1), mean=(73.0,), std=(90.0,), data="digits"
     )
-    monkeypatch.setattr(weights, "read", lambda path: grey)
+    monkeypatch.setattr(weights, "read", lambda path, **_: grey)
     place = kinds / "val" / CLASSES[5] / "seen through.png"  # of a JPEG, only a part is decoded
     with Image.open(place) as picture:
         side = min(picture.size)
@@ -142,7 +142,7 @@ def test_a_grey_network_sees_photographs_whole(kinds, tmp_path, capsys, monkeypa
 
 
 def test_names_of_weights_without_names(kinds, capsys, monkeypatch):
-    monkeypatch.setattr(weights, "read", lambda path: cases.weights((), 1000))
+    monkeypatch.setattr(weights, "read", lambda path, **_: cases.weights((), 1000))
     ours, told = lines(capsys, kinds / "val" / "ant")
     assert told == "the weights name no classes; taken for ImageNet's 1,000\n"
     assert all(guess["class"].startswith("n") for guess in ours[0]["top"])
@@ -164,7 +164,7 @@ def test_mistakes_are_one_line(kinds, tmp_path, capsys):
 def test_weights_that_are_not_finite_predict_nothing(kinds, capsys, monkeypatch):
     made = cases.weights(CLASSES)
     made.params["head"]["bias"][2] = np.nan
-    monkeypatch.setattr(weights, "read", lambda path: made)
+    monkeypatch.setattr(weights, "read", lambda path, **_: made)
     ours, told = lines(capsys, kinds / "val" / "ant", code=2)
     assert [each["error"] for each in ours] == ["the logits are not finite"]
     assert "1 of 1 files have no prediction" in told

@@ -25,6 +25,7 @@ AUGMENT = {"mixup": 0.8, "cutmix": 1.0, "erase": 0.5}
 
 def programs(devices, microbatch, loss, images=2):
     made = worlds.config(
+        model=worlds.RESNET,
         optimizer=equality.SGD,
         batch={"images_per_worker": images},
         loss=LOSSES[loss],
@@ -69,7 +70,7 @@ def by_hand(params, stats, images, labels, workers, loss):
     targets = 0.9 * targets + 0.1 / worlds.CLASSES
     total = 0.0
     for part, target in zip(np.split(mixed, workers), np.split(targets, workers), strict=True):
-        logits, _ = reference.forward(params, stats, part, depth=10, epsilon=1e-5, train=True)
+        logits, _ = reference.forward(params, stats, part, depth=6, epsilon=1e-5, train=True)
         logits = np.asarray(logits)
         if loss == "softmax":
             total -= (target * np.log(np.exp(logits) / np.exp(logits).sum(1)[:, None])).sum()

@@ -84,8 +84,8 @@ def killed_after_saving(monkeypatch, killed):
     """Have the process end when the checkpoint of this step is on disk."""
     save = Checkpointer.save
 
-    def saves(self, step, state):
-        save(self, step, state)
+    def saves(self, step, state, **options):
+        save(self, step, state, **options)
         if step == killed:
             self.wait()
             raise KeyboardInterrupt
