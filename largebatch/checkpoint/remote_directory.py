@@ -41,15 +41,17 @@ _PREVIOUS = "previous"
 class RemoteDirectory:
     """A run directory in an object store and its local copy."""
 
-    def __init__(self, bucket: Bucket, local: Path) -> None:
+    def __init__(self, bucket: Bucket, local: Path, *, deletes: bool = True) -> None:
         """Transfer nothing yet.
 
         Args:
           bucket: the run directory in the store.
-          local: an empty directory.
+          local: an empty directory, which may be made later.
+          deletes: whether `push` deletes objects; only the process that holds the lock does.
         """
         self.bucket = bucket
         self.local = local
+        self._deletes = deletes
         self._equal: dict[str, tuple[int, int]] = {}
         """Size and modification time of each local file that is equal to its object, by name."""
         self._pushing = threading.Lock()
@@ -145,7 +147,7 @@ class RemoteDirectory:
                     is_log = not name.startswith(_CHECKPOINTS)
                     self.bucket.write(name, path.read_bytes() if is_log else path)
                     self._equal[name] = files[name]
-            gone = [name for name in self._equal if name not in files]
+            gone = [name for name in self._equal if name not in files and self._deletes]
             self.bucket.delete(*_manifests_first(gone))
             for name in gone:
                 del self._equal[name]
@@ -220,8 +222,8 @@ def staged(
 
     Args:
       url: the run directory in the store.
-      trains: hold its lock, and upload everything; otherwise only new and changed files of the
-        top level are uploaded, at the end.
+      trains: process 0 holds the lock and uploads everything while the body runs; otherwise, and by
+        the other processes, new and changed files are uploaded at the end.
       reads: download the run; otherwise nothing is transferred at all.
       archive: move an earlier run to ``previous/N/`` first.
       watchdog: uploads once more if it ends the process.
@@ -237,7 +239,7 @@ def staged(
     """
     first = jax.process_index() == 0
     local = _staging(url, shared=not trains)
-    directory = RemoteDirectory(Bucket(url), local)
+    directory = RemoteDirectory(Bucket(url), local, deletes=trains and first)
 
     def lost(reason: str) -> None:
         directory.disown()
@@ -254,26 +256,28 @@ def staged(
             moved = processes.first_process_does(directory.archive)
             if moved and first:
                 note(f"the earlier run in {url} is now in {moved}")
-        if reads:
-            directory.pull(newest_only=not first)
-        if not (first and reads):
-            try:
-                yield directory
-            finally:
-                shutil.rmtree(local, ignore_errors=True)
-            return
-        if trains:
-            watchdog.finally_do("upload", lambda *_: directory.push())
+        # Only with the lock: the local directory may be that of a living process of this host.
+        shutil.rmtree(local, ignore_errors=True)
+        local.mkdir(mode=0o700)
         try:
-            with directory.pushed(warn) if trains else contextlib.nullcontext():
+            if not reads:
                 yield directory
-        except BaseException:
+                return
+            directory.pull(newest_only=not first)
+            if trains and first:
+                watchdog.finally_do("upload", lambda *_: directory.push())
             try:
-                _finish(directory, watchdog)
-            except StorageError as error:
-                warn(str(error))
-            raise
-        _finish(directory, watchdog)
+                with directory.pushed(warn) if trains and first else contextlib.nullcontext():
+                    yield directory
+            except BaseException:
+                try:
+                    _finish(directory, watchdog)
+                except StorageError as error:
+                    warn(str(error))
+                raise
+            _finish(directory, watchdog)
+        finally:
+            shutil.rmtree(local, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -305,7 +309,7 @@ def downloaded(url: str, *, newest_only: bool = True, checkpoints: bool = True) 
 
 
 def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
-    """Upload what is left and delete the local copy.
+    """Upload what is left.
 
     Raises:
       StorageError: the upload failed; the local copy was moved aside.
@@ -317,21 +321,17 @@ def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
         kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
         directory.local.replace(kept)
         raise StorageError(f"{error}; the files of the run are in {kept}") from error
-    shutil.rmtree(directory.local, ignore_errors=True)
 
 
 def _staging(url: str, *, shared: bool) -> Path:
-    """Return an empty local directory for a run in a store.
+    """Return a path for the local copy of a run in a store.
 
     A training has one by its URL, so that a killed one leaves no more than one behind.
     """
     if shared:
         return Path(tempfile.mkdtemp(prefix="largebatch-"))
     name = blake2b(f"{os.getuid()} {url}".encode(), digest_size=8).hexdigest()
-    local = Path(tempfile.gettempdir(), f"largebatch-{name}-{jax.process_index()}")
-    shutil.rmtree(local, ignore_errors=True)
-    local.mkdir(mode=0o700)
-    return local
+    return Path(tempfile.gettempdir(), f"largebatch-{name}-{jax.process_index()}")
 
 
 def _complete(names: Iterable[str]) -> set[str]:

@@ -226,3 +226,12 @@ def test_a_dry_run_transfers_nothing(served):
     with run(url, trains=False, reads=False)[0] as directory:
         (directory.local / "summary.json").write_text("{}")
     assert not gateway.requests
+
+
+def test_a_second_training_on_this_host_leaves_the_copy_of_the_first_alone(served):
+    context, _ = run(served[1])
+    with context as directory:
+        write_checkpoint(directory.local, 1)
+        with pytest.raises(UserError, match="in use"), run(served[1])[0]:
+            pass
+        assert (directory.local / "checkpoints" / "1").is_dir()
