@@ -170,9 +170,6 @@ class Soak:
             if problems:
                 raise Lost("\n".join([f"{name}, process {count}:", *problems[:9]]))
         shutil.rmtree(self.root / name)
-        if self.store:
-            bucket = Bucket(f"{self.store}/{name}")
-            bucket.delete(*bucket.objects())
 
     def _draw(self, step: int, interval: int) -> Moment:
         """Return a random moment in the life of a process that starts from a step."""
@@ -236,7 +233,8 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "cache"))
     recipe = (f"--config={flags.config.resolve()}",) if flags.config else RECIPE
     train = (str(TRAIN), *recipe, "--config.run.log_every=1 steps", *written(overrides))
-    soak = Soak(train, root, flags.store.rstrip("/"), flags.limit_s, random.Random(flags.seed))
+    store = f"{flags.store.rstrip('/')}/{root.name}" if flags.store else ""
+    soak = Soak(train, root, store, flags.limit_s, random.Random(flags.seed))
     began, runs, lost = time.monotonic(), 0, ""
     try:
         soak.undisturbed()
@@ -269,6 +267,9 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     print(f"{runs} runs with {len(soak.kills)} kills equal the one without: nothing was lost")
     shutil.rmtree(root)
+    if store:
+        bucket = Bucket(store)
+        bucket.delete(*bucket.objects())
     return 0
 
 

@@ -51,7 +51,7 @@ class Checkpoints:
         warn: Callable[[str], None],
         keep_best: bool = False,
         read_only: bool = False,
-        fetch: Callable[[int], None] | None = None,
+        share: Callable[[int], None] | None = None,
     ) -> None:
         """Create the directory and remove incomplete checkpoints; each process calls this.
 
@@ -61,8 +61,8 @@ class Checkpoints:
           warn: prints a warning of one line.
           keep_best: also keep the checkpoint of the greatest validation accuracy.
           read_only: change nothing, because the directory may belong to a different run.
-          fetch: downloads the checkpoint of a step into the directory of this process, if the
-            processes do not share one.
+          share: gives all processes the checkpoint of a step that process 0 has, if they have
+            different directories; each process calls it.
 
         Raises:
           UserError: the directory cannot be created or cleared.
@@ -72,7 +72,7 @@ class Checkpoints:
         self._keep_best = keep_best
         self._warn = warn
         self._read_only = read_only
-        self._fetch = fetch
+        self._share = share
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[str] | None = None
         self._save: _Save | None = None
@@ -281,8 +281,8 @@ class Checkpoints:
     def _examine(self, step: int, plan: Plan, like: PyTree) -> Stored | str:
         """Return a checkpoint, or the reason for its rejection; all processes agree."""
         found, code = None, _VALID
-        if self._fetch is not None and jax.process_index() and not self.path(step).is_dir():
-            self._fetch(step)
+        if self._share is not None:
+            self._share(step)
         if not self.path(step).is_dir():
             # A run may delete it while a reader looks, but not for other processes than 0 alone.
             found, code = "it was deleted", _REJECTED if jax.process_index() == 0 else _ABSENT

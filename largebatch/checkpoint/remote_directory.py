@@ -24,15 +24,13 @@ from largebatch.checkpoint import lease, lock, manifest
 from largebatch.checkpoint.directories import numbered
 from largebatch.errors import CheckpointError
 from largebatch.fault_tolerance import IDLE, Watchdog
-from largebatch.object_store import Bucket, StorageError
+from largebatch.object_store import Bucket, StorageError, url_of
 from largebatch.parallel import processes
 
 EVERY_S = 30.0
 """Seconds between two uploads of the logs."""
 _LOOK_S = 2.0
 """Seconds between two looks for a new checkpoint."""
-_FETCH_S = 300.0
-"""Seconds that other processes wait until process 0 has uploaded a checkpoint."""
 _DOWNLOADS = 8
 _CHECKPOINTS = "checkpoints"
 _PREVIOUS = "previous"
@@ -55,7 +53,8 @@ class RemoteDirectory:
         self._equal: dict[str, tuple[int, int]] = {}
         """Size and modification time of each local file that is equal to its object, by name."""
         self._pushing = threading.Lock()
-        self._lost = False
+        self._closed = False
+        self._held_back = False
 
     def archive(self) -> str | None:
         """Copy an earlier run to ``previous/N/`` and delete the originals.
@@ -67,16 +66,20 @@ class RemoteDirectory:
             name for name in self.bucket.objects() if not name.startswith((_PREVIOUS, lock.NAME))
         ]
         if not old:
+            self._held_back = False
             return None
         numbers = [int(name) for name in self.bucket.folders(_PREVIOUS) if name.isdigit()]
         target = f"{_PREVIOUS}/{1 + max(numbers, default=0)}"
         with ThreadPoolExecutor(_DOWNLOADS) as threads:
             list(threads.map(lambda name: self.bucket.copy(name, f"{target}/{name}"), old))
         self.bucket.delete(*_manifests_first(old))
+        self._held_back = False
         return f"{self.bucket.url}/{target}"
 
     def pull(self, *, newest_only: bool = False, checkpoints: bool = True) -> None:
         """Download the files of the run and its complete checkpoints.
+
+        Archives, and checkpoints that are marked as corrupt or left out, become empty directories.
 
         Args:
           newest_only: leave out all checkpoints but the newest.
@@ -86,38 +89,36 @@ class RemoteDirectory:
           StorageError: the store cannot be read.
         """
         found = [name for name in self.bucket.objects() if _is_valid(name)]
-        steps = sorted(_complete(found), key=int, reverse=True) if checkpoints else []
+        complete = _complete(found)
+        steps = sorted(complete, key=int, reverse=True) if checkpoints else []
         wanted = [name for name in found if "/" not in name and name != lock.NAME]
         for step in steps[:1] if newest_only else steps:
             wanted += [name for name in found if name.startswith(f"{_CHECKPOINTS}/{step}/")]
-        if found:
-            (self.local / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        for name in self.bucket.folders(_PREVIOUS):
-            if name.isdigit():  # an archive gets the next number
-                (self.local / _PREVIOUS / name).mkdir(parents=True, exist_ok=True)
+        for parts in (PurePosixPath(name).parts for name in found):
+            kept = parts[0] == _CHECKPOINTS and (parts[1] in complete or not parts[1].isdigit())
+            if len(parts) > 2 and (kept or parts[0] == _PREVIOUS):
+                (self.local / parts[0] / parts[1]).mkdir(parents=True, exist_ok=True)
         self._download(wanted)
 
-    def pull_all(self) -> None:
-        """Download everything."""
-        self._download(name for name in self.bucket.objects() if _is_valid(name))
-
     def pull_checkpoint(self, step: int) -> None:
-        """Download a checkpoint that process 0 has written; wait until it is uploaded.
+        """Download one checkpoint, also if there is a copy.
 
         Raises:
-          CheckpointError: it did not appear in time.
           StorageError: the store cannot be read.
         """
         folder = f"{_CHECKPOINTS}/{step}"
-        limit = time.monotonic() + _FETCH_S
-        while self.bucket.read(f"{folder}/{manifest.NAME}") is None:
-            if time.monotonic() > limit:
-                raise CheckpointError(
-                    f"{self.bucket.url}/{folder}: process 0 did not upload it within "
-                    f"{_FETCH_S:.0f} s; run the same command again"
-                )
-            time.sleep(_LOOK_S)
-        self._download(self.bucket.objects(folder))
+        shutil.rmtree(self.local / folder, ignore_errors=True)
+        self._download(name for name in self.bucket.objects(folder) if _is_valid(name))
+
+    def share(self, step: int) -> None:
+        """Give all processes the checkpoint that process 0 has; each process calls this.
+
+        Raises:
+          StorageError: the store cannot be read or written to.
+        """
+        processes.first_process_does(lambda: self.push(last=True))
+        if jax.process_index():
+            self.pull_checkpoint(step)
 
     def clear(self) -> None:
         """Delete checkpoints whose upload was interrupted."""
@@ -127,19 +128,34 @@ class RemoteDirectory:
         for step in (step for step in steps if step.isdigit() and step not in complete):
             self.bucket.delete(*(n for n in found if n.startswith(f"{_CHECKPOINTS}/{step}/")))
 
-    def push(self) -> None:
+    def push(self, *, last: bool = False) -> None:
         """Upload all files that differ from their objects; delete objects whose file is deleted.
+
+        Args:
+          last: also replace a checkpoint that is the only one, which is not complete meanwhile.
 
         Raises:
           StorageError: the store cannot be written to; the next call continues.
         """
         with self._pushing:
+            if self._closed or self._held_back:
+                return
             files = self._files()
             fresh = [name for name in files if self._equal.get(name) != files[name]]
+            for folder in {_checkpoint(name) for name in fresh} - {""}:
+                replaced = f"{folder}/{manifest.NAME}"
+                if replaced not in self._equal:
+                    continue
+                if not last and not any(map(_is_manifest, self._equal.keys() - {replaced})):
+                    fresh = [name for name in fresh if _checkpoint(name) != folder]
+                    continue
+                self.bucket.delete(replaced)
+                del self._equal[replaced]
+                fresh += [replaced] * (replaced not in fresh)
             # The rows of a checkpoint first, its manifest last.
             fresh.sort(key=lambda name: (name.startswith(_CHECKPOINTS), _is_manifest(name)))
             for name in fresh:
-                if self._lost:
+                if self._closed:
                     return
                 path = self.local / name
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -147,14 +163,26 @@ class RemoteDirectory:
                     is_log = not name.startswith(_CHECKPOINTS)
                     self.bucket.write(name, path.read_bytes() if is_log else path)
                     self._equal[name] = files[name]
-            gone = [name for name in self._equal if name not in files and self._deletes]
-            self.bucket.delete(*_manifests_first(gone))
-            for name in gone:
-                del self._equal[name]
+            gone = [name for name in self._equal if name not in files and self._is_gone(name)]
+            if self._deletes and not self._closed:
+                self.bucket.delete(*_manifests_first(gone))
+                for name in gone:
+                    del self._equal[name]
 
-    def disown(self) -> None:
-        """Upload nothing any more, because another process has the lock."""
-        self._lost = True
+    def hold_back(self) -> None:
+        """Upload nothing until `archive` has made room for a new run."""
+        self._held_back = True
+
+    def close(self) -> None:
+        """Transfer nothing any more: all is uploaded, or another process has the lock."""
+        self._closed = True
+
+    def _is_gone(self, name: str) -> bool:
+        """Return whether the run has deleted a file, and not somebody else the local copy."""
+        if folder := _checkpoint(name):
+            local = self.local / folder
+            return _is_complete(local) if local.exists() else any(local.parent.glob("*"))
+        return any(self.local.glob(f"{_PREVIOUS}/*/{name}"))
 
     @contextlib.contextmanager
     def pushed(self, warn: Callable[[str], None]) -> Iterator[None]:
@@ -212,8 +240,8 @@ def staged(
     url: str,
     *,
     trains: bool,
-    reads: bool = True,
-    archive: bool = False,
+    fresh: bool = False,
+    transfers: bool = True,
     watchdog: Watchdog = IDLE,
     note: Callable[[str], None],
     warn: Callable[[str], None],
@@ -222,10 +250,10 @@ def staged(
 
     Args:
       url: the run directory in the store.
-      trains: process 0 holds the lock and uploads everything while the body runs; otherwise, and by
-        the other processes, new and changed files are uploaded at the end.
-      reads: download the run; otherwise nothing is transferred at all.
-      archive: move an earlier run to ``previous/N/`` first.
+      trains: process 0 holds the lock and uploads everything while the body runs; otherwise, and
+        by the other processes, new and changed files are uploaded at the end.
+      fresh: download nothing, because an earlier run will be archived; nothing is uploaded before.
+      transfers: False to transfer nothing at all, for a dry run.
       watchdog: uploads once more if it ends the process.
       note: prints a message for the user.
       warn: prints a warning of one line.
@@ -242,7 +270,7 @@ def staged(
     directory = RemoteDirectory(Bucket(url), local, deletes=trains and first)
 
     def lost(reason: str) -> None:
-        directory.disown()
+        directory.close()
         watchdog.end(reason)
 
     with contextlib.ExitStack() as stack:
@@ -252,20 +280,24 @@ def staged(
             if first:
                 watchdog.finally_do("lease", lambda *_: stack.close())
             processes.first_process_does(directory.clear)
-        if archive:
-            moved = processes.first_process_does(directory.archive)
-            if moved and first:
-                note(f"the earlier run in {url} is now in {moved}")
         # Only with the lock: the local directory may be that of a living process of this host.
         shutil.rmtree(local, ignore_errors=True)
-        local.mkdir(mode=0o700)
         try:
-            if not reads:
+            local.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{local} cannot be created ({error.strerror}); set TMPDIR to another folder"
+            ) from error
+        try:
+            if not transfers:
                 yield directory
                 return
-            directory.pull(newest_only=not first)
+            if fresh and first:
+                directory.hold_back()
+            elif not fresh:
+                directory.pull(newest_only=not trains, checkpoints=first)
             if trains and first:
-                watchdog.finally_do("upload", lambda *_: directory.push())
+                watchdog.finally_do("upload", lambda *_: directory.push(last=True))
             try:
                 with directory.pushed(warn) if trains and first else contextlib.nullcontext():
                     yield directory
@@ -296,16 +328,19 @@ def downloaded(url: str, *, newest_only: bool = True, checkpoints: bool = True) 
       CheckpointError: there is no run.
       StorageError: the store cannot be reached.
     """
+    path, step = PurePosixPath(url), ""
+    if path.parent.name == _CHECKPOINTS:
+        path, step = path.parent.parent, path.name
     with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
-        directory = RemoteDirectory(Bucket(url), Path(folder, PurePosixPath(url).name))
+        directory = RemoteDirectory(Bucket(url_of(path)), Path(folder, path.name))
         directory.local.mkdir()
-        if PurePosixPath(url).parent.name == _CHECKPOINTS:
-            directory.pull_all()
-        else:
-            directory.pull(newest_only=newest_only, checkpoints=checkpoints)
-        if not any(directory.local.iterdir()):
+        directory.pull(newest_only=newest_only, checkpoints=checkpoints and not step)
+        if step:
+            directory.pull_checkpoint(int(step) if step.isdigit() else -1)
+        found = directory.local / _CHECKPOINTS / step if step else directory.local
+        if not found.is_dir() or not any(found.iterdir()):
             raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
-        yield directory.local
+        yield found
 
 
 def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
@@ -316,9 +351,11 @@ def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
     """
     try:
         with watchdog.section("checkpoint"):
-            directory.push()
+            directory.push(last=True)
+            directory.close()  # the watchdog may still want to upload
     except StorageError as error:
         kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
+        directory.close()
         directory.local.replace(kept)
         raise StorageError(f"{error}; the files of the run are in {kept}") from error
 
@@ -349,6 +386,16 @@ def _complete(names: Iterable[str]) -> set[str]:
 def _is_valid(name: str) -> bool:
     """Return whether an object's name is a relative path without hidden or parent folders."""
     return not any(part.startswith(".") for part in name.split("/")) and not name.startswith("/")
+
+
+def _checkpoint(name: str) -> str:
+    """Return the directory of the checkpoint that a file belongs to; '' if to none."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == _CHECKPOINTS and len(parts) > 2 else ""
+
+
+def _is_complete(directory: Path) -> bool:
+    return (directory / manifest.NAME).is_file()
 
 
 def _is_manifest(name: str) -> bool:

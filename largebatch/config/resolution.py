@@ -188,8 +188,11 @@ def _stage(
         horizon = durations.samples(
             text, "schedule.ema", per_step=batch, per_epoch=per_epoch, length=length
         )
-        if horizon <= 0:
-            raise ConfigError(f"schedule.ema={text!r}: expected a horizon above 0; use '1 epoch'")
+        if horizon < batch:
+            raise ConfigError(
+                f"schedule.ema={text!r}: expected at least one step, {batch:,} samples; "
+                "use '1 epochs'"
+            )
         ema_kept = math.exp(-batch / horizon)
     return StagePlan(
         config=config,

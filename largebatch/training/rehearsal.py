@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
+from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.errors import CheckpointError, counted
@@ -90,7 +91,12 @@ def _made_up(
 
 
 def dry_run(
-    run: Run, workdir: Path, watchdog: Watchdog = IDLE, weights: "Weights | None" = None
+    run: Run,
+    workdir: Path,
+    watchdog: Watchdog = IDLE,
+    weights: "Weights | None" = None,
+    *,
+    shared: bool = True,
 ) -> None:
     """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
 
@@ -99,6 +105,7 @@ def dry_run(
       workdir: of the run; what is written there is removed.
       watchdog: bounds the time of each part.
       weights: those of ``model.init_from``, if they have been read already.
+      shared: whether all processes see ``workdir``; otherwise only process 0 restores.
 
     Raises:
       UserError: what would stop the run too.
@@ -109,13 +116,15 @@ def dry_run(
             if jax.process_index() == 0:
                 watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
             processes.first_process_does(lambda: directory.prepare(place, archive=False))
-            _rehearse(run, place, watchdog, weights)
+            _rehearse(run, place, watchdog, weights, shared)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _rehearse(run: Run, place: Path, watchdog: Watchdog, weights: "Weights | None") -> None:
+def _rehearse(
+    run: Run, place: Path, watchdog: Watchdog, weights: "Weights | None", shared: bool
+) -> None:
     plan, console = run.plan, run.console
     run.warn_of_unreadable()
     with (
@@ -134,7 +143,7 @@ def _rehearse(run: Run, place: Path, watchdog: Watchdog, weights: "Weights | Non
         evaluations += count
 
     with watchdog.section("checkpoint"):
-        saved_s = _save_and_restore(run, state, place)
+        saved_s = _save_and_restore(run, state, place, shared)
     rounds = counted(evaluations, "evaluation")
     console.closing(
         [
@@ -187,7 +196,7 @@ def _rehearse_stage(
     return state, seconds[-1], count * evaluation_s
 
 
-def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
+def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) -> float:
     """Return the seconds that a save and a restore take.
 
     Raises:
@@ -207,9 +216,16 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> float:
         state = run.stages[-1].programs.steps.to_checkpoint(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
-        restored = checkpoints.newest(run.plan, like).state
-    saved, restored = jax.device_get(jax.tree.leaves(state)), jax.tree.leaves(restored)
-    if [a.tobytes() for a in saved] != [b.tobytes() for b in restored]:
+        if shared:
+            restored = checkpoints.newest(run.plan, like)
+        else:
+            path = checkpoints.path(STEPS)
+            restored = processes.first_process_does(
+                lambda: checkpoint_directories.read(path, run.plan, like)
+            )
+    saved = jax.device_get(jax.tree.leaves(state))
+    stored = saved if restored is None else jax.tree.leaves(restored.state)
+    if [a.tobytes() for a in saved] != [b.tobytes() for b in stored]:
         raise CheckpointError(
             f"the checkpoint restored from {place} differs from what was saved; check the disk"
         )

@@ -5,15 +5,17 @@ Imports no JAX, so that these errors are reported within a second.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from largebatch.config import Config
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import read_json
 from largebatch.object_store import url_of
 from largebatch.tracking.callbacks import Callback
+
+if TYPE_CHECKING:  # imports JAX
+    from largebatch.checkpoint.remote_directory import RemoteDirectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +35,13 @@ class Request:
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
     url: str = ""
     """Where the run is kept, if in an object store; ``workdir`` is then its local copy."""
-    fetch: Callable[[int], None] | None = None
-    """Downloads the checkpoint of a step that process 0 has written; None if all share a disk."""
+    remote: "RemoteDirectory | None" = None
+    """That run directory; None if ``url`` is empty."""
 
     @property
     def place(self) -> str:
         """The run directory as the user knows it."""
-        return self.url or str(self.workdir)
+        return self.url or url_of(self.workdir) or str(self.workdir)
 
     @property
     def checkpoints(self) -> Path:
@@ -70,8 +72,12 @@ def check(config: Config, request: Request) -> None:
       CheckpointError: the run to evaluate or resume does not exist.
       ConfigError: the initial weights do not exist, or would be moved away first.
     """
-    if url_of(request.workdir):
-        return  # checked again when it is downloaded
+    if url := url_of(request.workdir):
+        # The rest is checked again when the run is downloaded.
+        begin = url_of(config.model.init_from)
+        if request.resume == "never" and f"{begin}/".startswith(f"{url}/"):
+            raise _moved(config, request)
+        return
     if request.needs_checkpoint and not request.checkpoints.is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
@@ -79,15 +85,19 @@ def check(config: Config, request: Request) -> None:
         return
     path, workdir = Path(weights).resolve(), request.workdir.resolve()
     if request.resume == "never" and path.is_relative_to(workdir):
-        raise ConfigError(
-            f"model.init_from={weights} lies in --workdir={request.place}, which --resume=never "
-            "moves to previous/; use another --workdir"
-        )
+        raise _moved(config, request)
     if not path.exists() and not _began_with(weights, request):
         raise ConfigError(
             f"model.init_from={weights}: no such file or folder; expected a run, a checkpoint or a "
             "file of weights"
         )
+
+
+def _moved(config: Config, request: Request) -> ConfigError:
+    return ConfigError(
+        f"model.init_from={config.model.init_from} lies in --workdir={request.place}, which "
+        "--resume=never moves to previous/; use another --workdir"
+    )
 
 
 def _began_with(weights: str, request: Request) -> bool:

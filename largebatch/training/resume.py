@@ -3,6 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
+import jax
+
 from largebatch import tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.arrays import on_devices
@@ -23,8 +25,11 @@ if TYPE_CHECKING:  # weights are read by few runs
 def open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
     """Open the checkpoints; create the run directory, or archive an earlier run."""
     if not request.eval_only:
+        archive = request.resume == "never"
         moved = processes.first_process_does(
-            lambda: run_directory.prepare(request.workdir, archive=request.resume == "never")
+            request.remote.archive
+            if request.remote and archive
+            else lambda: run_directory.prepare(request.workdir, archive=archive)
         )
         if moved:
             console.note(f"the earlier run in {request.place} is now in {moved}")
@@ -34,7 +39,7 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
         keep_best=config.run.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
-        fetch=request.fetch,
+        share=request.remote.share if request.remote and jax.process_count() > 1 else None,
     )
 
 

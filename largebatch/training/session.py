@@ -69,15 +69,13 @@ def run(
     with staged(
         url,
         trains=trains,
-        reads=not request.dry_run,
-        archive=trains and request.resume == "never",
+        fresh=trains and request.resume == "never",
+        transfers=not request.dry_run,
         watchdog=watchdog,
         note=console.note,
         warn=console.warn,
     ) as remote:
-        copied = dataclasses.replace(
-            request, workdir=remote.local, url=url, fetch=remote.pull_checkpoint
-        )
+        copied = dataclasses.replace(request, workdir=remote.local, url=url, remote=remote)
         return _run(config, copied, console, hosts, devices, watchdog)
 
 
@@ -125,7 +123,7 @@ def _run(
             )
         with out_of_memory_explained(this_run.plan.first_stage):
             if request.dry_run:
-                dry_run(this_run, request.workdir, watchdog, weights)
+                dry_run(this_run, request.workdir, watchdog, weights, shared=not request.url)
                 return None
             if checkpoints is None:
                 checkpoints = resume.open_checkpoints(config, request, console)
@@ -248,16 +246,17 @@ class _Session:
     def _connect_unreadable(self) -> None:
         """Warn of examples that cannot be decoded; each process writes its own list."""
         process = jax.process_index()
-        path = self.request.workdir / f"unreadable_{process}.jsonl"
+        name = f"unreadable_{process}.jsonl"
+        path, shown = self.request.workdir / name, f"{self.request.place}/{name}"
 
         def report(name: str, reason: str) -> None:
             with path.open("a") as stream:
                 stream.write(json.dumps({"name": name, "reason": reason}) + "\n")
             if process == 0:
-                self.console.warn(f"{name} cannot be decoded: {reason}; listed in {path}")
+                self.console.warn(f"{name} cannot be decoded: {reason}; listed in {shown}")
 
         for split in self.run.unreadable.values():
-            split.connect(report, str(path))
+            split.connect(report, shown)
 
     def evaluate(self) -> tracking.Summary:
         """Evaluate the newest checkpoint and write ``evaluation.json``."""

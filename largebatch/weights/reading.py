@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from largebatch.checkpoint.remote_directory import downloaded
-from largebatch.errors import one_line
+from largebatch.errors import CheckpointError, one_line
 from largebatch.models import Model
 from largebatch.object_store import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
@@ -44,10 +44,11 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
         network. An array too many or too few is an error.
     """
     path = Path(path)
-    if url := url_of(path):
-        with downloaded(url, newest_only=not best) as local:
-            found = read(local, ema=ema, best=best)
-            return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
+    if url := url_of(path).removesuffix("/checkpoints"):
+        try:
+            return _downloaded(url, ema=ema, best=best, newest_only=not best)
+        except CheckpointError:  # an older checkpoint may be valid
+            return _downloaded(url, ema=ema, best=best, newest_only=False)
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
@@ -75,6 +76,12 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
     if path.suffix in PICKLED:
         return _weights(*read_pickled(path))
     raise WeightsError(f"{path} is not a file of weights; use {_KINDS}")
+
+
+def _downloaded(url: str, *, ema: bool, best: bool, newest_only: bool) -> Weights:
+    with downloaded(url, newest_only=newest_only) as local:
+        found = read(local, ema=ema, best=best)
+        return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:

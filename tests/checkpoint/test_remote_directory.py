@@ -2,13 +2,14 @@
 
 import itertools
 import os
+import shutil
 import threading
 
 import pytest
 
 from largebatch import object_store
-from largebatch.checkpoint.remote_directory import RemoteDirectory, staged
-from largebatch.errors import UserError
+from largebatch.checkpoint.remote_directory import RemoteDirectory, downloaded, staged
+from largebatch.errors import CheckpointError, UserError
 from largebatch.object_store import Bucket, StorageError
 
 CHECKPOINT = ("manifest.json", "arrays/d/0")
@@ -64,12 +65,57 @@ def test_a_pulled_directory_equals_the_pushed_one(remote):
     expected = content(one.local)
     del expected["lock.json"], expected[".hidden"]
     assert content(other.local) == expected
-    assert sorted(os.listdir(other.local / "checkpoints")) == ["2", "3"]
     newest = remote()
     newest.pull(newest_only=True)
-    assert os.listdir(newest.local / "checkpoints") == ["3"]
+    assert set(content(newest.local)) == {n for n in expected if not n.startswith("checkpoints/2")}
     newest.pull_checkpoint(2)
     assert content(newest.local) == expected
+
+
+def test_checkpoints_that_are_not_pulled_are_known(remote):
+    one, other = remote(), remote()
+    train(one, [1, 2])
+    (one.local / "checkpoints" / "2").rename(one.local / "checkpoints" / "2.corrupt")
+    one.push()
+    other.pull(checkpoints=False)
+    assert sorted(os.listdir(other.local / "checkpoints")) == ["1", "2.corrupt"]
+    assert list(content(other.local)) == ["metrics.jsonl"]
+
+
+def test_a_lost_local_copy_deletes_nothing(remote):
+    one = remote()
+    train(one, [1, 2])
+    names = one.bucket.objects()
+    shutil.rmtree(one.local)
+    one.push(last=True)
+    assert one.bucket.objects() == names
+    one.close()
+    one.local.mkdir()
+    write_rows(one.local, 3)
+    one.push(last=True)
+    assert one.bucket.objects() == names
+
+
+def test_a_replaced_checkpoint_is_never_half_old(remote, served):
+    """The checkpoint of an interrupted evaluation is saved again at the same step."""
+    gateway, _ = served
+    one = remote()
+    train(one, [1])
+    (one.local / "checkpoints" / "1" / "arrays" / "d" / "0").write_text("replaced")
+    before = one.bucket.objects("checkpoints")
+    one.push()
+    assert one.bucket.objects("checkpoints") == before  # the only one stays until the end
+    train(one, [2])
+    began = len(gateway.requests)
+    (one.local / "checkpoints" / "1" / "manifest.json").write_text("replaced, too")
+    one.push()
+    names = [f"{m} {p.rpartition('checkpoints')[2]}" for m, p in gateway.requests[began:]]
+    names = [name.replace("%2F", "/").replace("%2E", ".") for name in names]
+    assert names[0] in ("DELETE /1/manifest.json", "POST /bucket?delete")
+    assert names[-1] == "PUT /1/manifest.json"
+    other = remote()
+    other.pull()
+    assert content(other.local) == content(one.local)
 
 
 def test_nothing_is_sent_twice(remote, served):
@@ -221,9 +267,42 @@ def test_a_store_that_fails_during_training_is_reported_once(served, monkeypatch
     assert Bucket(url).read("metrics.jsonl")[0] == b'{"step": 1}\n'
 
 
+def test_a_new_run_archives_an_earlier_one_when_it_is_ready(served):
+    _, url = served
+    with run(url)[0] as first:
+        write_rows(first.local, 1)
+    with run(url, fresh=True)[0] as second:
+        assert content(second.local) == {}
+        write_rows(second.local, 2)
+        second.push()
+        assert Bucket(url).read("metrics.jsonl")[0] == b'{"step": 1}\n'
+        assert second.archive() == f"{url}/previous/1"
+    assert Bucket(url).read("previous/1/metrics.jsonl")[0] == b'{"step": 1}\n'
+    assert Bucket(url).read("metrics.jsonl")[0] == b'{"step": 2}\n'
+
+
+def test_a_run_and_its_checkpoint_are_downloaded(served, tmp_path):
+    _, url = served
+    with run(url)[0] as directory:
+        (directory.local / "config.json").write_text("{}")
+        write_checkpoint(directory.local, 1)
+        write_checkpoint(directory.local, 2)
+    with downloaded(url) as local:
+        assert (local.name, os.listdir(local / "checkpoints" / "2/arrays")) == (
+            url.rpartition("/")[2],
+            ["d"],
+        )
+    with downloaded(f"{url}/checkpoints/1") as local:
+        assert (local / "manifest.json").read_text() == "manifest.json of 1"
+        assert (local.parent.parent / "config.json").read_text() == "{}"
+    for absent in (f"{url}/checkpoints/3", f"{url}/none"):
+        with pytest.raises(CheckpointError), downloaded(absent):
+            pass
+
+
 def test_a_dry_run_transfers_nothing(served):
     gateway, url = served
-    with run(url, trains=False, reads=False)[0] as directory:
+    with run(url, trains=False, transfers=False)[0] as directory:
         (directory.local / "summary.json").write_text("{}")
     assert not gateway.requests
 
