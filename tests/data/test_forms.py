@@ -1,5 +1,6 @@
 """The same photographs are the same examples in every form, and damaged forms are refused."""
 
+import gc
 import hashlib
 import io
 import json
@@ -7,8 +8,10 @@ import multiprocessing
 import shutil
 import sys
 import tarfile
+import weakref
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from largebatch.data import (
@@ -158,6 +161,14 @@ def stated(length):
     return written("_info.json", json.dumps({"splits": {"train": split}}))
 
 
+def emptied(root):
+    """A split whose files have no record."""
+    for path in (root / "train").glob("*.arrow"):
+        schema = forms._table([]).schema
+        with pa.ipc.new_stream(str(path), schema):
+            pass
+
+
 def large_groups(root):
     shutil.rmtree(root)
     forms.parquet(root, rows=1000)
@@ -208,6 +219,7 @@ DEFECTS = {
         )),
         "'photo'",
     ),
+    "huggingface without records": ("huggingface", emptied, "train", "no record"),
     "huggingface of unknown classes": (
         "huggingface", written("train/dataset_info.json", "{}"), "data.classes"
     ),
@@ -239,11 +251,33 @@ def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
     assert ".[huggingface]" in said
 
 
-def test_row_groups_of_any_size_are_copied(tmp_path, monkeypatch):
+def test_row_groups_of_any_size_are_copied_and_one_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)
     spec = forms.parquet(tmp_path / "set", rows=1000)
+    tables, make = weakref.WeakSet(), huggingface._Arrow
+
+    def opened(*arguments):
+        table = make(*arguments)
+        tables.add(table)
+        return table
+
+    monkeypatch.setattr(huggingface, "_Arrow", opened)
     records = open_records(spec, "train", SourceOptions(sequential=True))
+    starts = np.cumsum([0, *(len(part) for part in forms.parts("train"))])[:-1]
+    records.read(starts)  # in each of the files
+    gc.collect()
+    assert len(tables) == 1
     assert records.read(np.arange(160))[0] == [i for _, i, _ in forms.photographs("train")]
+    gc.collect()
+    assert not tables
+
+
+def test_row_groups_of_one_image_have_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 1000)
+    spec = forms.parquet(tmp_path / "one", rows=1)
+    assert len(open_records(spec, "train", OPTIONS)) == 160
+    spec = forms.parquet(tmp_path / "two", rows=2)
+    assert "--from 'parquet:" in stores.complaint(open_records, spec, "train", OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def _check(conversion: Conversion, splits: dict[str, Records]) -> None:
     """Raise a DataError unless the new set has the examples and classes of the source."""
     spec = f"{conversion.form}:{conversion.out}"
     for split, records in splits.items():
-        found = open_records(spec, split, SourceOptions())
+        found = open_records(spec, split, SourceOptions(sequential=True))
         expected = forms.FORMS[conversion.form].classes(records.classes)
         if len(found) != len(records) or found.classes != expected:
             raise DataError(
