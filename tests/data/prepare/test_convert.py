@@ -126,6 +126,18 @@ def test_what_would_mix_or_be_lost_is_refused(sources, tmp_path):
         verify(out, **QUIET)
 
 
+def test_classes_that_the_new_form_or_the_source_lacks_are_named(tmp_path):
+    source = forms.FORMS["tfrecord"](tmp_path / "from")
+    unused = Conversion(source, "folder", tmp_path / "out", shards=2)
+    (tmp_path / "from" / "labels.txt").write_text("\n".join((*forms.CLASSES, "fox")) + "\n")
+    for _ in range(2):  # also where every image has been written
+        with pytest.raises(DataError, match=r"class 4 \(fox\).*--to arrayrecord"):
+            convert(unused, **QUIET)
+    convert(Conversion(source, "arrayrecord", tmp_path / "other", shards=2), **QUIET)
+    with pytest.raises(DataError, match=r"classes: expected 0 or 5"):
+        convert(Conversion(source, "tfrecord", tmp_path / "third", classes=6), **QUIET)
+
+
 @pytest.mark.parametrize(
     ("classes", "folders"),
     [
