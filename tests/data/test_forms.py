@@ -145,14 +145,17 @@ def edited(name, change):
     return lambda root: stores.edit(root / name, change)
 
 
-def unlabelled(root):
-    """A sample whose label is a word, in a tar of its own."""
-    path = first(root, "*train-0000.tar")
-    with tarfile.open(path, "w") as tar:
-        for name, data in (("a.jpg", b"1"), ("a.cls", b"tench")):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+def tar_of(**members):
+    """Members in the place of the first tar; two underscores in a name are a dot."""
+
+    def damage(root):
+        with tarfile.open(first(root, "*train-0000.tar"), "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name.replace("__", "."))
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+    return damage
 
 
 def stated(length):
@@ -198,7 +201,26 @@ DEFECTS = {
         lambda root: (stated(50)(root), removed("*train-0002.tar")(root)),
         "pets-train-0002.tar",
     ),
-    "tar with a word for a label": ("webdataset", unlabelled, "a.cls"),
+    "tar with a word for a label": ("webdataset", tar_of(a__jpg=b"1", a__cls=b"tench"), "a.cls"),
+    "tar with a label beyond int64": (
+        "webdataset", tar_of(a__jpg=b"1", a__cls=b"9" * 20), "a.cls"
+    ),
+    **{
+        f"tar with the label {value}": (
+            "webdataset",
+            tar_of(a__jpg=b"1", a__json=b'{"label": %s}' % value.encode()),
+            "a.json",
+        )
+        for value in ("Infinity", "NaN", "3.7", "true", "null", "9" * 20)
+    },
+    "tar with dots in the names of its images": (
+        "webdataset", tar_of(IMG__2020__jpg=b"1", IMG__2020__cls=b"1"), "'IMG.2020.jpg'"
+    ),
+    "tar with a dot in the name of one image": (
+        "webdataset",
+        tar_of(a__jpg=b"1", a__left__png=b"1", a__cls=b"1", b__c__jpg=b"1", b__c__json=b"{}"),
+        "'b.c.jpg'",
+    ),
     "tars of unknown classes": ("webdataset", removed("labels.txt"), "data.classes"),
     "arrow file missing": (
         "huggingface", removed("train/*00001*"), "train lacks data-00001-of-00003.arrow"
