@@ -1,10 +1,12 @@
 """The same photographs are the same examples in every form, and damaged forms are refused."""
 
+import errno
 import gc
 import hashlib
 import io
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tarfile
@@ -221,6 +223,12 @@ DEFECTS = {
         tar_of(a__jpg=b"1", a__left__png=b"1", a__cls=b"1", b__c__jpg=b"1", b__c__json=b"{}"),
         "'b.c.jpg'",
     ),
+    "tars of classes in Latin-1": (
+        "webdataset",
+        lambda root: (root / "labels.txt").write_bytes("abeille\nâne\n".encode("latin-1")),
+        "labels.txt",
+        "UTF-8",
+    ),
     "tars of unknown classes": ("webdataset", removed("labels.txt"), "data.classes"),
     "arrow file missing": (
         "huggingface", removed("train/*00001*"), "train lacks data-00001-of-00003.arrow"
@@ -264,6 +272,18 @@ def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, monkeypatch,
     said = stores.complaint(open_records, f"{scheme}:{root}", "train", OPTIONS)
     for word in words:
         assert word in said
+
+
+@pytest.mark.parametrize("name", ["", "/*.tar", "/pets-train-{0000..0002}.tar"])
+def test_a_directory_that_cannot_be_listed_is_named(sets, monkeypatch, name):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    said = stores.complaint(open_records, sets["webdataset"] + name, "train", OPTIONS)
+    assert said.startswith(sets["webdataset"].partition(":")[2])
+    assert "Permission denied" in said
 
 
 @pytest.mark.parametrize("form", ["huggingface", "parquet"])
