@@ -14,6 +14,7 @@ MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
 MAX_MAGNITUDE = 10
 """Magnitude of RandAugment at which operations have their full strength."""
+_RANDAUGMENT = ("augment.magnitude", "augment.magnitude_std", "augment.layers")
 _MAX_SEED = 2**31  # the seed is int32 on devices
 
 
@@ -88,6 +89,32 @@ def check_augment(config: Config) -> None:
         )
 
 
+def check_unused(stages: tuple[Stage, ...]) -> None:
+    """Check that each option of RandAugment and of mixing has an effect in some stage.
+
+    Raises:
+      ConfigError: an option has none; the message has the alternatives.
+    """
+    sections = [stage.config.augment for stage in stages]
+    randaugment = any(augment.policy == "randaugment" for augment in sections)
+    both = any(augment.mixup and augment.cutmix for augment in sections)
+    for stage in stages:
+        for key, value, field in options(stage.config):
+            if value == field.default:
+                continue
+            if key in _RANDAUGMENT and not randaugment:
+                raise ConfigError(
+                    f"{key}={value:g}: expected {field.default:g} with augment.policy="
+                    f"{stage.config.augment.policy}; use {key}={field.default:g} or "
+                    "augment.policy=randaugment"
+                )
+            if key == "augment.switch_prob" and not both:
+                raise ConfigError(
+                    f"{key}={value:g}: expected {field.default:g} without both augment.mixup and "
+                    f"augment.cutmix; use {key}={field.default:g} or set both above 0"
+                )
+
+
 def check_model(config: Config, facts: Facts) -> None:
     """Check that the stem accepts the image size.
 
@@ -144,13 +171,16 @@ def _smaller(config: Config, facts: Facts) -> str:
     return f"batch.workers={unit} batch.images_per_worker={images}" if images else ""
 
 
-def check_pairs(config: Config, microbatch: int, first_sample: int) -> None:
+def check_pairs(
+    config: Config, microbatch: int, first_sample: int, fitting: tuple[int, ...]
+) -> None:
     """Check that each device has both images of every pair that is mixed.
 
     Args:
       config: configuration of a stage.
       microbatch: number of workers that a device computes at a time.
       first_sample: number of samples before the stage.
+      fitting: values of ``batch.microbatch`` that suit workers, devices and span.
 
     Raises:
       ConfigError: it does not.
@@ -159,10 +189,12 @@ def check_pairs(config: Config, microbatch: int, first_sample: int) -> None:
         return
     images = config.batch.images_per_worker
     if microbatch * images % 2:
+        even = [m for m in fitting if m % 2 == 0]
         raise ConfigError(
             "augment.mixup, augment.cutmix: expected an even number of images in the microbatch of "
             f"a device, got batch.microbatch={microbatch} × batch.images_per_worker={images}; use "
-            f"{images + 1} images per worker or an even batch.microbatch"
+            f"batch.images_per_worker={images + 1}"
+            + (f" or batch.microbatch={even[0]}" if even else "")
         )
     if first_sample % 2:
         raise ConfigError(

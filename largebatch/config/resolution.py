@@ -16,6 +16,7 @@ from largebatch.config.checks import (
     check_pairs,
     check_ranges,
     check_stages,
+    check_unused,
 )
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan, StagePlan
@@ -53,6 +54,7 @@ def resolve(
     config = divided(config, facts.devices)
     stages = stages_of(config)
     check_loss(config)
+    check_unused(stages)
     for stage in stages:
         check_augment(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))
@@ -168,7 +170,7 @@ def _stage(
     chosen = config.batch.microbatch
     if chosen == "auto":
         chosen = microbatch if microbatch is not None else fitting[-1]
-    check_pairs(config, chosen, extent.start)
+    check_pairs(config, chosen, extent.start, fitting)
     geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
     check_deadline(config, members=max(1, span // chosen))
 

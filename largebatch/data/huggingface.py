@@ -3,8 +3,8 @@
 An image is a struct of `bytes` and `path`; the label is an integer. Arrow files (`save_to_disk`)
 are memory-mapped. A Parquet file is read by row groups: a random example costs the reading of its
 group, 0.05 ms of one core for each image of ImageNet in it, beside 1 ms to decode an image. Groups
-of more than `LARGEST_GROUP` bytes in the mean are refused in training; those of the hub have 100
-images.
+of several images with more than `LARGEST_GROUP` bytes in the mean are refused in training; those of
+the hub have 100 images.
 """
 
 import json
@@ -86,9 +86,16 @@ class ParquetShards(Shards):
 
     Attributes:
         columns: The columns that are read.
+        sequential: Whether the examples are read in order, so that few files need to be open.
     """
 
     columns: Columns
+    sequential: bool = False
+
+    @property
+    def open_at_once(self) -> int:
+        # An open file keeps a row group, of any size where the examples are read in order.
+        return 1 if self.sequential else 0
 
     def open(self, shard: int) -> "_Parquet":
         path = self.paths[shard]
@@ -101,7 +108,7 @@ class ParquetShards(Shards):
 
 
 class _Parquet:
-    """An open Parquet file, which keeps the row group that it has read last."""
+    """An open Parquet file, which keeps the row group read last, up to the group's last row."""
 
     def __init__(self, path: str, columns: Columns) -> None:
         self._file = _parquet(path)
@@ -121,6 +128,8 @@ class _Parquet:
                 table = self._file.read_row_group(group, columns=names, use_threads=False)
                 self._last = group, _Arrow(table, self._columns)
             table = self._last[1]
+            if row + 1 == self._ends[group]:
+                self._last = None
         return table.read(at)
 
 
@@ -178,6 +187,8 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
     paths = tuple(os.path.join(directory, name) for name in names)
     info = _json(os.path.join(directory, "dataset_info.json"))
     lengths = tuple(in_threads(lambda path: len(_stream(path)), paths))
+    if not sum(lengths):
+        raise DataError(f"{directory}: the files of {own} hold no record; save the set again")
     columns, classes = _features(directory, info.get("features") or {}, options.classes)
     _check_columns(paths[0], _stream(paths[0]).schema, columns)
     return ShardedRecords(
@@ -210,25 +221,25 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     features = stored.get("info", {}).get("features", {})
     columns, classes = _features(found.directory, features, options.classes)
     _check_columns(found.paths[0], schema, columns)
-    groups = sum(file.num_row_groups for file in metadata)
-    every = sum(
-        file.row_group(i).total_byte_size for file in metadata for i in range(file.num_row_groups)
-    )
-    size = every / max(groups, 1)
+    groups = (file.row_group(i) for file in metadata for i in range(file.num_row_groups))
+    sizes = [group.total_byte_size for group in groups if group.num_rows > 1]
+    size = sum(sizes) / max(len(sizes), 1)
     if size > LARGEST_GROUP and not options.sequential:
         raise DataError(
-            f"{found.directory} has row groups of {size / 1e6:,.0f} MB, and a random image would "
-            f"read a whole one (at most {LARGEST_GROUP / 1e6:,.0f} MB are accepted); convert the "
+            f"{found.directory} has row groups of {size / 1e6:,.1f} MB, and a random image would "
+            f"read a whole one (at most {LARGEST_GROUP / 1e6:,.1f} MB are accepted); convert the "
             "set: python "
             f"scripts/prepare_imagenet.py --from '{spec}' --to arrayrecord --out DIR"
         )
     lengths = tuple(file.num_rows for file in metadata)
     if not sum(lengths):
-        raise DataError(f"{found.directory}: the files of {found.own} hold no row; get them again")
+        raise DataError(
+            f"{found.directory}: the files of {found.own} hold no record; get them again"
+        )
     return ShardedRecords(
         spec,
         split,
-        ParquetShards(found.paths, lengths, columns),
+        ParquetShards(found.paths, lengths, columns, options.sequential),
         classes,
         f"{found.directory}, split {found.own}",
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from largebatch.data.sharded import check_present
 from largebatch.data.sources import nearby
-from largebatch.errors import DataError
+from largebatch.errors import DataError, one_line
 
 SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
@@ -67,6 +67,13 @@ def of_split(spec: str, split: str, form: Form) -> Found:
     path = os.path.abspath(os.path.expanduser(spec.partition(":")[2]))
     if not spec.partition(":")[2]:
         raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
+    try:
+        return _of_split(spec, path, split, form)
+    except OSError as error:
+        raise _unreadable(error, path) from error
+
+
+def _of_split(spec: str, path: str, split: str, form: Form) -> Found:
     wanted: list[str] = []
     if os.path.isdir(path):
         found = Found(path, "", _shards(path, form))
@@ -95,13 +102,16 @@ def class_names(directory: str, count: int) -> tuple[str, ...]:
         count: `data.classes`, the number of classes where there is no such file.
 
     Raises:
-        DataError: There is neither, or a line is empty.
+        DataError: There is neither, or a line is empty, or the file cannot be read.
     """
     for name in _LABELS:
         path = os.path.join(directory, name)
         if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                classes = tuple(line.strip() for line in file.read().rstrip().split("\n"))
+            try:
+                with open(path, encoding="utf-8") as file:
+                    classes = tuple(line.strip() for line in file.read().rstrip().split("\n"))
+            except (OSError, UnicodeDecodeError) as error:
+                raise _unreadable(error, path) from error
             if not all(classes):
                 raise DataError(f"{path}: line {classes.index('') + 1} is empty; name every label")
             return classes
@@ -111,6 +121,16 @@ def class_names(directory: str, count: int) -> tuple[str, ...]:
             "a line, or set data.classes"
         )
     return tuple(map(str, range(count)))
+
+
+def _unreadable(error: OSError | UnicodeDecodeError, path: str) -> DataError:
+    """Return the error for a file or directory that cannot be read."""
+    if isinstance(error, UnicodeDecodeError):
+        return DataError(f"{path} is not UTF-8 at byte {error.start:,}; write it in UTF-8")
+    return DataError(
+        f"{error.filename or path} cannot be read: {error.strerror or one_line(error)}; correct "
+        "its permissions or the path"
+    )
 
 
 def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
@@ -148,8 +168,8 @@ def _matching(spec: str, pattern: str) -> tuple[Found, list[str]]:
     directory = os.path.dirname(pattern)
     wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
     literal = not re.search(r"[*?\[]", "".join(wanted))
+    present = set(os.listdir(directory)) if os.path.isdir(directory) else set()
     if literal:
-        present = set(os.listdir(directory)) if os.path.isdir(directory) else set()
         names = sorted(name for name in wanted if name in present)
     else:
         matched = (glob.glob(name, root_dir=directory) for name in wanted)

@@ -55,6 +55,11 @@ class Shards:
         """
         raise NotImplementedError
 
+    @property
+    def open_at_once(self) -> int:
+        """Greatest number of open files; 0: as many as the process may open."""
+        return 0
+
     def mark(self, shard: int) -> bytes:
         """Return what distinguishes a shard from another, such as its name and its length."""
         return os.fsencode(f"{os.path.basename(self.paths[shard])} {self.lengths[shard]}")
@@ -126,7 +131,8 @@ class ShardedRecords:
 
     def describe(self) -> str:
         files, most = len(self._shards.paths), self._readers.most
-        limited = f", {most:,} open at once: raise `ulimit -n`" if most < files else ""
+        short = most < files and not self._shards.open_at_once
+        limited = f", {most:,} open at once: raise `ulimit -n`" if short else ""
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
             f"({self._found}, {files:,} shards{limited})"
@@ -155,7 +161,7 @@ class _Readers:
         self._shards = shards
         self._lock = threading.Lock()
         self._opened: OrderedDict[int, Reader] = OrderedDict()
-        self.most = _most_open(len(shards.paths))
+        self.most = shards.open_at_once or _most_open(len(shards.paths))
 
     def __reduce__(self) -> tuple[type, tuple[Shards]]:
         return _Readers, (self._shards,)  # another process opens its own

@@ -25,6 +25,7 @@ from largebatch.files import read_json
 
 _FORM = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
 _IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
+_DOTTED = tuple(SUFFIXES)
 _LABELS = ("cls", "json")  # the first that a sample has is read
 _JSON_KEYS = ("label", "cls", "class")
 _BLOCK = 512
@@ -120,13 +121,19 @@ def scan(path: str) -> np.ndarray:
     key: tuple[str, str] = ("", "")
     image: Member | None = None
     labels: dict[str, Member] = {}
+    other = ""  # an image with a further dot in its name, such as KEY.left.jpg
 
     def finish() -> None:
         kind = next((kind for kind in _LABELS if kind in labels), None)
         if image and kind:
             rows.append((image.offset, image.size, _label(file, labels[kind], kind)))
-        elif image or kind == "cls":  # a json alone may describe the tar
+        elif image or (kind == "cls" and not other):  # a json alone may describe the tar
             raise ValueError(f"sample {key[1]!r} has no {'label' if image else 'image'}")
+        elif other:
+            raise ValueError(
+                f"{other!r} has a dot before its extension, and a sample's name ends at the first "
+                "dot; rename the members of such samples"
+            )
 
     try:
         for member in members(file):
@@ -135,13 +142,15 @@ def scan(path: str) -> np.ndarray:
             extension = extension.lower()
             if (folder, stem) != key:
                 finish()
-                key, image, labels = (folder, stem), None, {}
+                key, image, labels, other = (folder, stem), None, {}, ""
             if extension in _IMAGES:
                 if image is not None:
                     raise ValueError(f"sample {stem!r} has two images")
                 image = member
             elif extension in _LABELS:
                 labels[extension] = member
+            elif extension.endswith(_DOTTED):
+                other = other or member.name
         finish()
     except (OSError, ValueError) as error:
         raise DataError(
@@ -229,9 +238,16 @@ def _label(file: File, member: Member, extension: str) -> int:
     data = file.read(member.offset, member.size)
     try:
         if extension == "cls":
-            return int(data)
-        value = json.loads(data)
-        return next(int(value[key]) for key in _JSON_KEYS if key in value)
+            label = int(data)
+        else:
+            value = json.loads(data)
+            stored = next(value[key] for key in _JSON_KEYS if key in value)
+            if isinstance(stored, bool | float):
+                raise TypeError
+            label = int(stored)
+        if not -(2**63) <= label < 2**63:
+            raise ValueError
+        return label
     except (ValueError, TypeError, StopIteration, RecursionError) as error:
         raise ValueError(f"{member.name!r} has no label, an integer: {data[:40]!r}") from error
 

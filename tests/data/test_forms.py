@@ -1,14 +1,19 @@
 """The same photographs are the same examples in every form, and damaged forms are refused."""
 
+import errno
+import gc
 import hashlib
 import io
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tarfile
+import weakref
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from largebatch.data import (
@@ -142,20 +147,31 @@ def edited(name, change):
     return lambda root: stores.edit(root / name, change)
 
 
-def unlabelled(root):
-    """A sample whose label is a word, in a tar of its own."""
-    path = first(root, "*train-0000.tar")
-    with tarfile.open(path, "w") as tar:
-        for name, data in (("a.jpg", b"1"), ("a.cls", b"tench")):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+def tar_of(**members):
+    """Members in the place of the first tar; two underscores in a name are a dot."""
+
+    def damage(root):
+        with tarfile.open(first(root, "*train-0000.tar"), "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name.replace("__", "."))
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+    return damage
 
 
 def stated(length):
     names = [f"pets-train-{i:04}.tar" for i in range(3)]
     split = {"filenames": names, "shard_lengths": [55, 55, length]}
     return written("_info.json", json.dumps({"splits": {"train": split}}))
+
+
+def emptied(root):
+    """A split whose files have no record."""
+    for path in (root / "train").glob("*.arrow"):
+        schema = forms._table([]).schema
+        with pa.ipc.new_stream(str(path), schema):
+            pass
 
 
 def large_groups(root):
@@ -187,7 +203,32 @@ DEFECTS = {
         lambda root: (stated(50)(root), removed("*train-0002.tar")(root)),
         "pets-train-0002.tar",
     ),
-    "tar with a word for a label": ("webdataset", unlabelled, "a.cls"),
+    "tar with a word for a label": ("webdataset", tar_of(a__jpg=b"1", a__cls=b"tench"), "a.cls"),
+    "tar with a label beyond int64": (
+        "webdataset", tar_of(a__jpg=b"1", a__cls=b"9" * 20), "a.cls"
+    ),
+    **{
+        f"tar with the label {value}": (
+            "webdataset",
+            tar_of(a__jpg=b"1", a__json=b'{"label": %s}' % value.encode()),
+            "a.json",
+        )
+        for value in ("Infinity", "NaN", "3.7", "true", "null", "9" * 20)
+    },
+    "tar with dots in the names of its images": (
+        "webdataset", tar_of(IMG__2020__jpg=b"1", IMG__2020__cls=b"1"), "'IMG.2020.jpg'"
+    ),
+    "tar with a dot in the name of one image": (
+        "webdataset",
+        tar_of(a__jpg=b"1", a__left__png=b"1", a__cls=b"1", b__c__jpg=b"1", b__c__json=b"{}"),
+        "'b.c.jpg'",
+    ),
+    "tars of classes in Latin-1": (
+        "webdataset",
+        lambda root: (root / "labels.txt").write_bytes("abeille\nâne\n".encode("latin-1")),
+        "labels.txt",
+        "UTF-8",
+    ),
     "tars of unknown classes": ("webdataset", removed("labels.txt"), "data.classes"),
     "arrow file missing": (
         "huggingface", removed("train/*00001*"), "train lacks data-00001-of-00003.arrow"
@@ -208,6 +249,7 @@ DEFECTS = {
         )),
         "'photo'",
     ),
+    "huggingface without records": ("huggingface", emptied, "train", "no record"),
     "huggingface of unknown classes": (
         "huggingface", written("train/dataset_info.json", "{}"), "data.classes"
     ),
@@ -232,6 +274,18 @@ def test_a_damaged_set_is_refused_when_it_is_opened(sets, tmp_path, monkeypatch,
         assert word in said
 
 
+@pytest.mark.parametrize("name", ["", "/*.tar", "/pets-train-{0000..0002}.tar"])
+def test_a_directory_that_cannot_be_listed_is_named(sets, monkeypatch, name):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    said = stores.complaint(open_records, sets["webdataset"] + name, "train", OPTIONS)
+    assert said.startswith(sets["webdataset"].partition(":")[2])
+    assert "Permission denied" in said
+
+
 @pytest.mark.parametrize("form", ["huggingface", "parquet"])
 def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -239,11 +293,33 @@ def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
     assert ".[huggingface]" in said
 
 
-def test_row_groups_of_any_size_are_copied(tmp_path, monkeypatch):
+def test_row_groups_of_any_size_are_copied_and_one_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)
     spec = forms.parquet(tmp_path / "set", rows=1000)
+    tables, make = weakref.WeakSet(), huggingface._Arrow
+
+    def opened(*arguments):
+        table = make(*arguments)
+        tables.add(table)
+        return table
+
+    monkeypatch.setattr(huggingface, "_Arrow", opened)
     records = open_records(spec, "train", SourceOptions(sequential=True))
+    starts = np.cumsum([0, *(len(part) for part in forms.parts("train"))])[:-1]
+    records.read(starts)  # in each of the files
+    gc.collect()
+    assert len(tables) == 1
     assert records.read(np.arange(160))[0] == [i for _, i, _ in forms.photographs("train")]
+    gc.collect()
+    assert not tables
+
+
+def test_row_groups_of_one_image_have_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 1000)
+    spec = forms.parquet(tmp_path / "one", rows=1)
+    assert len(open_records(spec, "train", OPTIONS)) == 160
+    spec = forms.parquet(tmp_path / "two", rows=2)
+    assert "--from 'parquet:" in stores.complaint(open_records, spec, "train", OPTIONS)
 
 
 @pytest.mark.parametrize(

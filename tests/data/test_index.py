@@ -1,6 +1,8 @@
 """The index of positions: kept, replaced when a shard changes, and never trusted blindly."""
 
 import os
+import shutil
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -52,7 +54,54 @@ def test_an_index_is_kept_until_a_shard_changes(paths):
     with open(paths[2], "ab") as file:
         file.write(b"6")
     assert plain(positions("pets", "kind", paths, scan))[2] == [51, 52, 53, 54]
-    assert scan.calls == 14
+    assert scan.calls == 10  # the changed ones alone
+
+
+def test_an_interrupted_scan_continues(paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(index, "_SCANNERS", 1)
+    first, interrupted = Scan(), Scan()
+
+    def until_the_last(path):
+        if path == paths[2]:
+            raise KeyboardInterrupt
+        return interrupted(path)
+
+    with pytest.raises(KeyboardInterrupt):
+        positions("pets", "kind", paths, until_the_last)
+    assert interrupted.calls == 2
+    assert plain(positions("pets", "kind", paths, first)) == [[49, 50], [], [51, 52, 53]]
+    assert first.calls == 1
+    assert positions("pets", "kind", paths, first)[1].shape == (0, 2)
+    assert first.calls == 1
+
+
+def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
+    """A killed process leaves what it has read so far."""
+    monkeypatch.setattr(index, "_SCANNERS", 1)
+    monkeypatch.setattr(index, "_SAVE_EVERY_S", 0.0)
+    scan, kept = Scan(), tmp_path / "kept"
+    last = threading.Event()
+
+    def waiting(path):
+        if path == paths[2]:
+            last.wait(10)
+        return scan(path)
+
+    replace = os.replace
+
+    def copied(source, target):
+        replace(source, target)
+        if not kept.exists():
+            shutil.copy(target, kept)
+            last.set()
+
+    monkeypatch.setattr(index.os, "replace", copied)
+    positions("pets", "kind", paths, waiting)
+    (file,) = (tmp_path / "set").glob(".kind*")
+    replace(kept, file)
+    again = Scan()
+    assert plain(positions("pets", "kind", paths, again))[0] == [49, 50]
+    assert again.calls in (1, 2)  # not the first
 
 
 def test_a_damaged_index_is_replaced(paths, tmp_path):
@@ -60,11 +109,16 @@ def test_a_damaged_index_is_replaced(paths, tmp_path):
     first = positions("pets", "kind", paths, scan)
     (file,) = (tmp_path / "set").glob(".kind*")
     intact = file.read_bytes()
-    for content in (b"", b"x" * 100, intact[:200], intact[:-30]):
+    compression = intact.index(b"PK\1\2") + 10  # of the first array, in the zip's directory
+    unknown, encrypted = bytearray(intact), bytearray(intact)
+    unknown[compression] = 99  # NotImplementedError
+    encrypted[compression - 2] |= 1  # RuntimeError
+    cut = (b"", b"x" * 100, intact[:200], intact[:-30])
+    for content in (*cut, bytes(unknown), bytes(encrypted)):
         file.write_bytes(content)
         assert plain(positions("pets", "kind", paths, scan)) == plain(first)
         assert file.read_bytes() == intact
-    assert scan.calls == 15
+    assert scan.calls == 21
 
 
 def test_a_set_that_cannot_be_written_has_its_index_in_the_cache(paths, tmp_path, monkeypatch):

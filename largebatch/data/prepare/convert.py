@@ -24,7 +24,7 @@ from largebatch.data.prepare.metadata import (
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import GIB, locked
 from largebatch.data.records import Records
-from largebatch.data.sources import SourceOptions, differing, identity
+from largebatch.data.sources import SourceOptions, check_sizes, differing, identity
 from largebatch.errors import ConfigError, DataError
 
 _SPLITS = ("train", "validation")
@@ -73,13 +73,14 @@ class Conversion:
         """Open a split of the source.
 
         Raises:
-            DataError: It is absent or has no encoded images.
+            DataError: It is absent, has no encoded images or another number of classes.
         """
         records = open_records(self.source, split, self.options)
         if records is None:
             raise DataError(
                 f"--from={self.source} has no encoded images; use a source of image files"
             )
+        check_sizes(self.source, self.options, classes=len(records.classes))
         return records
 
 
@@ -249,11 +250,26 @@ def _ends(examples: int, size: int, shards: int) -> Sequence[int]:
     return shard_utils.get_shard_boundaries(examples, shards)
 
 
+def _check_folders(conversion: Conversion, splits: dict[str, Records]) -> None:
+    """Raise a DataError for a class without an image, which has no folder."""
+    for split, records in splits.items():
+        directory = conversion.out / forms.FORMS["folder"].folder.format(split=split)
+        for label, folder in enumerate(forms.folder_names(records.classes)):
+            if not (directory / folder).is_dir():
+                raise DataError(
+                    f"--to=folder: class {label} ({records.classes[label]}) has no {split} image, "
+                    f"which class folders cannot express; remove {conversion.out} and use --to "
+                    "arrayrecord"
+                )
+
+
 def _check(conversion: Conversion, splits: dict[str, Records]) -> None:
     """Raise a DataError unless the new set has the examples and classes of the source."""
     spec = f"{conversion.form}:{conversion.out}"
+    if conversion.form == "folder":
+        _check_folders(conversion, splits)
     for split, records in splits.items():
-        found = open_records(spec, split, SourceOptions())
+        found = open_records(spec, split, SourceOptions(sequential=True))
         expected = forms.FORMS[conversion.form].classes(records.classes)
         if len(found) != len(records) or found.classes != expected:
             raise DataError(

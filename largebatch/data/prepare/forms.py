@@ -119,7 +119,8 @@ def _write_parquet(path: Path, examples: Examples, classes: Classes) -> int:
     payload = 0
     schema = _schema(classes)
     with _synced(path) as stream, pq.ParquetWriter(stream, schema, compression="none") as writer:
-        for batch, size in _batches(examples, LARGEST_GROUP, schema):
+        # The names and labels of the images are a part of the group.
+        for batch, size in _batches(examples, LARGEST_GROUP * 7 // 8, schema):
             writer.write_batch(batch)  # a row group
             payload += size
     return payload

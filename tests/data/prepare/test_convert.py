@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from largebatch.data import SourceOptions
+from largebatch.data import SourceOptions, huggingface
 from largebatch.data.openers import open_records
 from largebatch.data.prepare import convert as module
 from largebatch.data.prepare import forms as written
@@ -41,6 +41,19 @@ def test_every_form_holds_the_examples_in_their_order(sources, tmp_path, form):
         assert stored(f"{form}:{out}", split) == (pairs, forms.CLASSES)
     verify(out, **QUIET)  # the checksums
     assert not (out / ".prepare").exists()
+
+
+def test_converted_row_groups_are_small_enough_for_training(tmp_path, monkeypatch):
+    image = forms.photographs("train")[0][1]
+    monkeypatch.setattr(huggingface, "LARGEST_GROUP", 4 * (len(image) + 30_000))
+    for split in forms.SPLITS:
+        for number, name in enumerate(("bee", "cat") * 8):
+            path = tmp_path / "from" / split / name / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image + bytes([number]) * 30_000)  # of one length, none twice
+    source = f"folder:{tmp_path / 'from'}"
+    out = convert(Conversion(source, "parquet", tmp_path / "out", shards=1), **QUIET)
+    assert len(open_records(f"parquet:{out}", "train", SourceOptions())) == 16
 
 
 def test_the_script_converts_with_processes(sources, tmp_path, capsys):
@@ -111,6 +124,18 @@ def test_what_would_mix_or_be_lost_is_refused(sources, tmp_path):
         convert(Conversion(sources["folder"], "webdataset", out, shards=2), **QUIET)
     with pytest.raises(DataError, match=r"labels\.txt"):
         verify(out, **QUIET)
+
+
+def test_classes_that_the_new_form_or_the_source_lacks_are_named(tmp_path):
+    source = forms.FORMS["tfrecord"](tmp_path / "from")
+    unused = Conversion(source, "folder", tmp_path / "out", shards=2)
+    (tmp_path / "from" / "labels.txt").write_text("\n".join((*forms.CLASSES, "fox")) + "\n")
+    for _ in range(2):  # also where every image has been written
+        with pytest.raises(DataError, match=r"class 4 \(fox\).*--to arrayrecord"):
+            convert(unused, **QUIET)
+    convert(Conversion(source, "arrayrecord", tmp_path / "other", shards=2), **QUIET)
+    with pytest.raises(DataError, match=r"classes: expected 0 or 5"):
+        convert(Conversion(source, "tfrecord", tmp_path / "third", classes=6), **QUIET)
 
 
 @pytest.mark.parametrize(
