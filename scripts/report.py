@@ -76,7 +76,7 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
         return path
     if out is None:
         raise UserError(f"--out: expected a folder for the report of {url}; use --out=report")
-    from largebatch.checkpoint.remote_directory import downloaded
+    from largebatch.checkpoint.staging import downloaded
 
     return copies.enter_context(downloaded(url, checkpoints=False))
 

@@ -10,21 +10,17 @@ of complete checkpoints, because an object appears at once or not at all; nothin
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 
 import jax
 
-from largebatch.checkpoint import lease, lock, manifest
+from largebatch.checkpoint import lock, manifest
 from largebatch.checkpoint.directories import numbered
-from largebatch.errors import CheckpointError
-from largebatch.fault_tolerance import IDLE, Watchdog
-from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import processes
 
 EVERY_S = 30.0
@@ -32,7 +28,7 @@ EVERY_S = 30.0
 _LOOK_S = 2.0
 """Seconds between two looks for a new checkpoint."""
 _DOWNLOADS = 8
-_CHECKPOINTS = "checkpoints"
+CHECKPOINTS = "checkpoints"
 _PREVIOUS = "previous"
 
 
@@ -93,9 +89,9 @@ class RemoteDirectory:
         steps = sorted(complete, key=int, reverse=True) if checkpoints else []
         wanted = [name for name in found if "/" not in name and name != lock.NAME]
         for step in steps[:1] if newest_only else steps:
-            wanted += [name for name in found if name.startswith(f"{_CHECKPOINTS}/{step}/")]
+            wanted += [name for name in found if name.startswith(f"{CHECKPOINTS}/{step}/")]
         for parts in (PurePosixPath(name).parts for name in found):
-            kept = parts[0] == _CHECKPOINTS and (parts[1] in complete or not parts[1].isdigit())
+            kept = parts[0] == CHECKPOINTS and (parts[1] in complete or not parts[1].isdigit())
             if len(parts) > 2 and (kept or parts[0] == _PREVIOUS):
                 (self.local / parts[0] / parts[1]).mkdir(parents=True, exist_ok=True)
         self._download(wanted)
@@ -106,7 +102,7 @@ class RemoteDirectory:
         Raises:
           StorageError: the store cannot be read.
         """
-        folder = f"{_CHECKPOINTS}/{step}"
+        folder = f"{CHECKPOINTS}/{step}"
         shutil.rmtree(self.local / folder, ignore_errors=True)
         self._download(name for name in self.bucket.objects(folder) if _is_valid(name))
 
@@ -122,11 +118,11 @@ class RemoteDirectory:
 
     def clear(self) -> None:
         """Delete checkpoints whose upload was interrupted."""
-        found = self.bucket.objects(_CHECKPOINTS)
+        found = self.bucket.objects(CHECKPOINTS)
         complete = _complete(found)
         steps = {PurePosixPath(name).parts[1] for name in found}
         for step in (step for step in steps if step.isdigit() and step not in complete):
-            self.bucket.delete(*(n for n in found if n.startswith(f"{_CHECKPOINTS}/{step}/")))
+            self.bucket.delete(*(n for n in found if n.startswith(f"{CHECKPOINTS}/{step}/")))
 
     def push(self, *, last: bool = False) -> None:
         """Upload all files that differ from their objects; delete objects whose file is deleted.
@@ -153,14 +149,14 @@ class RemoteDirectory:
                 del self._equal[replaced]
                 fresh += [replaced] * (replaced not in fresh)
             # The rows of a checkpoint first, its manifest last.
-            fresh.sort(key=lambda name: (name.startswith(_CHECKPOINTS), _is_manifest(name)))
+            fresh.sort(key=lambda name: (name.startswith(CHECKPOINTS), _is_manifest(name)))
             for name in fresh:
                 if self._closed:
                     return
                 path = self.local / name
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     # A log may grow during its upload; a file of a checkpoint is never changed.
-                    is_log = not name.startswith(_CHECKPOINTS)
+                    is_log = not name.startswith(CHECKPOINTS)
                     self.bucket.write(name, path.read_bytes() if is_log else path)
                     self._equal[name] = files[name]
             gone = [name for name in self._equal if name not in files and self._is_gone(name)]
@@ -190,9 +186,9 @@ class RemoteDirectory:
         ended = threading.Event()
 
         def upload() -> None:
-            last, failed, known = time.monotonic(), False, numbered(self.local / _CHECKPOINTS)
+            last, failed, known = time.monotonic(), False, numbered(self.local / CHECKPOINTS)
             while not ended.wait(_LOOK_S):
-                now = numbered(self.local / _CHECKPOINTS)
+                now = numbered(self.local / CHECKPOINTS)
                 if now == known and time.monotonic() - last < EVERY_S:
                     continue
                 try:
@@ -235,142 +231,6 @@ class RemoteDirectory:
         return found
 
 
-@contextlib.contextmanager
-def staged(
-    url: str,
-    *,
-    trains: bool,
-    fresh: bool = False,
-    transfers: bool = True,
-    watchdog: Watchdog = IDLE,
-    note: Callable[[str], None],
-    warn: Callable[[str], None],
-) -> Iterator[RemoteDirectory]:
-    """Keep a local copy of a run directory while the body runs; each process calls this.
-
-    Args:
-      url: the run directory in the store.
-      trains: process 0 holds the lock and uploads everything while the body runs; otherwise, and
-        by the other processes, new and changed files are uploaded at the end.
-      fresh: download nothing, because an earlier run will be archived; nothing is uploaded before.
-      transfers: False to transfer nothing at all, for a dry run.
-      watchdog: uploads once more if it ends the process.
-      note: prints a message for the user.
-      warn: prints a warning of one line.
-
-    Yields:
-      The directory; ``local`` is where the run reads and writes.
-
-    Raises:
-      UserError: another run holds the lock.
-      StorageError: the store cannot be reached; the local copy is kept if it was not uploaded.
-    """
-    first = jax.process_index() == 0
-    local = _staging(url, shared=not trains)
-    directory = RemoteDirectory(Bucket(url), local, deletes=trains and first)
-
-    def lost(reason: str) -> None:
-        directory.close()
-        watchdog.end(reason)
-
-    with contextlib.ExitStack() as stack:
-        if trains:
-            held = lease.hold(directory.bucket, note=note, lost=lost)
-            processes.first_process_does(lambda: stack.enter_context(held))
-            if first:
-                watchdog.finally_do("lease", lambda *_: stack.close())
-            processes.first_process_does(directory.clear)
-        # Only with the lock: the local directory may be that of a living process of this host.
-        shutil.rmtree(local, ignore_errors=True)
-        try:
-            local.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{local} cannot be created ({error.strerror}); set TMPDIR to another folder"
-            ) from error
-        try:
-            if not transfers:
-                yield directory
-                return
-            if fresh and first:
-                directory.hold_back()
-            elif not fresh:
-                directory.pull(newest_only=not trains, checkpoints=first)
-            if trains and first:
-                watchdog.finally_do("upload", lambda *_: directory.push(last=True))
-            try:
-                with directory.pushed(warn) if trains and first else contextlib.nullcontext():
-                    yield directory
-            except BaseException:
-                try:
-                    _finish(directory, watchdog)
-                except StorageError as error:
-                    warn(str(error))
-                raise
-            _finish(directory, watchdog)
-        finally:
-            shutil.rmtree(local, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def downloaded(url: str, *, newest_only: bool = True, checkpoints: bool = True) -> Iterator[Path]:
-    """Keep a copy of a run or of one checkpoint in an object store while the body runs.
-
-    Args:
-      url: the directory in the store.
-      newest_only: leave out all checkpoints of a run but the newest.
-      checkpoints: False for the logs alone.
-
-    Yields:
-      A local directory of the same name.
-
-    Raises:
-      CheckpointError: there is no run.
-      StorageError: the store cannot be reached.
-    """
-    path, step = PurePosixPath(url), ""
-    if path.parent.name == _CHECKPOINTS:
-        path, step = path.parent.parent, path.name
-    with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
-        directory = RemoteDirectory(Bucket(url_of(path)), Path(folder, path.name))
-        directory.local.mkdir()
-        directory.pull(newest_only=newest_only, checkpoints=checkpoints and not step)
-        if step:
-            directory.pull_checkpoint(int(step) if step.isdigit() else -1)
-        found = directory.local / _CHECKPOINTS / step if step else directory.local
-        if not found.is_dir() or not any(found.iterdir()):
-            raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
-        yield found
-
-
-def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
-    """Upload what is left.
-
-    Raises:
-      StorageError: the upload failed; the local copy was moved aside.
-    """
-    try:
-        with watchdog.section("checkpoint"):
-            directory.push(last=True)
-            directory.close()  # the watchdog may still want to upload
-    except StorageError as error:
-        kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
-        directory.close()
-        directory.local.replace(kept)
-        raise StorageError(f"{error}; the files of the run are in {kept}") from error
-
-
-def _staging(url: str, *, shared: bool) -> Path:
-    """Return a path for the local copy of a run in a store.
-
-    A training has one by its URL, so that a killed one leaves no more than one behind.
-    """
-    if shared:
-        return Path(tempfile.mkdtemp(prefix="largebatch-"))
-    name = blake2b(f"{os.getuid()} {url}".encode(), digest_size=8).hexdigest()
-    return Path(tempfile.gettempdir(), f"largebatch-{name}-{jax.process_index()}")
-
-
 def _complete(names: Iterable[str]) -> set[str]:
     """Return the steps of the checkpoints with a manifest."""
     paths = [PurePosixPath(name).parts for name in names]
@@ -378,7 +238,7 @@ def _complete(names: Iterable[str]) -> set[str]:
         parts[1]
         for parts in paths
         if len(parts) == 3
-        and (parts[0], parts[2]) == (_CHECKPOINTS, manifest.NAME)
+        and (parts[0], parts[2]) == (CHECKPOINTS, manifest.NAME)
         and parts[1].isdigit()
     }
 
@@ -391,7 +251,7 @@ def _is_valid(name: str) -> bool:
 def _checkpoint(name: str) -> str:
     """Return the directory of the checkpoint that a file belongs to; '' if to none."""
     parts = name.split("/")
-    return "/".join(parts[:2]) if parts[0] == _CHECKPOINTS and len(parts) > 2 else ""
+    return "/".join(parts[:2]) if parts[0] == CHECKPOINTS and len(parts) > 2 else ""
 
 
 def _is_complete(directory: Path) -> bool:

@@ -14,7 +14,7 @@ from largebatch import tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.directories import has_checkpoints
 from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.checkpoint.remote_directory import staged
+from largebatch.checkpoint.staging import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label

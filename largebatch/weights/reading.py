@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.checkpoint.remote_directory import downloaded
+from largebatch.checkpoint.staging import downloaded
 from largebatch.errors import CheckpointError, one_line
 from largebatch.models import Model
 from largebatch.object_store import url_of

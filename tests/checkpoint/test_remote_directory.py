@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from largebatch import object_store
-from largebatch.checkpoint.remote_directory import RemoteDirectory, downloaded, staged
+from largebatch.checkpoint.remote_directory import RemoteDirectory
+from largebatch.checkpoint.staging import downloaded, staged
 from largebatch.errors import CheckpointError, UserError
 from largebatch.object_store import Bucket, StorageError
 
