@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Literal
 
@@ -190,12 +191,10 @@ def _stage(
         horizon = durations.samples(
             text, "schedule.ema", per_step=batch, per_epoch=per_epoch, length=length
         )
-        if horizon < batch:
-            raise ConfigError(
-                f"schedule.ema={text!r}: expected at least one step, {batch:,} samples; "
-                "use '1 epochs'"
-            )
-        ema_kept = math.exp(-batch / horizon)
+        if horizon <= 0:
+            raise ConfigError(f"schedule.ema={text!r}: expected a horizon above 0; use '1 epochs'")
+        # 0 would mean no average, and a horizon below a step is the result of scaling.
+        ema_kept = max(math.exp(-batch / horizon), sys.float_info.min)
     return StagePlan(
         config=config,
         facts=facts_at(config, facts),

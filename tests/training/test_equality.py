@@ -27,7 +27,7 @@ OPTIMIZERS = {
     "nesterov": {"name": "lars", "flavour": "optax", "nesterov": True},
     "apex": {"name": "lars", "flavour": "apex"},
     "lamb": {"name": "lamb", "trust_coefficient": "auto", "epsilon": 1e-2},
-    "clipped": SGD | {"clip_norm": 0.5},
+    "clipped": SGD | {"clip_norm": 0.1},
     "rmsprop_sgd": {"name": "rmsprop_sgd", "trust_coefficient": "auto", "epsilon": 1e-2},
 }
 RATES = (0.5, 0.3, 0.4)
