@@ -52,7 +52,12 @@ def numbered(directory: Path) -> list[int]:
 
 def complete(directory: Path) -> list[int]:
     """Return the steps of all checkpoints with a manifest, newest first, without verification."""
-    return [s for s in numbered(directory) if (directory / str(s) / manifest.NAME).is_file()]
+    return [s for s in numbered(directory) if is_complete(directory / str(s))]
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a directory holds a checkpoint with its manifest, without verification."""
+    return (path / manifest.NAME).is_file()
 
 
 def best(directory: Path) -> Progress | None:

@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 
 from largebatch.checkpoint.lock import NAME
-from largebatch.checkpoint.lock_holder import Holder, content, lives, parse, this_process
+from largebatch.checkpoint.lock_holder import (
+    Holder,
+    beating,
+    content,
+    is_here,
+    lives,
+    parse,
+    taken,
+    this_process,
+)
 from largebatch.errors import UserError
 from largebatch.object_store import Bucket, StorageError, Version
 
@@ -49,16 +58,10 @@ def hold(
     """
     mine = this_process()
     lease = _Lease(bucket, mine, _take(bucket, mine, note, patience_s))
-    ended = threading.Event()
-    beating = threading.Thread(
-        target=lease.beat, args=(ended, lost, every_s), name="largebatch-lease", daemon=True
-    )
-    beating.start()
     try:
-        yield
+        with beating(lambda end: lease.beat(end, lost, every_s), "largebatch-lease", patience_s):
+            yield
     finally:
-        ended.set()
-        beating.join(patience_s)  # the thread may wait for the network
         with contextlib.suppress(StorageError):
             lease.release()
 
@@ -81,11 +84,7 @@ class _Lease:
                 if version is None and (found := self.bucket.read(NAME)) is not None:
                     holder = parse(found[0])
                     if holder is None or holder.token != self.mine.token:
-                        who = holder.description if holder else "an unknown process"
-                        lost(
-                            f"{who} took the lock of {self.bucket.url}; it probably saw no "
-                            "heartbeat of this process; two runs in one directory damage each other"
-                        )
+                        lost(taken(_described(holder), self.bucket.url))
                         return
                     version = found[1]  # our own write, whose answer was lost
                 if version is None:  # deleted by hand
@@ -98,6 +97,10 @@ class _Lease:
         holder = parse(found[0]) if found else None
         if holder is not None and holder.token == self.mine.token:
             self.bucket.delete(NAME)
+
+
+def _described(holder: Holder | None) -> str:
+    return holder.description if holder else "an unknown process"
 
 
 def _take(bucket: Bucket, mine: Holder, note: Callable[[str], None], patience_s: float) -> Version:
@@ -113,8 +116,7 @@ def _take(bucket: Bucket, mine: Holder, note: Callable[[str], None], patience_s:
             return found[1]
         why = _stale(bucket, holder, found[1], note, patience_s)
         if why and (version := bucket.swap(NAME, content(mine), found[1])):
-            who = holder.description if holder else "an unknown process"
-            note(f"took over the lock of {bucket.url} from {who}: {why}")
+            note(f"took over the lock of {bucket.url} from {_described(holder)}: {why}")
             return version
 
 
@@ -130,12 +132,11 @@ def _stale(
     Raises:
       UserError: the holder is alive.
     """
-    here = this_process()
     in_use = UserError(
-        f"{bucket.url} is in use by {holder.description if holder else 'an unknown process'}; use "
-        "another --workdir, or stop that process"
+        f"{bucket.url} is in use by {_described(holder)}; use another --workdir, or stop that "
+        "process"
     )
-    if holder and (holder.host, holder.system) == (here.host, here.system):
+    if holder and is_here(holder):
         if lives(holder):
             raise in_use
         return "that process has ended"

@@ -19,7 +19,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from largebatch.checkpoint.lock_holder import Holder, content, lives, parse, this_process
+from largebatch.checkpoint.lock_holder import (
+    Holder,
+    beating,
+    content,
+    is_here,
+    lives,
+    parse,
+    taken,
+    this_process,
+)
 from largebatch.errors import UserError
 from largebatch.files import no_folder_reason, replacing
 
@@ -93,16 +102,14 @@ def hold(
             f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
             "another --workdir"
         ) from error
-    ended = threading.Event()
-    beating = threading.Thread(
-        target=_beat, args=(path, mine, ended, lost, every_s), name="largebatch-lock", daemon=True
-    )
-    beating.start()
+
+    def beat(ended: threading.Event) -> None:
+        _beat(path, mine, ended, lost, every_s)
+
     try:
-        yield
+        with beating(beat, "largebatch-lock", patience_s):
+            yield
     finally:
-        ended.set()
-        beating.join(patience_s)  # the thread may hang in a write
         with contextlib.suppress(OSError):
             found = _read(path)
             if found is not None and found.token == mine.token:
@@ -142,9 +149,8 @@ def _stale(path: Path, found: _Found, note: Callable[[str], None], patience_s: f
     Raises:
       _Held: the holder is alive.
     """
-    here = this_process()
     holder = found.holder
-    if holder and (holder.host, holder.system) == (here.host, here.system):
+    if holder and is_here(holder):
         if lives(holder):
             raise _Held(found)
         return "that process has ended"
@@ -178,10 +184,7 @@ def _beat(
         with contextlib.suppress(OSError):
             found = _read(path)
             if found is not None and found.holder is not None and found.token != mine.token:
-                lost(
-                    f"{found.description} took the lock of {path.parent}; it probably saw no "
-                    "heartbeat of this process; two runs in one directory damage each other"
-                )
+                lost(taken(found.description, path.parent))
                 return
             mine = dataclasses.replace(mine, beat=mine.beat + 1)
             if found is None:  # deleted by hand

@@ -1,11 +1,14 @@
 """Holder of a lock: a unique identification of a process, and whether it is alive."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import secrets
 import socket
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -64,6 +67,41 @@ def this_process() -> Holder:
         taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         token=secrets.token_hex(16),
     )
+
+
+def is_here(holder: Holder) -> bool:
+    """Return whether a holder is a process of this system, whose life can be seen."""
+    here = this_process()
+    return (holder.host, holder.system) == (here.host, here.system)
+
+
+def taken(who: str, place: str | Path) -> str:
+    """Return the message of a process that lost its lock."""
+    return (
+        f"{who} took the lock of {place}; it probably saw no heartbeat of this process; two runs "
+        "in one directory damage each other"
+    )
+
+
+@contextlib.contextmanager
+def beating(
+    beat: Callable[[threading.Event], None], name: str, patience_s: float
+) -> Iterator[None]:
+    """Run a heartbeat in a thread while the body runs.
+
+    Args:
+      beat: returns soon after the event is set.
+      name: of the thread.
+      patience_s: most seconds to wait for the thread, which may hang in a write.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=beat, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(patience_s)
 
 
 def _system() -> str:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import jax
 
 from largebatch.checkpoint import lock, manifest
-from largebatch.checkpoint.directories import numbered
+from largebatch.checkpoint.directories import is_complete, numbered
 from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import processes
 
@@ -177,7 +177,7 @@ class RemoteDirectory:
         """Return whether the run has deleted a file, and not somebody else the local copy."""
         if folder := _checkpoint(name):
             local = self.local / folder
-            return _is_complete(local) if local.exists() else any(local.parent.glob("*"))
+            return is_complete(local) if local.exists() else any(local.parent.glob("*"))
         return any(self.local.glob(f"{_PREVIOUS}/*/{name}"))
 
     @contextlib.contextmanager
@@ -252,10 +252,6 @@ def _checkpoint(name: str) -> str:
     """Return the directory of the checkpoint that a file belongs to; '' if to none."""
     parts = name.split("/")
     return "/".join(parts[:2]) if parts[0] == CHECKPOINTS and len(parts) > 2 else ""
-
-
-def _is_complete(directory: Path) -> bool:
-    return (directory / manifest.NAME).is_file()
 
 
 def _is_manifest(name: str) -> bool:

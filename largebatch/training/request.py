@@ -33,15 +33,14 @@ class Request:
     """Print only warnings and the last line."""
     callbacks: tuple[Callback, ...] = ()
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
-    url: str = ""
-    """Where the run is kept, if in an object store; ``workdir`` is then its local copy."""
     remote: "RemoteDirectory | None" = None
-    """That run directory; None if ``url`` is empty."""
+    """The run directory, if it is in an object store; ``workdir`` is then its local copy."""
 
     @property
     def place(self) -> str:
         """The run directory as the user knows it."""
-        return self.url or url_of(self.workdir) or str(self.workdir)
+        url = self.remote.bucket.url if self.remote else url_of(self.workdir)
+        return url or str(self.workdir)
 
     @property
     def checkpoints(self) -> Path:
@@ -51,6 +50,11 @@ class Request:
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""
         return f"{self.place}/checkpoints/{step}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run is trained, which needs its lock."""
+        return not (self.eval_only or self.dry_run)
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -65,17 +65,16 @@ def run(
     url = url_of(request.workdir)
     if not url:
         return _run(config, request, console, hosts, devices, watchdog)
-    trains = not (request.eval_only or request.dry_run)
     with staged(
         url,
-        trains=trains,
-        fresh=trains and request.resume == "never",
+        trains=request.trains,
+        fresh=request.trains and request.resume == "never",
         transfers=not request.dry_run,
         watchdog=watchdog,
         note=console.note,
         warn=console.warn,
     ) as remote:
-        copied = dataclasses.replace(request, workdir=remote.local, url=url, remote=remote)
+        copied = dataclasses.replace(request, workdir=remote.local, remote=remote)
         return _run(config, copied, console, hosts, devices, watchdog)
 
 
@@ -91,12 +90,11 @@ def _run(
     began = time.perf_counter()
     weights = _check_early(config, request)
     # An evaluation or dry run may share the directory with a training.
-    needs_lock = not (request.eval_only or request.dry_run)
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
         run_directory.full_disk_explained(request.workdir),
         run_directory.held(request.workdir, watchdog, console.note, began)
-        if needs_lock
+        if request.trains
         else contextlib.nullcontext(),
         contextlib.ExitStack() as closing,
     ):
@@ -123,7 +121,7 @@ def _run(
             )
         with out_of_memory_explained(this_run.plan.first_stage):
             if request.dry_run:
-                dry_run(this_run, request.workdir, watchdog, weights, shared=not request.url)
+                dry_run(this_run, request.workdir, watchdog, weights, shared=request.remote is None)
                 return None
             if checkpoints is None:
                 checkpoints = resume.open_checkpoints(config, request, console)

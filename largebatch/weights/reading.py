@@ -1,5 +1,6 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from largebatch.checkpoint.directories import is_complete
 from largebatch.checkpoint.staging import downloaded
 from largebatch.errors import CheckpointError, one_line
 from largebatch.models import Model
@@ -45,16 +47,16 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
     """
     path = Path(path)
     if url := url_of(path).removesuffix("/checkpoints"):
-        try:
-            return _downloaded(url, ema=ema, best=best, newest_only=not best)
-        except CheckpointError:  # an older checkpoint may be valid
-            return _downloaded(url, ema=ema, best=best, newest_only=False)
+        if not best:
+            with contextlib.suppress(CheckpointError):  # an older checkpoint may be valid
+                return _downloaded(url, ema=ema, best=False, newest_only=True)
+        return _downloaded(url, ema=ema, best=best, newest_only=False)
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
             return run.best(path, ema=ema) if best else run.newest(path, ema=ema)
-        if not best and run.is_checkpoint(path):
+        if not best and is_complete(path):
             return run.checkpoint(path, ema=ema)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")

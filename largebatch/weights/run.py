@@ -11,7 +11,6 @@ import numpy as np
 
 from largebatch.checkpoint import arrays as stored_arrays
 from largebatch.checkpoint import directories as checkpoint_directories
-from largebatch.checkpoint import manifest
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.data.openers import is_photographs
@@ -36,11 +35,6 @@ def is_run(path: Path) -> bool:
     return (path / "checkpoints").is_dir()
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Return whether a directory is that of one checkpoint."""
-    return (path / manifest.NAME).is_file()
-
-
 def check_no_run(path: Path, flag: str) -> None:
     """Refuse to write into the directory of a run.
 
@@ -52,7 +46,11 @@ def check_no_run(path: Path, flag: str) -> None:
       WeightsError: it is a run, its ``checkpoints``, or one of them.
     """
     run = path.parent if path.name == "checkpoints" else path
-    if is_run(run) or is_checkpoint(path) or any((path / file).is_file() for file in _LOGS):
+    if (
+        is_run(run)
+        or checkpoint_directories.is_complete(path)
+        or any((path / file).is_file() for file in _LOGS)
+    ):
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
