@@ -56,6 +56,11 @@ def folders(directory: str | Path) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
+def user_cache() -> Path:
+    """Return the directory of this user's caches: $XDG_CACHE_HOME/largebatch, or in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "largebatch"
+
+
 def check_parent(path: Path) -> None:
     """Create the directory of an output file, so that an unwritable path fails early.
 

@@ -132,7 +132,13 @@ OPTIMIZERS: Registry[Rule] = Registry(
 """Built-in rules. Other names are ``package.module:factory`` of an optax transformation."""
 
 OF_FACTORIES = (
-    *("name", "options", "weight_decay", "clip_norm", "decay_skip", "layout", "update"),
+    "name",
+    "options",
+    "weight_decay",
+    "clip_norm",
+    "decay_skip",
+    "layout",
+    "update",
 )
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
 

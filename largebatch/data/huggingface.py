@@ -101,7 +101,7 @@ class ParquetShards(Shards):
         path = self.paths[shard]
         file = _parquet(path)
         check_length(path, file.metadata.num_rows, self.lengths[shard])
-        return _Parquet(path, self.columns)
+        return _Parquet(file, self.columns)
 
     def mark(self, shard: int) -> bytes:
         return super().mark(shard) + b" %d" % os.path.getsize(self.paths[shard])
@@ -110,10 +110,10 @@ class ParquetShards(Shards):
 class _Parquet:
     """An open Parquet file, which keeps the row group read last, up to the group's last row."""
 
-    def __init__(self, path: str, columns: Columns) -> None:
-        self._file = _parquet(path)
+    def __init__(self, file: "pq.ParquetFile", columns: Columns) -> None:
+        self._file = file
         self._columns = columns
-        metadata = self._file.metadata
+        metadata = file.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self._ends = np.cumsum(sizes)
         self._last: tuple[int, _Arrow] | None = None

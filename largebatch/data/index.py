@@ -20,6 +20,7 @@ import numpy as np
 from largebatch.data.prepare import jobs
 from largebatch.data.sharded import in_threads
 from largebatch.errors import DataError
+from largebatch.files import user_cache
 
 _SCANNERS = 16  # threads, for file systems on which a read waits
 _SAVE_EVERY_S = 30.0  # of a scan: writing the index of ImageNet, 20 to 30 MB, takes below 1 s
@@ -100,12 +101,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 def _places(directory: str, name: str) -> list[Path]:
     """Return where the index may be: beside the shards, and in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     own = hashlib.blake2b(os.fsencode(os.path.realpath(directory)), digest_size=8).hexdigest()
-    return [
-        Path(directory, name),
-        Path(os.path.expanduser(cache), "largebatch", own + name),
-    ]
+    return [Path(directory, name), user_cache() / (own + name)]
 
 
 def _load(file: Path, stamps: np.ndarray) -> dict[int, np.ndarray]:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from largebatch.errors import ConfigError
+from largebatch.files import user_cache
 
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
 LEAST_S = 0.2
@@ -36,8 +37,7 @@ def place(option: str, kind: str) -> Path | None:
         return None
     chosen = "" if option == "auto" else option
     chosen = chosen or os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(chosen).expanduser() if chosen else home / "largebatch" / "compile"
+    folder = Path(chosen).expanduser() if chosen else user_cache() / "compile"
     return folder / f"cpu-{_instructions()}" if kind == "cpu" else folder
 
 

@@ -21,7 +21,7 @@ import jax
 from largebatch.config.registries import SCHEMES
 from largebatch.environment import versions
 from largebatch.errors import ConfigError
-from largebatch.files import write_json
+from largebatch.files import user_cache, write_json
 from largebatch.parallel.processes import agreed_minimum
 
 _CHECK = Path(__file__).with_name("option_check.py")
@@ -192,7 +192,7 @@ def checked(platform: str, options: Mapping[str, str], cache: Path | None = None
     """
     if not options:
         return Verdict({}, {})
-    path = (cache or _user_cache()) / f"{_key(platform, options)}.json"
+    path = (cache or user_cache() / "xla_options") / f"{_key(platform, options)}.json"
     try:
         kept = json.loads(path.read_text())
         return Verdict(kept["accepted"], kept["rejected"])
@@ -260,11 +260,6 @@ def _child(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], s
 def _key(platform: str, options: Mapping[str, str]) -> str:
     text = json.dumps([platform, sorted(options.items()), versions(_PACKAGES)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _user_cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "largebatch" / "xla_options"
 
 
 def _set_in_environment(environ: Mapping[str, str]) -> set[str]:

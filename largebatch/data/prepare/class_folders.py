@@ -18,6 +18,7 @@ from typing import NamedTuple
 from largebatch.data.folder import SUFFIXES
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.jobs import system_errors
+from largebatch.data.prepare.plan import shard_ends
 from largebatch.data.randomness import held_out
 from largebatch.errors import ConfigError, DataError
 
@@ -190,12 +191,9 @@ def _write(source: Path, found: Sequence[_Image], directory: Path) -> int:
 
 def _shards(directory: Path, split: str, sizes: Sequence[int]) -> dict[int, Path]:
     """Return the files of a split by the number of images up to their end, chosen as TFDS does."""
-    from tensorflow_datasets.core.utils import shard_utils
-
-    number = shard_utils.ShardConfig.calculate_number_shards(sum(sizes), len(sizes))
-    ends = shard_utils.get_shard_boundaries(len(sizes), number)
+    ends = shard_ends(len(sizes), sum(sizes))
     return {
-        end: directory / f"{split}.array_record-{index:05}-of-{number:05}"
+        end: directory / f"{split}.array_record-{index:05}-of-{len(ends):05}"
         for index, end in enumerate(ends)
     }
 

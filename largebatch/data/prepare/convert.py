@@ -3,7 +3,7 @@
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from largebatch.data.prepare.metadata import (
     files_of,
     finished_shards,
     publish,
+    work_of,
 )
-from largebatch.data.prepare.plan import Store
-from largebatch.data.prepare.run import GIB, locked
+from largebatch.data.prepare.plan import Store, shard_ends
+from largebatch.data.prepare.run import GIB, working
 from largebatch.data.records import Records
 from largebatch.data.sources import SourceOptions, check_sizes, differing, identity
 from largebatch.errors import ConfigError, DataError
@@ -58,11 +59,7 @@ class Conversion:
     def __post_init__(self) -> None:
         if self.form not in forms.FORMS:
             raise ConfigError(f"--to: expected one of {', '.join(forms.FORMS)}, got {self.form}")
-        if self.processes < 1 or self.shards < 0:
-            raise ConfigError(
-                "--processes and --shards: expected at least 1 and 0, got "
-                f"{self.processes} and {self.shards}"
-            )
+        jobs.check_counts(self.processes, self.shards)
 
     @property
     def options(self) -> SourceOptions:
@@ -125,17 +122,13 @@ def convert(conversion: Conversion, say: Callable[[str], None] = print) -> Path:
             f"--from={conversion.source}: training and validation have "
             f"{differing(train, validation)}; convert sets with the same classes"
         )
-    work = out / ".prepare"
+    work = work_of(out)
     with system_errors(out):
         known = (work / "plan.json").exists() or (out / MANIFEST).exists()
         if out.exists() and not known and any(path != work for path in out.iterdir()):
             raise DataError(f"--out={out} is not an empty directory; remove it or use another")
-        work.mkdir(parents=True, exist_ok=True)
-        with locked(work / "lock"):
-            for path in work.glob("writing-*"):  # of a killed conversion
-                shutil.rmtree(path, ignore_errors=True)
-            _convert(conversion, splits, say)
-            shutil.rmtree(work, ignore_errors=True)
+    with working(out):
+        _convert(conversion, splits, say)
     return out
 
 
@@ -145,7 +138,7 @@ def _convert(
     out, form = conversion.out, conversion.form
     size = {split: _bytes(records) for split, records in splits.items()}
     ends = {
-        split: _ends(len(records), size[split], conversion.shards)
+        split: shard_ends(len(records), size[split], conversion.shards)
         for split, records in splits.items()
     }
     plan = {"form": form, "images": "copied"}
@@ -154,12 +147,12 @@ def _convert(
         plan[f"{split} shards"] = f"{len(ends[split]):,}"
     done = finished_shards(out, plan)
     tasks = []
-    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=out / ".prepare"))
+    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=work_of(out)))
     for split in _SPLITS:
         firsts = (0, *ends[split][:-1])
-        for shard, (first, last) in enumerate(zip(firsts, ends[split], strict=True)):
-            if (split, shard) not in done:
-                place = (split, shard, len(ends[split]), first, last)
+        for number, (first, last) in enumerate(zip(firsts, ends[split], strict=True)):
+            if (split, number) not in done:
+                place = (split, number, len(ends[split]), first, last)
                 tasks.append(_Task(conversion, writing, plan[f"{split} source"], *place))
     if not tasks and (out / MANIFEST).exists():
         _check(conversion, splits)
@@ -236,18 +229,6 @@ def _bytes(records: Records) -> int:
         for image in records.read(np.arange(max(start, 0), min(start + 16, len(records))))[0]
     ]
     return sum(map(len, images)) * len(records) // len(images)
-
-
-def _ends(examples: int, size: int, shards: int) -> Sequence[int]:
-    """Return the number of examples up to the end of each shard."""
-    from tensorflow_datasets.core.utils import shard_utils
-
-    shards = shards or shard_utils.ShardConfig.calculate_number_shards(size, examples)
-    if not 0 < shards <= examples:
-        raise ConfigError(
-            f"--shards: expected at most the number of images, {examples}, got {shards}"
-        )
-    return shard_utils.get_shard_boundaries(examples, shards)
 
 
 def _check_folders(conversion: Conversion, splits: dict[str, Records]) -> None:

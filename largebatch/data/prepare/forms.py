@@ -7,6 +7,7 @@ import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -177,20 +178,13 @@ def _batches(
         yield batch()
 
 
-class _synced:
-    """A file that is on the disk when the body has ended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> BinaryIO:
-        self._stream = self._path.open("wb")
-        return self._stream
-
-    def __exit__(self, *raised: object) -> None:
-        with self._stream:
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+@contextmanager
+def _synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that is on the disk when the body has ended."""
+    with path.open("wb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 class Form(NamedTuple):

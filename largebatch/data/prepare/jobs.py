@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from largebatch.errors import DataError
+from largebatch.errors import ConfigError, DataError
 from largebatch.tracking.progress import duration
 
 Task = TypeVar("Task")
@@ -126,6 +126,14 @@ def system_errors(path: Path) -> Iterator[None]:
         raise DataError(
             f"{error.filename or path}: {reason}; correct this, then give the same command again"
         ) from error
+
+
+def check_counts(processes: int, shards: int) -> None:
+    """Raise a ConfigError unless the numbers of processes and shards are possible."""
+    if processes < 1 or shards < 0:
+        raise ConfigError(
+            f"--processes and --shards: expected at least 1 and 0, got {processes} and {shards}"
+        )
 
 
 def counted(what: str, lines: Sequence[str]) -> str:

@@ -130,7 +130,7 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
         DataError: The directory holds another preparation.
     """
     manifest = read_manifest(directory) if (directory / MANIFEST).exists() else None
-    plan = _work(directory) / "plan.json"
+    plan = work_of(directory) / "plan.json"
     earlier = manifest.plan if manifest else read_json(plan) if plan.exists() else None
     if earlier is None:
         return {}
@@ -143,7 +143,7 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
         )
     shards = {shard.key: shard for shard in manifest.shards} if manifest else {}
     if plan.exists():
-        for path in sorted(_work(directory).glob("shard-*.json")):
+        for path in sorted(work_of(directory).glob("shard-*.json")):
             shard = Shard(**read_json(path))
             shards[shard.key] = shard
     return {key: shard for key, shard in shards.items() if shard.present(directory)}
@@ -151,9 +151,9 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
 
 def begin(directory: Path, identity: Mapping[str, str]) -> None:
     """Record what the shards that follow depend on, unless a preparation has begun."""
-    plan = _work(directory) / "plan.json"
+    plan = work_of(directory) / "plan.json"
     if not plan.exists():
-        for path in _work(directory).glob("shard-*.json"):
+        for path in work_of(directory).glob("shard-*.json"):
             path.unlink()
         write_json(plan, identity)
 
@@ -162,10 +162,11 @@ def publish(shard: Shard, written: Path, directory: Path) -> None:
     """Move the files of a shard from where they were written, and record the shard."""
     for name in shard.files:
         os.replace(written / name, directory / name)
-    write_json(_work(directory) / f"shard-{shard.split}-{shard.shard:05d}.json", asdict(shard))
+    write_json(work_of(directory) / f"shard-{shard.split}-{shard.shard:05d}.json", asdict(shard))
 
 
-def _work(directory: Path) -> Path:
+def work_of(directory: Path) -> Path:
+    """Return the directory of unfinished work within that of a set."""
     return directory / ".prepare"
 
 
@@ -224,7 +225,7 @@ def write_index(directory: Path, store: Store, splits: Mapping[str, Sequence[Sha
                 facts[split].append(ShardFacts(file, shard.examples, shard.files[file][1]))
         write_index(directory, size=store.size, classes=names.classes(), shards=facts)
         return files_of([directory / INDEX["decoded"]])
-    with tempfile.TemporaryDirectory(dir=_work(directory)) as aside:
+    with tempfile.TemporaryDirectory(dir=work_of(directory)) as aside:
         written = sorted(_tfds_metadata(Path(aside), store, splits).iterdir())
         # The file that makes the directory a dataset comes last.
         for path in sorted(written, key=lambda path: path.name == INDEX["jpeg"]):

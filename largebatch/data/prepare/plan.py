@@ -105,16 +105,35 @@ def split(name: str, archive: Archive, rows: Sequence[Row], shards: int = 0) -> 
         ConfigError: There are fewer images than shards.
     """
     from tensorflow_datasets.core.hashing import Hasher
-    from tensorflow_datasets.core.utils import shard_utils
 
     hasher, count = Hasher(name), len(rows)
     rows = sorted(rows, key=lambda row: hasher.hash_key(row.name))
-    shards = shards or shard_utils.ShardConfig.calculate_number_shards(_record_bytes(rows), count)
-    if not 0 < shards <= count:
+    ends = shard_ends(count, _record_bytes(rows), shards, what=f"{name} images")
+    return Split(name, archive, rows, ends)
+
+
+def shard_ends(
+    examples: int, size: int, shards: int = 0, *, what: str = "images"
+) -> tuple[int, ...]:
+    """Return the number of examples up to the end of each shard, as TFDS divides them.
+
+    Args:
+        examples: Number of examples.
+        size: Their bytes.
+        shards: Number of shards; 0 chooses it by the bytes, as TFDS does.
+        what: The examples, for the message.
+
+    Raises:
+        ConfigError: There are fewer examples than shards.
+    """
+    from tensorflow_datasets.core.utils import shard_utils
+
+    shards = shards or shard_utils.ShardConfig.calculate_number_shards(size, examples)
+    if not 0 < shards <= examples:
         raise ConfigError(
-            f"--shards: expected at most the number of {name} images, {count}, got {shards}"
+            f"--shards: expected at most the number of {what}, {examples}, got {shards}"
         )
-    return Split(name, archive, rows, tuple(shard_utils.get_shard_boundaries(count, shards)))
+    return tuple(shard_utils.get_shard_boundaries(examples, shards))
 
 
 def identity(store: Store, splits: Sequence[Split]) -> dict[str, str]:

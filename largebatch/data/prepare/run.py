@@ -23,6 +23,7 @@ from largebatch.data.prepare.metadata import (
     finished_shards,
     publish,
     read_manifest,
+    work_of,
     write_index,
 )
 from largebatch.errors import ConfigError, DataError
@@ -66,11 +67,7 @@ class Options:
             raise ConfigError("use one of --tars and --folders")
         if self.md5 and self.tars is None:
             raise ConfigError("--md5 is for --tars: no checksums are published for images")
-        if self.processes < 1 or self.shards < 0:
-            raise ConfigError(
-                "--processes and --shards: expected at least 1 and 0, got "
-                f"{self.processes} and {self.shards}"
-            )
+        jobs.check_counts(self.processes, self.shards)
 
 
 def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
@@ -88,19 +85,35 @@ def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
         DataError: The images are not complete and valid, or the disk cannot hold them.
     """
     directory = directory_of(options.out, options.store)
-    work = directory / ".prepare"
-    with system_errors(directory):
-        work.mkdir(parents=True, exist_ok=True)
-        with locked(work / "lock"):
-            for path in work.glob("writing-*"):  # of a killed preparation
-                shutil.rmtree(path, ignore_errors=True)
-            _prepare(options, directory, say)
-            shutil.rmtree(work, ignore_errors=True)
+    with working(directory):
+        _prepare(options, directory, say)
     return directory
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def working(directory: Path) -> Iterator[None]:
+    """Write a set in the body: it has the lock, and its `work_of` without what a killed call left.
+
+    That directory is deleted after the body, and kept if it raises.
+
+    Args:
+        directory: Directory of the set; it is created.
+
+    Raises:
+        DataError: Another process writes it, or the system reports an error.
+    """
+    work = work_of(directory)
+    with system_errors(directory):
+        work.mkdir(parents=True, exist_ok=True)
+        with _locked(work / "lock"):
+            for path in work.glob("writing-*"):
+                shutil.rmtree(path, ignore_errors=True)
+            yield
+            shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
     """Hold a lock, which the system releases whenever the process ends.
 
     Raises:
@@ -243,7 +256,7 @@ def _write(
     Raises:
         DataError: Images are corrupt; all other shards have been written.
     """
-    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=directory / ".prepare"))
+    writing = Path(tempfile.mkdtemp(prefix="writing-", dir=work_of(directory)))
     tasks = [
         shards.Task(
             writing,
@@ -270,7 +283,7 @@ def _write(
                 problems += result
     if problems:
         lines = [f"{where}: {what}" for where, what in sorted(problems)]
-        path = directory / ".prepare" / "corrupt.txt"
+        path = work_of(directory) / "corrupt.txt"
         path.write_text("\n".join(lines) + "\n")
         raise DataError(
             f"{counted('corrupt images', lines)} (all in {path}); get them again (--md5 shows "
