@@ -54,6 +54,12 @@ def pytest_configure(config):
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers():
+    """One more than the cores, because many tests wait for other processes."""
+    return (yield) + 1
+
+
 def _known(cache):
     """Those of ``QUICK`` that this version of XLA takes: an unknown one ends the process."""
     key = f"xla_flags/{jaxlib.__version__}"
