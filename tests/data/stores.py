@@ -54,7 +54,17 @@ def write_shards(directory, pattern, records, shards):
     return paths
 
 
-def prepare(data_dir, splits, classes, *, features=None, version="1.0.0", config=None, shards=3):
+def prepare(
+    data_dir,
+    splits,
+    classes,
+    *,
+    features=None,
+    version="1.0.0",
+    config=None,
+    shards=3,
+    file_format="array_record",
+):
     """Let TFDS prepare a dataset named `pets`; return its builder.
 
     Args:
@@ -65,6 +75,7 @@ def prepare(data_dir, splits, classes, *, features=None, version="1.0.0", config
         version: Version of the dataset.
         config: Configuration of the dataset, if any.
         shards: Number of shards of each split.
+        file_format: `tfrecord` needs TensorFlow.
     """
     image, label = features or ("image", "label")
 
@@ -92,7 +103,7 @@ def prepare(data_dir, splits, classes, *, features=None, version="1.0.0", config
                 yield index, features
 
     tfds.disable_progress_bar()
-    builder = Builder(data_dir=str(data_dir), file_format="array_record")
+    builder = Builder(data_dir=str(data_dir), file_format=file_format)
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=shards))
     return builder
 
