@@ -24,7 +24,7 @@ from largebatch.data.prepare.copy_targets import LAST, Target, opened_directory,
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha256
 from largebatch.data.prepare.run import GIB
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import ConfigError, DataError, counted
 from largebatch.object_store import Bucket, url_of
 
 _FILES = 32
@@ -95,8 +95,8 @@ class _Copy:
         _each(sorted(self._wanted), look)
         need = sum(self._wanted[name].size for name in missing)
         self._say(
-            f"{len(self._wanted):,} files, {size / GIB:,.2f} GiB in {self._source.place}; "
-            f"{len(missing):,} files, {need / GIB:,.2f} GiB to copy"
+            f"{counted(len(self._wanted), 'file')}, {size / GIB:,.2f} GiB in {self._source.place}; "
+            f"{counted(len(missing), 'file')}, {need / GIB:,.2f} GiB to copy"
         )
         verified: Counter[str] = Counter()
         if missing:
@@ -122,7 +122,7 @@ class _Copy:
         self._target.finish(self._wanted)
         parts = [f"{n:,} {_VERIFIED[key]}" for key in _VERIFIED if (n := verified[key])]
         self._say(
-            f"done: {len(self._wanted):,} files in {self._target.place}, "
+            f"done: {counted(len(self._wanted), 'file')} in {self._target.place}, "
             f"{len(self._wanted) - len(missing):,} of them kept"
             + (f"; verified: {', '.join(parts)}" if parts else "")
         )

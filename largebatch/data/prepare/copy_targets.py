@@ -63,7 +63,7 @@ class Directory:
     """
 
     def __init__(self, path: Path, journal: dict[str, dict[str, Any]], *, reads: bool) -> None:
-        """Use `opened`."""
+        """Read nothing yet; use `opened_directory`."""
         self.place, self._path, self._journal, self._reads = str(path), path, journal, reads
         self._staged = work_of(path) / "copied"
         self.scratch = Path(tempfile.mkdtemp(prefix="writing-", dir=work_of(path)))
@@ -93,7 +93,7 @@ class Directory:
             copied = self.scratch / f"{threading.get_ident()}"
             copy_file(path, copied)
             if sha256(copied) != digest:
-                raise DataError(f"{copied} differs from {path}; check the disks")
+                raise DataError(f"--copy: {copied} differs from {path}; check the disks")
             path, verified = copied, "sha256"
         staged = self._staged / name
         staged.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def _read(path: Path, place: str) -> dict[str, dict[str, Any]]:
     """Return the lines of a journal by name; the last line of a killed copy may be torn."""
     rows = {}
     with contextlib.suppress(FileNotFoundError):
-        for line in (path / JOURNAL).read_text(encoding="utf-8").splitlines():
+        for line in (path / JOURNAL).read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
                 if "from" in row and row["from"] != place:
