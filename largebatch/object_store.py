@@ -22,7 +22,8 @@ _URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/@?#]+)(?:/([^?#]*))?")
 _RETRY_S = 60
 _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
-_PART = 16 * 2**20
+PART = 16 * 2**20
+"""Bytes of the parts in which a larger file is uploaded."""
 _SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
@@ -104,10 +105,14 @@ class Bucket:
         Raises:
             StorageError: See `Bucket`.
         """
-        found = {}
+        return {name: size for name, (size, _) in self.tagged(prefix).items()}
+
+    def tagged(self, prefix: str = "") -> dict[str, tuple[int, str]]:
+        """Return the sizes in bytes and the ETags of all objects in a folder, as `objects`."""
+        found: dict[str, tuple[int, str]] = {}
         with _explained(self.url):
             for page in self._store.list(prefix or None):
-                found |= {entry["path"]: entry["size"] for entry in page}
+                found |= {entry["path"]: (entry["size"], entry["e_tag"] or "") for entry in page}
         return found
 
     def folders(self, prefix: str = "") -> list[str]:
@@ -125,6 +130,19 @@ class Bucket:
             except FileNotFoundError:
                 return None
 
+    def part(self, name: str, start: int, stop: int, tag: str) -> Any | None:
+        """Return the bytes [start, stop) of an object, as a buffer; None if its ETag is another."""
+        from obstore.exceptions import PreconditionError
+
+        options: dict[str, Any] = {"range": (start, stop)}
+        if tag:
+            options["if_match"] = tag if tag.endswith('"') else f'"{tag}"'
+        with _explained(f"{self.url}/{name}"):
+            try:
+                return self._store.get(name, options=options).bytes()
+            except (PreconditionError, FileNotFoundError):
+                return None
+
     def download(self, name: str, path: Path) -> None:
         """Write an object to a file, whose folder is created; it is complete or absent.
 
@@ -139,8 +157,8 @@ class Bucket:
                     file.write(piece)
             partial.replace(path)
 
-    def write(self, name: str, content: bytes | Path) -> None:
-        """Create or replace an object atomically, from bytes or a file.
+    def write(self, name: str, content: bytes | Path) -> Version:
+        """Create or replace an object atomically, from bytes or a file; return its version.
 
         Raises:
             FileNotFoundError: The file does not exist.
@@ -149,7 +167,7 @@ class Bucket:
         if isinstance(content, Path):
             os.stat(content)
         with _explained(f"{self.url}/{name}"):
-            self._store.put(name, content, chunk_size=_PART)
+            return Version.of(self._store.put(name, content, chunk_size=PART))
 
     def swap(self, name: str, content: bytes, expected: Version | None) -> Version | None:
         """Write a small object only if nobody has changed it.

@@ -1,8 +1,9 @@
-"""Prepare ImageNet from its tars or extracted images, or convert images from one form to another.
+"""Prepare ImageNet from its tars or extracted images, convert images to another form, or copy them.
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
     python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
     python scripts/prepare_imagenet.py --from parquet:DIR --to arrayrecord --out DIR
+    python scripts/prepare_imagenet.py --copy gs://BUCKET/imagenet DIR
 
 After an interruption, the same command continues. Manual: docs/imagenet.md and data.md.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from largebatch.cli import Parser
 from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.data.prepare.convert import Conversion, convert
+from largebatch.data.prepare.copy_dataset import copy_dataset
 from largebatch.data.prepare.forms import FORMS
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
@@ -31,7 +33,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         __doc__,
         usage="prepare_imagenet.py (--tars DIR | --folders DIR | --images PATH | "
-        "--from SOURCE --to FORM | --verify) --out DIR [options]",
+        "--from SOURCE --to FORM | --verify) --out DIR [options]\n"
+        "       prepare_imagenet.py --copy FROM TO [--check full]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
@@ -39,7 +42,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument("--images", type=Path, metavar="PATH", help="any class folders, or their tar")
     what.add_argument("--from", dest="source", metavar="SOURCE", help="any set, as data.source")
     what.add_argument("--verify", action="store_true", help="check a finished set")
-    parser.add_argument("--out", type=Path, required=True, help="directory of the set")
+    what.add_argument(
+        "--copy",
+        nargs=2,
+        metavar=("FROM", "TO"),
+        help="copy a set: directory or s3://, gs://, az://",
+    )
+    parser.add_argument("--out", type=Path, help="directory of the set")
     parser.add_argument("--to", metavar="FORM", help="--from: the form written, as a source's name")
     parser.add_argument(
         "--classes", type=int, default=0, metavar="N", help="--from: of a set without names"
@@ -58,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--check",
         choices=CHECKS,
-        help="by end markers or (--verify) by decoding",
+        help="by end markers or (--verify) by decoding; --copy: read kept files",
     )
     parser.add_argument("--md5", action="store_true", help="check the tars first: some minutes")
     parser.add_argument(
@@ -85,23 +94,40 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if value and not applies:
             what = "--images" if name == "--validation" else "--from"
             raise ConfigError(f"{name} is for {what}; leave it out")
+    if flags.copy:
+        _check_copy(flags)
+        return
+    if flags.out is None:
+        raise ConfigError("--out is missing; give the directory of the set")
     if flags.source and not flags.to:
         raise ConfigError(f"--from needs --to, the form that is written: {', '.join(FORMS)}")
     if not flags.images and not flags.source:
         return
+    _refuse(flags, "--images" if flags.images else "--from")
+
+
+def _check_copy(flags: argparse.Namespace) -> None:
+    if flags.out:
+        raise ConfigError("--out does not apply to --copy FROM TO; leave it out")
+    if flags.check == "ends":
+        raise ConfigError("--check: expected full with --copy, got ends; leave it out")
+    _refuse(flags, "--copy")
+
+
+def _refuse(flags: argparse.Namespace, what: str) -> None:
+    """Raise a ConfigError for a flag that is for ImageNet's images."""
     given = {
         "--store decoded": flags.store != "jpeg",
         "--shorter": flags.shorter,
         "--quality": flags.quality,
         "--size": flags.size,
-        "--check": flags.check,
+        "--check": flags.check and not flags.copy,
         "--md5": flags.md5,
         "--allow-partial": flags.allow_partial,
-        "--shards": flags.shards if flags.images else 0,
+        "--shards": flags.shards and not flags.source,
     }
     for name, value in given.items():
         if value:
-            what = "--images" if flags.images else "--from"
             raise ConfigError(f"{name} does not apply to {what}; leave it out")
 
 
@@ -115,6 +141,9 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments)
     try:
         _check_flags(flags)
+        if flags.copy:
+            copy_dataset(*flags.copy, reads=flags.check == "full")
+            return 0
         if flags.source:
             convert(
                 Conversion(

@@ -14,6 +14,9 @@ import jax
 
 from largebatch.errors import ConfigError
 from largebatch.files import user_cache
+from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.parallel import compile_store
+from largebatch.tracking import Console
 
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
 LEAST_S = 0.2
@@ -21,13 +24,13 @@ LEAST_S = 0.2
 
 
 def place(option: str, kind: str) -> Path | None:
-    """Return the folder of ``run.compile_cache``.
+    """Return the local folder of ``run.compile_cache``; that of ``auto`` for an object store.
 
     A program for CPUs uses the instructions of the machine that compiled it. The cache therefore
     has a folder for each kind of CPU; other devices are part of a program's key.
 
     Args:
-      option: ``auto``, ``off`` or a folder.
+      option: ``auto``, ``off``, a folder or a URL of an object store.
       kind: platform of the devices: ``cpu``, ``gpu`` or ``tpu``.
 
     Returns:
@@ -35,7 +38,7 @@ def place(option: str, kind: str) -> Path | None:
     """
     if option == "off":
         return None
-    chosen = "" if option == "auto" else option
+    chosen = "" if option == "auto" or url_of(option) else option
     chosen = chosen or os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     folder = Path(chosen).expanduser() if chosen else user_cache() / "compile"
     return folder / f"cpu-{_instructions()}" if kind == "cpu" else folder
@@ -44,17 +47,20 @@ def place(option: str, kind: str) -> Path | None:
 def use(option: str) -> Path | None:
     """Switch JAX's persistent cache on or off.
 
+    With an object store, missing entries are downloaded when they are needed, and new ones are
+    uploaded in a thread. An error of the store is a warning.
+
     A damaged entry of a process that was killed while it wrote is compiled and written again. In a
     folder that several processes share each program is written by one of them.
 
     Args:
-      option: ``auto``, ``off`` or a folder.
+      option: ``auto``, ``off``, a folder or a URL of an object store.
 
     Returns:
-      The folder; None if the cache is off.
+      The local folder; None if the cache is off.
 
     Raises:
-      ConfigError: the named folder cannot be written.
+      ConfigError: the folder cannot be written, or the URL is malformed.
     """
     folder = place(option, jax.default_backend())
     if folder is not None:
@@ -68,14 +74,42 @@ def use(option: str) -> Path | None:
                 f"run.compile_cache={option}: {folder} cannot be written; use another folder or off"
             )
         folder = folder if usable else None
+    programs = None if folder is None else _stored(option, folder)
     if folder is not None:
-        warnings.showwarning = _removing(folder, warnings.showwarning)
-    jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
+        warnings.showwarning = _removing(folder, programs, warnings.showwarning)
+    kept = compile_store.register(programs) if programs else folder and str(folder)
+    jax.config.update("jax_compilation_cache_dir", kept)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
     return folder
 
 
-def _removing(folder: Path, show: Callable[..., None]) -> Callable[..., None]:
+def described() -> str:
+    """Return where programs are kept, for display; '' if nowhere."""
+    cache = jax.config.values["jax_compilation_cache_dir"]
+    if not cache or (url := compile_store.url_behind(cache)):
+        return url if cache else ""
+    kept, home = Path(cache), Path.home()
+    return f"~/{kept.relative_to(home)}" if kept.is_relative_to(home) else str(kept)
+
+
+def _stored(option: str, folder: Path) -> compile_store.StoredPrograms | None:
+    """Open the object store of ``run.compile_cache``; None for a folder."""
+    url = url_of(option)
+    if not url:
+        return None
+    warn = Console(quiet=jax.process_index() != 0).warn
+    # Programs for CPUs are in a folder of their own.
+    place = f"{url.rstrip('/')}/{folder.name}" if jax.default_backend() == "cpu" else url
+    try:
+        return compile_store.StoredPrograms(Bucket(place), folder, warn)
+    except StorageError as error:
+        warn(f"run.compile_cache: {error}; programs are kept in {folder} only")
+        return None
+
+
+def _removing(
+    folder: Path, programs: compile_store.StoredPrograms | None, show: Callable[..., None]
+) -> Callable[..., None]:
     """Return a ``warnings.showwarning`` that removes the entries JAX warns that it cannot read.
 
     JAX compiles the program again but never replaces a file, so it would warn at every start. It
@@ -88,7 +122,10 @@ def _removing(folder: Path, show: Callable[..., None]) -> Callable[..., None]:
             show(message, *others, **named)
             return
         for entry in folder.glob(f"{glob.escape(found[1])}-*"):
-            entry.unlink(missing_ok=True)
+            if programs:
+                programs.remove(entry.name)
+            else:
+                entry.unlink(missing_ok=True)
 
     return shown
 

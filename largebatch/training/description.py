@@ -14,6 +14,7 @@ from largebatch.config import Plan, changed
 from largebatch.config.sections import Loss
 from largebatch.environment import ROOT, environment
 from largebatch.errors import counted
+from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary, Target
 from largebatch.tracking.progress import loss_text
 from largebatch.training import rules
@@ -75,10 +76,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("evaluation", f"every {stage.evaluate_every_steps:,} steps"),
         ("checkpoint", f"every {stage.checkpoint_every_steps:,} steps"),
     ]
-    if cache := jax.config.jax_compilation_cache_dir:
-        kept, home = Path(cache), Path.home()
-        place = f"~/{kept.relative_to(home)}" if kept.is_relative_to(home) else kept
-        rows.append(("compiled programs", f"kept in {place}"))
+    if kept := compile_cache.described():
+        rows.append(("compiled programs", f"kept in {kept}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
 

@@ -8,8 +8,8 @@
 #   scripts/launch/tpu_pod.sh stop              # save and stop; run goes on
 #   scripts/launch/tpu_pod.sh delete
 #
-# doctor in place of run checks the slice first, with the same options. --workdir lies on a file system
-# that all hosts have mounted. run starts SCRIPT (train.py), such as SCRIPT=scripts/reproduce.py.
+# doctor in place of run checks the slice first, with the same options. --workdir lies in a bucket, or
+# on a file system that all hosts have mounted. run starts SCRIPT (train.py), such as SCRIPT=scripts/reproduce.py.
 set -euo pipefail
 
 : "${NAME:?}" "${ZONE:?}"
@@ -36,7 +36,7 @@ case "$verb" in
     ;;
   install)
     everywhere "git clone ${SOURCE:?} largebatch && python3 -m venv largebatch/.venv &&
-      largebatch/.venv/bin/pip install -e 'largebatch[tpu]'"
+      largebatch/.venv/bin/pip install -e 'largebatch[tpu,storage]'"
     ;;
   doctor) start scripts/doctor.py "$@" ;;
   run) start "${SCRIPT:-train.py}" "$@" ;;

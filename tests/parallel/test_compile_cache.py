@@ -30,6 +30,7 @@ print(sum("cache_hits" in name for name in hits))
         ("auto", "/jax", "/jax"),
         ("auto", "", "/home/someone/.cache/largebatch/compile"),
         ("/named", "/jax", "/named"),
+        ("gs://bucket/compile", "/jax", "/jax"),
         ("off", "/jax", None),
     ],
 )

@@ -19,7 +19,9 @@ import pytest
 import train as entry
 from largebatch.config import Config, load
 from largebatch.fault_tolerance import exit_codes as codes
+from largebatch.object_store import url_of
 from largebatch.parallel import processes
+from scripts import prepare_imagenet
 
 ROOT = Path(entry.__file__).parent
 LAUNCH = ROOT / "scripts" / "launch"
@@ -355,7 +357,9 @@ def documents(name):
     return service, job, job["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes_tpu.yaml"])
+@pytest.mark.parametrize(
+    "name", ["kubernetes.yaml", "kubernetes_tpu.yaml", "kubernetes_store.yaml"]
+)
 def test_kubernetes_fits_the_code(name):
     service, job, pod = documents(name)
     spec, (container,) = job["spec"], pod["containers"]
@@ -383,7 +387,7 @@ def test_kubernetes_fits_the_code(name):
     flags, overrides = entry.parse(options)
     load(ROOT / flags.config, overrides)
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    assert any(str(flags.workdir).startswith(place) for place in mounts)
+    assert url_of(flags.workdir) or any(str(flags.workdir).startswith(place) for place in mounts)
     assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
 
 
@@ -399,3 +403,25 @@ def test_kubernetes_gpus_are_told_where_to_meet():
     assert told[processes.PROCESSES]["value"] == str(job["spec"]["completions"])
     gpus = container["resources"]["limits"]["nvidia.com/gpu"]
     assert told["JAX_LOCAL_DEVICE_IDS"]["value"] == ",".join(map(str, range(gpus)))
+
+
+def test_kubernetes_without_a_shared_file_system():
+    """Each node copies the data to the path from which its process reads it."""
+    _, _, pod = documents("kubernetes_store.yaml")
+    (copy,), (container,) = pod["initContainers"], pod["containers"]
+    python, script, *options = copy["command"]
+    assert python == "python"
+    assert ROOT / script == Path(prepare_imagenet.__file__)
+    source, target = prepare_imagenet.parse(options).copy
+    flags, overrides = entry.parse(container["command"][2:])
+    config = load(ROOT / flags.config, overrides)
+    assert config.data.source.partition(":")[2] == target
+    (data,) = copy["volumeMounts"]
+    assert target.startswith(data["mountPath"])
+    assert {"readOnly": True, **data} in container["volumeMounts"]
+    for url in (source, config.run.compile_cache, flags.workdir):
+        assert url_of(url).startswith("gs://BUCKET/")
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]
+    assert "/scratch" in mounts
+    assert copy["image"] == container["image"]

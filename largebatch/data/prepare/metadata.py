@@ -176,7 +176,7 @@ def files_of(paths: Iterable[Path]) -> Files:
     Raises:
         DataError: One cannot be read.
     """
-    return {path.name: (path.stat().st_size, _sha256(path)) for path in paths}
+    return {path.name: (path.stat().st_size, sha256(path)) for path in paths}
 
 
 def changes(directory: Path, recorded: Files) -> list[str]:
@@ -188,12 +188,13 @@ def changes(directory: Path, recorded: Files) -> list[str]:
             found.append(f"{name} is missing")
         elif path.stat().st_size != size:
             found.append(f"{name} has {path.stat().st_size:,} bytes instead of {size:,}")
-        elif _sha256(path) != digest:
+        elif sha256(path) != digest:
             found.append(f"{name} has changed (its SHA-256 is not {digest[:16]}…)")
     return found
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
     with system_errors(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

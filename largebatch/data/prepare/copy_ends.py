@@ -1,0 +1,194 @@
+"""Both ends of a copy of a data set: a directory, or a folder of an object store."""
+
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+from largebatch.data.prepare import etags
+from largebatch.data.prepare.metadata import work_of
+from largebatch.errors import DataError
+from largebatch.object_store import PART, Bucket
+
+_REQUESTS = 16
+"""Parts of large objects that are requested at a time; each takes 16 MiB of memory."""
+
+
+class Entry(NamedTuple):
+    """A file of a data set: its size in bytes, and what changes when it is written."""
+
+    size: int
+    version: str
+
+
+Entries = dict[str, Entry]
+
+
+class Source(Protocol):
+    """Where files come from."""
+
+    place: str
+
+    def entries(self) -> Entries:
+        """Return all files by name, without hidden ones.
+
+        Raises:
+            DataError: It cannot be listed.
+        """
+
+    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+        """Return a local file with the content, which is written to ``scratch`` if necessary.
+
+        Raises:
+            DataError: The file has changed since it was listed.
+        """
+
+
+class Folder:
+    """A directory of this machine; a version is a time of modification."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the directory."""
+        self.path, self.place = path, str(path)
+
+    def entries(self) -> Entries:
+        """Return all files; see `Source.entries`."""
+        return files_of(self.path)
+
+    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+        """Return the file itself; the last listing finds changes."""
+        return self.path / name
+
+
+class Objects:
+    """A folder of an object store; a version is an ETag."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        """Take the folder; send no request yet."""
+        self.bucket, self.place = bucket, bucket.url
+        self._requests = ThreadPoolExecutor(_REQUESTS, "part")
+
+    def entries(self) -> Entries:
+        """Return all objects; see `Source.entries`."""
+        found = {
+            name: Entry(*entry) for name, entry in self.bucket.tagged().items() if _is_visible(name)
+        }
+        # Consoles of clouds create empty objects in place of folders.
+        folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
+        return {name: entry for name, entry in found.items() if name not in folders}
+
+    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+        """Download an object, a large one by parts."""
+        ended = threading.Event()
+
+        def write(file: int, start: int) -> None:
+            if ended.is_set():
+                return
+            stop = min(start + PART, entry.size)
+            content = self.bucket.part(name, start, stop, entry.version)
+            if content is None or len(content) != stop - start:
+                raise changed(self.place, name)
+            view = memoryview(content)
+            while view:
+                written = os.pwrite(file, view, start)
+                view, start = view[written:], start + written
+
+        with scratch.open("wb") as stream:
+            starts = range(0, entry.size, PART)
+            if len(starts) <= 1:
+                for start in starts:
+                    write(stream.fileno(), start)
+            else:
+                parts = [self._requests.submit(write, stream.fileno(), start) for start in starts]
+                try:
+                    for part in parts:
+                        part.result()
+                finally:  # the file is closed after its last part
+                    ended.set()
+                    for part in parts:
+                        part.exception()
+            os.fsync(stream.fileno())
+        return scratch
+
+
+def files_of(path: Path, *, finished: bool = True) -> Entries:
+    """Return all files below a directory by name, without hidden ones.
+
+    Args:
+        path: The directory.
+        finished: Whether a set that is being written is an error.
+
+    Raises:
+        DataError: It is, or there is anything but files.
+        OSError: A folder cannot be listed.
+    """
+    found = {}
+
+    def failed(error: OSError) -> None:
+        raise error
+
+    for parent, folders, names in os.walk(path, followlinks=True, onerror=failed):
+        work = work_of(Path(parent))
+        if finished and work.name in folders:
+            raise DataError(
+                f"{parent} is unfinished ({work} exists); give the command that writes it again, "
+                "then copy"
+            )
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(parent, name) for name in names if not name.startswith(".")):
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{file} is not a file; remove it")
+            found[file.relative_to(path).as_posix()] = Entry(
+                status.st_size, str(status.st_mtime_ns)
+            )
+    return found
+
+
+def changed(place: str, name: str) -> DataError:
+    """Return the error for a file that has changed during the copy."""
+    return DataError(
+        f"--copy: {place}/{name} has changed during the copy; wait until nobody writes there, then "
+        "give the same command again"
+    )
+
+
+def check_no_others(place: str, present: Iterable[str], wanted: Entries) -> None:
+    """Raise a DataError if a target holds files that the source does not have."""
+    if others := sorted(set(present) - set(wanted)):
+        raise DataError(
+            f"--copy: {place} holds {len(others):,} files that the source does not have, such as "
+            f"{others[0]}; remove them or use another directory"
+        )
+
+
+def matching(path: Path, tag: str, untold: set[str]) -> str:
+    """Return what an ETag proves of a file.
+
+    Args:
+        path: The file.
+        tag: The ETag.
+        untold: Kinds of ETags that are known not to be an MD5 in this store.
+
+    Returns:
+        ``md5`` if it is equal, ``size`` if it is no MD5, '' if it differs.
+    """
+    equal = None if etags.kind(tag) in untold else etags.is_of(tag, path)
+    return "size" if equal is None else "md5" if equal else ""
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the content of a file to the disk."""
+    with source.open("rb") as reading, target.open("wb") as writing:
+        shutil.copyfileobj(reading, writing, PART)
+        writing.flush()
+        os.fsync(writing.fileno())
+
+
+def _is_visible(name: str) -> bool:
+    """Return whether the name of an object is a relative path without hidden or parent folders."""
+    return not name.startswith("/") and not any(part[:1] in (".", "") for part in name.split("/"))
