@@ -21,6 +21,7 @@ from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
 from largebatch.training.request import Request
 from largebatch.training.setup import Run
+from largebatch.trees import flatten_paths
 
 Rows = list[tuple[str, str]]
 
@@ -28,14 +29,21 @@ Rows = list[tuple[str, str]]
 def plan_rows(run: Run, hosts: str) -> Rows:
     """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
-    facts, buckets = plan.facts, run.first_stage.programs.steps.buckets
+    steps = run.first_stage.programs.steps
+    facts, buckets = plan.facts, steps.buckets
     kind = jax.devices()[0].device_kind
-    parameters = sum(bucket.size for bucket in buckets)
+    sizes = {path: x.size for path, x in flatten_paths(steps.model.shapes()[0]).items()}
+    parameters, trained = sum(sizes.values()), sum(bucket.size for bucket in buckets)
     span = "all workers" if stage.span == stage.workers else counted(stage.span, "worker")
     rows = [
         (
             "model",
             f"{config.model.title}, {config.model.dtype}, {parameters:,} parameters",
+        ),
+        *(
+            [("trained", f"{trained:,} parameters; frozen: {parameters - trained:,}")]
+            if trained < parameters
+            else []
         ),
         ("training data", run.first_stage.train_source.describe()),
         ("validation data", run.first_stage.validation_source.describe()),

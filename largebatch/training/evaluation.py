@@ -18,6 +18,7 @@ from largebatch.training import statistics
 from largebatch.training.programs import Programs, control_flags
 from largebatch.training.setup import StageRun
 from largebatch.training.state import Averages, TrainState
+from largebatch.trees import with_leaves
 
 PyTree = Any
 
@@ -166,7 +167,7 @@ def precise_statistics(
     consumed so far (one at position 0). The result is a function of parameters and position, so a
     restored run evaluates to the same numbers.
     """
-    if not state.stats:  # no BatchNorm
+    if not stage.programs.steps.trained(state.stats):  # no BatchNorm, or all of it is frozen
         return state.stats
     step = stage.plan.samples_per_step
     of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
@@ -184,6 +185,7 @@ def precise_statistics(
             total = measured if total is None else jax.tree.map(np.add, total, measured)
             count += 1
     average = jax.tree.map(lambda x: x / count, total)
-    return jax.tree.map(
+    measured = jax.tree.map(
         lambda x: np.asarray(x, stage.programs.steps.dtype), statistics.pooled(average)
     )
+    return with_leaves(state.stats, measured)
