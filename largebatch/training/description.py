@@ -47,6 +47,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ),
         ("training data", run.first_stage.train_source.describe()),
         ("validation data", run.first_stage.validation_source.describe()),
+        *((name, source.describe()) for name, source in run.first_stage.further_sets.items()),
         ("devices", f"{facts.devices} × {kind}, {hosts}"),
         (
             "global batch",
@@ -136,6 +137,10 @@ def result_rows(result: Result, plan: Plan) -> Rows:
         *([("top-5", f"{result.top5:.2%}")] if plan.facts.classes > 5 else []),
         ("loss", loss_text(result.loss) + smoothed),
         *([("EMA top-1", f"{result.ema.top1:.2%}")] if result.ema else []),
+        *(
+            (f"{name} top-1", f"{other.top1:.2%} of {other.images:,}")
+            for name, other in result.sets.items()
+        ),
     ]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,8 @@ class Result:
     seconds: float
     ema: "Result | None" = None
     """The result of the averaged weights; None without ``schedule.ema``."""
+    sets: Mapping[str, "Result"] = dataclasses.field(default_factory=dict)
+    """The results of further validation sets by name (``data.validation_sets``)."""
 
     @property
     def score(self) -> float:
@@ -45,6 +47,15 @@ class Result:
         """Loss and accuracies by name; those of the averaged weights begin with ``ema_``."""
         own = {name: getattr(self, name) for name in ("loss", "top1", "top5")}
         return own | averaged_columns(self)
+
+    @property
+    def set_columns(self) -> dict[str, float]:
+        """Loss and accuracies on further validation sets, such as ``NAME/top1``."""
+        return {
+            f"{name}/{column}": value
+            for name, result in self.sets.items()
+            for column, value in result.columns.items()
+        }
 
 
 def averaged_columns(result: Result | None) -> dict[str, float]:
@@ -90,7 +101,7 @@ def with_final_statistics(
 
 
 def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> Result:
-    """Evaluate ``state`` and its averaged weights, if any, each with its statistics.
+    """Evaluate ``state`` and its averaged weights, if any, on all validation sets.
 
     `with_final_statistics` explains the statistics. Every image is read once.
 
@@ -98,10 +109,16 @@ def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> R
       DataError: the number of images counted is not that of the split.
       Interrupted: the run must stop.
     """
+    main, *others = (_evaluate_set(stage, state, name, watchdog) for name in stage.validation_sets)
+    return dataclasses.replace(main, sets=dict(zip(stage.further_sets, others, strict=True)))
+
+
+def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watchdog) -> Result:
+    """Evaluate ``state`` and its averaged weights, if any, on one of the validation sets."""
     start = time.perf_counter()
     networks = [state] if state.ema is None else [state, state.ema]
     pending = []
-    with contextlib.closing(stage.validation_batches(watchdog.patience)) as batches:
+    with contextlib.closing(stage.validation_batches(watchdog.patience, name)) as batches:
         for batch in patient(batches, watchdog):
             asked = bool(watchdog.requested)
             found = [
@@ -113,23 +130,22 @@ def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> R
                 stop = pending[-3][0][1]
                 if stop is not None and stop > 0:  # the same number on all processes
                     raise Interrupted(watchdog.requested or "another process was asked to stop")
-    pending = jax.device_get(pending)
+    pending, expected = jax.device_get(pending), len(stage.validation_sets[name])
     seconds = time.perf_counter() - start
     own, *averaged = (
-        _result(stage, [found[i][0] for found in pending], seconds) for i in range(len(networks))
+        _result(expected, [found[i][0] for found in pending], seconds) for i in range(len(networks))
     )
     return dataclasses.replace(own, ema=averaged[0]) if averaged else own
 
 
-def _result(stage: StageRun, counted: Sequence[Sums], seconds: float) -> Result:
+def _result(expected: int, counted: Sequence[Sums], seconds: float) -> Result:
     """Return the result of the sums of all batches; each image must have been counted once."""
     # Sums over the split in float64: counts stay exact however many images there are.
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
-    expected = stage.plan.facts.validation_examples
     if int(totals.count) != expected:
         raise DataError(
             f"evaluation: expected {expected} images, counted {totals.count:.0f}; check the length "
-            "of data.source"
+            "of data.source or data.validation_sets"
         )
     return Result(
         loss=float(totals.loss / expected),

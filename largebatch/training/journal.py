@@ -144,6 +144,7 @@ class Journal:
             target_step=target.step,
             target_s=target.seconds,
             **averaged_columns(result),
+            sets=result.set_columns if result else {},
         )
 
     def images_per_s(self, step: int) -> float | None:
