@@ -184,7 +184,7 @@ def precise_statistics(
     restored run evaluates to the same numbers.
     """
     if not stage.programs.steps.trained(state.stats):  # no BatchNorm, or all of it is frozen
-        return state.stats
+        return jax.device_get(state.stats)
     step = stage.plan.samples_per_step
     of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
     wanted = min(stage.plan.config.norm.precise_batches, of_epoch, consumed) * step
@@ -204,4 +204,4 @@ def precise_statistics(
     measured = jax.tree.map(
         lambda x: np.asarray(x, stage.programs.steps.dtype), statistics.pooled(average)
     )
-    return with_leaves(state.stats, measured)
+    return with_leaves(jax.device_get(state.stats), measured)
