@@ -1,6 +1,6 @@
 """Conversion between nested dicts and flat dicts with '/'-joined paths as keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
@@ -19,6 +19,18 @@ def unflatten_paths(flat: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[name] = value
     return tree
+
+
+def without_paths(tree: Mapping[str, Any], paths: Collection[str]) -> Any:
+    """Return a tree without the leaves at these paths; without paths, the tree itself."""
+    if not paths:
+        return tree
+    return unflatten_paths({p: x for p, x in flatten_paths(tree).items() if p not in paths})
+
+
+def with_leaves(tree: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree with the leaves of another tree, which may lack some, in place of its own."""
+    return unflatten_paths(flatten_paths(tree) | flatten_paths(leaves))
 
 
 def _items(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,6 @@ from largebatch.fault_tolerance import exit_code
 from largebatch.tools.sweep.directory import best_command
 from largebatch.tools.sweep.executors import Cluster
 from largebatch.tools.sweep.session import Request, Search, sweep
-from largebatch.tools.sweep.trial import Objective
 
 
 def parser() -> Parser:
@@ -41,7 +40,7 @@ def parser() -> Parser:
     add("--workdir", type=Path, metavar="DIR", help="where the sweep is kept (sweeps/NAME)")
     add("--search", choices=get_args(Search), default="grid", help="how trials are chosen (grid)")
     add("--trials", type=int, metavar="N", help="number of trials, of quasi and tpe")
-    add("--objective", choices=get_args(Objective), default="top1", help="what is optimised (top1)")
+    add("--objective", default="top1", metavar="RESULT", help="what is optimised (top1)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the search (0)")
     add("--jobs", type=int, metavar="N", help="trials at a time (1, or one for each GPU)")
     add("--slurm", nargs="?", const="slurm", choices=get_args(Cluster), help="run as job arrays")

@@ -10,7 +10,7 @@ downsample_bn}` and `head`, with leaves `kernel`, `scale`, `bias`; in statistics
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -61,15 +61,22 @@ def relu(x: Any) -> Any:
 class _Net:
     """Parameters and statistics of one forward pass, and the batch statistics it met."""
 
-    def __init__(self, params: Tree, stats: Tree, epsilon: float, train: bool) -> None:
+    def __init__(
+        self,
+        params: Tree,
+        stats: Tree,
+        epsilon: float,
+        train: bool,
+        frozen: tuple[str, ...] = (),
+    ) -> None:
         self.params, self.stats = flatten(params), flatten(stats)
-        self.epsilon, self.train = epsilon, train
+        self.epsilon, self.train, self.frozen = epsilon, train, frozen
         self.batch_stats: dict[str, tuple[Any, Any, int]] = {}
 
     def conv_bn(self, x: Any, module: str, suffix: str, stride: int, padding: int) -> Any:
         x = convolve(x, self.params[f"{module}conv{suffix}/kernel"], stride, padding)
         path = f"{module}bn{suffix}"
-        if self.train:
+        if self.train and path not in self.frozen:
             mean = jnp.mean(x, axis=(0, 1, 2))
             var = jnp.mean((x - mean) ** 2, axis=(0, 1, 2))
             self.batch_stats[path] = (mean, var, math.prod(x.shape[:3]))
@@ -95,14 +102,21 @@ def blocks(depth: int) -> Iterator[tuple[str, int, int]]:
 
 
 def forward(
-    params: Tree, stats: Tree, images: Any, *, depth: int, epsilon: float, train: bool
+    params: Tree,
+    stats: Tree,
+    images: Any,
+    *,
+    depth: int,
+    epsilon: float,
+    train: bool,
+    frozen: tuple[str, ...] = (),
 ) -> tuple[Any, dict[str, tuple[Any, Any, int]]]:
     """Logits (N, classes) of already normalised images (N, H, W, C).
 
     In training BatchNorm uses the mean and biased variance of exactly these images, returned as
-    `{path: (mean, variance, values per channel)}`; else it uses `stats`, and the dict is empty.
+    `{path: (mean, variance, values per channel)}`; else, and in `frozen` layers, it uses `stats`.
     """
-    net = _Net(params, stats, epsilon, train)
+    net = _Net(params, stats, epsilon, train, frozen)
     x = relu(net.conv_bn(images, "stem/", "", 1, padding=1))
     for path, _, stride in blocks(depth):
         x = net.block(x, path, stride)
@@ -165,7 +179,7 @@ def update(
     return w - v, v
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5, 6, 7))
+@functools.partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
 @functools.partial(jax.value_and_grad, has_aux=True)
 def _span_gradients(
     params: Tree,
@@ -176,9 +190,11 @@ def _span_gradients(
     depth: int,
     epsilon: float,
     label_smoothing: float,
+    frozen: tuple[str, ...],
 ) -> tuple[Any, Any]:
     """Loss of one span, its logits and statistics, and the gradients."""
-    logits, batch_stats = forward(params, stats, images, depth=depth, epsilon=epsilon, train=True)
+    net = {"depth": depth, "epsilon": epsilon, "frozen": frozen}
+    logits, batch_stats = forward(params, stats, images, train=True, **net)
     # A sum over the span divided by the whole batch: the spans' losses and gradients add up.
     loss = jnp.sum(cross_entropy(logits, labels, label_smoothing)) / batch
     return loss, (logits, batch_stats)
@@ -200,29 +216,35 @@ def step(
     norm_momentum: float,
     unbiased: bool,
     label_smoothing: float,
+    factors: Callable[[str], float] = lambda path: 1.0,
     **hyper: Any,
 ) -> StepResult:
     """One step on `workers` × n images, BatchNorm over `span` workers at a time.
 
     `hyper` are the keyword arguments of `update`; running statistics are m·r + (1 − m)·(average of
-    the spans' batch statistics), the variances times N / (N − 1) when `unbiased`.
+    the spans' batch statistics), the variances times N / (N − 1) when `unbiased`. `factors` gives
+    the factor of the learning rate by path; parameters and statistics with 0 stay, and their
+    layers normalise as in evaluation.
     """
     batch = len(images_uint8)
     spans, size = workers // span, batch // workers * span
 
     loss, correct = 0.0, 0
+    still = {path for path in (*flatten(params), *flatten(stats)) if not factors(path)}
+    frozen = tuple(sorted(path[: -len("/mean")] for path in still if path.endswith("/mean")))
     gradients = {path: np.zeros(np.shape(leaf)) for path, leaf in flatten(params).items()}
     average = {path: np.zeros(np.shape(leaf)) for path, leaf in flatten(stats).items()}
     for first in range(0, batch, size):
         images = normalise(images_uint8[first : first + size], mean, std, params)
         truth = np.asarray(labels[first : first + size])
         (part, (logits, batch_stats)), grads = _span_gradients(
-            params, stats, images, truth, batch, depth, epsilon, label_smoothing
+            params, stats, images, truth, batch, depth, epsilon, label_smoothing, frozen
         )
         loss += float(part)
         correct += in_top(logits, truth, 1)
         for path, g in flatten(grads).items():
-            gradients[path] += np.asarray(g, np.float64)
+            if path not in still:
+                gradients[path] += np.asarray(g, np.float64)
         for path, (batch_mean, batch_var, n) in batch_stats.items():
             correction = int(n) / (int(n) - 1) if unbiased else 1.0
             average[f"{path}/mean"] += np.asarray(batch_mean, np.float64) / spans
@@ -231,10 +253,14 @@ def step(
     new_stats, new_params, new_velocity, old_velocity = {}, {}, {}, flatten(velocity)
     for path, r in flatten(stats).items():
         old = np.asarray(r, np.float64)
-        new_stats[path] = norm_momentum * old + (1 - norm_momentum) * average[path]
+        moved = norm_momentum * old + (1 - norm_momentum) * average[path]
+        new_stats[path] = old if path in still else moved
     for path, leaf in flatten(params).items():
         w, v = np.asarray(leaf, np.float64), np.asarray(old_velocity[path], np.float64)
-        new_params[path], new_velocity[path] = update(path, w, v, gradients[path], **hyper)
+        new_params[path], new_velocity[path] = w, v
+        if path not in still:
+            own = hyper | {"learning_rate": factors(path) * hyper["learning_rate"]}
+            new_params[path], new_velocity[path] = update(path, w, v, gradients[path], **own)
     results = (new_params, new_stats, new_velocity, gradients)
     return StepResult(*(unflatten(flat, images.dtype) for flat in results), loss, correct)
 

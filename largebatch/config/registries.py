@@ -91,7 +91,7 @@ class Rule:
     """An update rule and the options that it uses.
 
     All rules use ``momentum``, ``momentum_at_peak``, ``weight_decay``, ``clip_norm``,
-    ``decay_skip``, ``layout`` and ``update``.
+    ``decay_skip``, ``lr_mults``, ``layout`` and ``update``.
     """
 
     title: str
@@ -137,6 +137,7 @@ OF_FACTORIES = (
     "weight_decay",
     "clip_norm",
     "decay_skip",
+    "lr_mults",
     "layout",
     "update",
 )

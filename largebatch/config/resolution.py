@@ -26,6 +26,7 @@ from largebatch.config.scaling import divided
 from largebatch.config.schema import Config
 from largebatch.config.stages import KEY, Stage, stages_of
 from largebatch.errors import ConfigError
+from largebatch.optim.multipliers import read_multipliers
 
 SHORT_RUN_STEPS = 500
 """In shorter runs, `norm.statistics=auto` means `precise`.
@@ -55,6 +56,7 @@ def resolve(
     config = divided(config, facts.devices)
     stages = stages_of(config)
     check_loss(config)
+    read_multipliers(config.optimizer.lr_mults)
     check_unused(stages)
     for stage in stages:
         check_augment(stage.config)

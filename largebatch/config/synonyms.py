@@ -66,6 +66,7 @@ _ACCUMULATION = (
     "gradient_accumulation_steps accumulate_grad_batches"
 )
 _EMA = "model_ema ema model_ema_decay ema_decay use_ema"
+_MULTIPLIER = "freeze freeze_backbone frozen_layers lr_mult lr_scale backbone_lr layer_decay"
 _DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
 _DATA = "data data_path dataset dataset_path train_dir root imagenet data_root"
 NUMBER_FORMATS = {
@@ -125,6 +126,9 @@ def advice(word: str, value: str = "") -> str:
         )
     if name in _EMA.split():
         return _written("schedule.ema", _horizon(value))
+    if name in _MULTIPLIER.split():
+        factor = "0" if name.startswith(("freeze", "frozen")) else "0.1"
+        return _written("optimizer.lr_mults", f"(?!head/).*: {factor}")
     if name in _DTYPE.split():
         return _written("model.dtype", NUMBER_FORMATS.get((value or name).lower(), "bfloat16"))
     if name in _DATA.split():

@@ -1,13 +1,19 @@
 """The data source of a configuration, and the facts that a plan needs."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 
 from largebatch import data
 from largebatch.config import Config, Facts
-from largebatch.config.facts import KNOWN_SETS
+from largebatch.config.facts import KNOWN_SETS, full_source
+from largebatch.config.schema import replaced
 from largebatch.data.sources import Split
-from largebatch.errors import DataError
+from largebatch.errors import ConfigError, DataError
+
+_SETS = "data.validation_sets"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_SPLITS = ("train", "validation")
 
 
 def open_source(
@@ -30,6 +36,49 @@ def open_source(
             validation_split=options.validation_split,
         ),
     )
+
+
+def open_validation_sets(
+    config: Config, main: data.Source, opener: Callable[..., data.Source] = data.open_source
+) -> dict[str, data.Source]:
+    """Open the validation splits of ``data.validation_sets``, by name.
+
+    Args:
+      config: the configuration of a stage.
+      main: the main validation split.
+      opener: as in `open_source`.
+
+    Raises:
+      ConfigError: a text is not NAME=SOURCE, or a name is taken.
+      DataError: a set cannot be opened, or differs from the main one in classes or image size.
+    """
+    found: dict[str, data.Source] = {}
+    for text in config.data.validation_sets:
+        name, _, spec = (part.strip() for part in text.partition("="))
+        if not spec or not _NAME.fullmatch(name) or name in (*found, *_SPLITS):
+            raise ConfigError(
+                f"{_SETS}: expected NAME=SOURCE with names of letters, digits, dots, dashes and "
+                f"underscores, all different and not {' or '.join(_SPLITS)}, got {text!r}; use "
+                f"--config.{_SETS}='v2=folder:PATH'"
+            )
+        changes = {"data.source": full_source(spec), "data.validation_split": 0.0}
+        source = open_source(replaced(config, changes), "validation", opener)
+        if source.classes != main.classes:
+            raise DataError(
+                f"{_SETS}: {name} and the main validation set have "
+                f"{data.differing(source.classes, main.classes)}; use a set of the same classes"
+            )
+        stored = [
+            data.stored_source(each).stored_size if config.data.crops == "device" else 0
+            for each in (source, main)
+        ]
+        if source.image_shape != main.image_shape or stored[0] != stored[1]:
+            raise DataError(
+                f"{_SETS}: expected images of {main.image_shape}, got {source.image_shape} in "
+                f"{name}; use a set of the same image size"
+            )
+        found[name] = source
+    return found
 
 
 def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:

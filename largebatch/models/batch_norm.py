@@ -37,6 +37,8 @@ class BatchMode:
     """Sum over these devices; required if ``members`` > 1."""
     unbiased: bool = True
     """Whether variances for the running statistics have the factor N/(N-1)."""
+    frozen: frozenset[str] = frozenset()
+    """Paths of layers that normalize with their running statistics, as in evaluation mode."""
 
 
 class BatchStatistics(nnx.Intermediate):

@@ -142,16 +142,25 @@ class Model:
     ) -> tuple[jax.Array, PyTree]:
         """Return logits and batch statistics of training mode.
 
-        The statistics are {…: {mean, var}} with arrays of shape (spans, features).
+        The statistics are {…: {mean, var}} with arrays of shape (spans, features), without the
+        layers of ``mode.frozen``.
 
         Raises:
-          ConfigError: a BatchNorm layer was not called, or not with batch statistics.
+          ConfigError: a BatchNorm layer was not called, or not with batch statistics, or a frozen
+            one was called with them.
         """
         module = self.module(params, stats, mode)
         logits = module(images)
         batch = {}
         for path, layer in factories.batch_norms(module).items():
             where = "/".join(map(str, path))
+            if where in mode.frozen:
+                if hasattr(layer, "batch_mean"):
+                    raise ConfigError(
+                        f"optimizer.lr_mults: {where} of model.name={self.name!r} is frozen but "
+                        "called with batch statistics; call it without use_running_average"
+                    )
+                continue
             if not hasattr(layer, "batch_mean"):
                 raise ConfigError(
                     f"model.name={self.name!r}: {where} is not called with batch statistics; "
@@ -215,8 +224,10 @@ def _traced(
             module.eval()
         else:
             module.train()
-        for layer in factories.batch_norms(module).values():
+        for path, layer in factories.batch_norms(module).items():
             layer.batch_mode = mode
+            if mode is not None and "/".join(map(str, path)) in mode.frozen:
+                layer.eval()
         return module
 
     graph = nnx.graphdef(nnx.eval_shape(traced))

@@ -10,6 +10,7 @@ from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_sett
 from largebatch.optim.lamb import LambState, lamb
 from largebatch.optim.lars import LarsState, lars
 from largebatch.optim.momentum import with_l2
+from largebatch.optim.multipliers import multipliers, read_multipliers, with_multipliers
 from largebatch.optim.norms import Layout, norms_in
 from largebatch.optim.parameters import KINDS, kinds, mask, path_names, with_kinds
 from largebatch.optim.rates import Blend, Rates, RateSchedule
@@ -41,12 +42,15 @@ __all__ = [
     "lars",
     "lars_settings",
     "mask",
+    "multipliers",
     "norms_in",
     "path_names",
     "peak_rate",
+    "read_multipliers",
     "rmsprop_sgd",
     "sgd",
     "with_clipping",
     "with_kinds",
     "with_l2",
+    "with_multipliers",
 ]

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -82,6 +82,19 @@ class BackwardProfile:
             )
         ordered = {path: self.seconds[path] for path in reversed(paths)}
         return dataclasses.replace(self, seconds=ordered)
+
+    def without(self, frozen: Collection[str]) -> "BackwardProfile":
+        """Return the profile of a pass that computes no gradients of some parameters.
+
+        Backward still passes through a frozen layer whose input depends on a parameter. Its time,
+        an upper limit, is added to that of the next gradient. After the last gradient it ends.
+        """
+        seconds, passed = {}, 0.0
+        for path, own in self.seconds.items():
+            passed += own
+            if path not in frozen:
+                seconds[path], passed = passed, 0.0
+        return dataclasses.replace(self, seconds=seconds)
 
 
 def load_profile(path: str | Path) -> BackwardProfile:

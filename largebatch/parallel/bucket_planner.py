@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 import numpy as np
@@ -194,6 +194,7 @@ def gradient_buckets(
     image_shape: Sequence[int],
     dtype: str,
     model: Model | None = None,
+    frozen: Collection[str] = (),
 ) -> tuple[Bucket, ...]:
     """Return the groups of ``comm`` on these devices.
 
@@ -205,12 +206,13 @@ def gradient_buckets(
       image_shape: height, width, channels.
       dtype: of convolutions.
       model: the network of the parameters; None is a ResNet.
+      frozen: paths of parameters without gradients, which are in no bucket.
 
     Raises:
       ConfigError: ``comm.backward_profile`` cannot be read, is of another network, or differs
         between processes.
     """
-    elements = [(path, math.prod(shape)) for path, shape in parameters]
+    elements = [(path, math.prod(shape)) for path, shape in parameters if path not in frozen]
     itemsize = comm.wire_bytes
     automatic = comm.bucket_mib == "auto" and SCHEMES[comm.allreduce].planned
     cluster = cluster_of(devices) if automatic else None
@@ -235,6 +237,8 @@ def gradient_buckets(
             dtype=dtype,
             model=model,
         )
+    if frozen:
+        profile = profile.for_parameters([path for path, _ in parameters]).without(frozen)
     buckets = plan(
         elements, profile, lambda nbytes: all_reduce_s(cluster, nbytes), itemsize=itemsize
     )

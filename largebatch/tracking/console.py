@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
@@ -168,6 +168,7 @@ class Console:
         top5: float | None,
         seconds: float,
         ema_top1: float | None = None,
+        sets: Mapping[str, float] | None = None,
         target: str = "",
     ) -> None:
         """Print the result of an evaluation, also while progress is shown.
@@ -180,6 +181,7 @@ class Console:
             top5: the same within the first five guesses; None is not shown.
             seconds: duration of the evaluation.
             ema_top1: accuracy of the averaged weights, a fraction; None is not shown.
+            sets: accuracies of further validation sets, fractions by name; None: no sets.
             target: remark on the target accuracy, or ''.
         """
         fields = (
@@ -189,6 +191,7 @@ class Console:
             f"top-1 {top1:.2%}",
             *([] if top5 is None else [f"top-5 {top5:.2%}"]),
             *([] if ema_top1 is None else [f"EMA top-1 {ema_top1:.2%}"]),
+            *(f"{name} top-1 {value:.2%}" for name, value in (sets or {}).items()),
             f"{seconds:.1f} s",
             *([target] if target else []),
         )

@@ -1,7 +1,7 @@
 """How a run ended, as one small file for other programs, and when it reached its target."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ class Summary:
         ema_top1: validation accuracy of the averaged weights, a fraction; None without an average.
         ema_top5: the same within the first five guesses.
         ema_loss: validation loss of the averaged weights, nats per image.
+        sets: results of further validation sets, such as ``NAME/top1``; keys of the file itself.
     """
 
     status: Status
@@ -61,18 +62,23 @@ class Summary:
     ema_top1: float | None = None
     ema_top5: float | None = None
     ema_loss: float | None = None
+    sets: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, workdir: Path) -> "Summary | None":
         """Read `summary.json` of a run directory; None if there is no valid one."""
         try:
-            return cls(**read_json(workdir / "summary.json"))
+            found = read_json(workdir / "summary.json")
+            sets = {key: found.pop(key) for key in list(found) if "/" in key}
+            return cls(**found, sets=sets)
         except (OSError, ValueError, TypeError):
             return None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the file; those of averaged weights only if there is an average."""
-        return {k: v for k, v in asdict(self).items() if v is not None or not k.startswith("ema_")}
+        own = asdict(self)
+        sets = own.pop("sets")
+        return {k: v for k, v in own.items() if v is not None or not k.startswith("ema_")} | sets
 
     def write(self, workdir: Path) -> Path:
         """Write `summary.json` into a run directory, created if absent, and return its path."""

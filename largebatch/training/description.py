@@ -22,6 +22,7 @@ from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
 from largebatch.training.request import Request
 from largebatch.training.setup import Run
+from largebatch.trees import flatten_paths
 
 Rows = list[tuple[str, str]]
 
@@ -29,17 +30,25 @@ Rows = list[tuple[str, str]]
 def plan_rows(run: Run, hosts: str) -> Rows:
     """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
-    facts, buckets = plan.facts, run.first_stage.programs.steps.buckets
+    steps = run.first_stage.programs.steps
+    facts, buckets = plan.facts, steps.buckets
     kind = jax.devices()[0].device_kind
-    parameters = sum(bucket.size for bucket in buckets)
+    sizes = {path: x.size for path, x in flatten_paths(steps.model.shapes()[0]).items()}
+    parameters, trained = sum(sizes.values()), sum(bucket.size for bucket in buckets)
     span = "all workers" if stage.span == stage.workers else counted(stage.span, "worker")
     rows = [
         (
             "model",
             f"{config.model.title}, {config.model.dtype}, {parameters:,} parameters",
         ),
+        *(
+            [("trained", f"{trained:,} parameters; frozen: {parameters - trained:,}")]
+            if trained < parameters
+            else []
+        ),
         ("training data", run.first_stage.train_source.describe()),
         ("validation data", run.first_stage.validation_source.describe()),
+        *((name, source.describe()) for name, source in run.first_stage.further_sets.items()),
         ("devices", f"{facts.devices} × {kind}, {hosts}"),
         (
             "global batch",
@@ -127,6 +136,10 @@ def result_rows(result: Result, plan: Plan) -> Rows:
         *([("top-5", f"{result.top5:.2%}")] if plan.facts.classes > 5 else []),
         ("loss", loss_text(result.loss) + smoothed),
         *([("EMA top-1", f"{result.ema.top1:.2%}")] if result.ema else []),
+        *(
+            (f"{name} top-1", f"{other.top1:.2%} of {other.images:,}")
+            for name, other in result.sets.items()
+        ),
     ]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from largebatch.training import statistics
 from largebatch.training.programs import Programs, control_flags
 from largebatch.training.setup import StageRun
 from largebatch.training.state import Averages, TrainState
+from largebatch.trees import with_leaves
 
 PyTree = Any
 
@@ -33,6 +34,8 @@ class Result:
     seconds: float
     ema: "Result | None" = None
     """The result of the averaged weights; None without ``schedule.ema``."""
+    sets: Mapping[str, "Result"] = dataclasses.field(default_factory=dict)
+    """The results of further validation sets by name (``data.validation_sets``)."""
 
     @property
     def score(self) -> float:
@@ -44,6 +47,15 @@ class Result:
         """Loss and accuracies by name; those of the averaged weights begin with ``ema_``."""
         own = {name: getattr(self, name) for name in ("loss", "top1", "top5")}
         return own | averaged_columns(self)
+
+    @property
+    def set_columns(self) -> dict[str, float]:
+        """Loss and accuracies on further validation sets, such as ``NAME/top1``."""
+        return {
+            f"{name}/{column}": value
+            for name, result in self.sets.items()
+            for column, value in result.columns.items()
+        }
 
 
 def averaged_columns(result: Result | None) -> dict[str, float]:
@@ -89,7 +101,7 @@ def with_final_statistics(
 
 
 def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> Result:
-    """Evaluate ``state`` and its averaged weights, if any, each with its statistics.
+    """Evaluate ``state`` and its averaged weights, if any, on all validation sets.
 
     `with_final_statistics` explains the statistics. Every image is read once.
 
@@ -97,10 +109,16 @@ def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> R
       DataError: the number of images counted is not that of the split.
       Interrupted: the run must stop.
     """
+    main, *others = (_evaluate_set(stage, state, name, watchdog) for name in stage.validation_sets)
+    return dataclasses.replace(main, sets=dict(zip(stage.further_sets, others, strict=True)))
+
+
+def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watchdog) -> Result:
+    """Evaluate ``state`` and its averaged weights, if any, on one of the validation sets."""
     start = time.perf_counter()
     networks = [state] if state.ema is None else [state, state.ema]
     pending = []
-    with contextlib.closing(stage.validation_batches(watchdog.patience)) as batches:
+    with contextlib.closing(stage.validation_batches(watchdog.patience, name)) as batches:
         for batch in patient(batches, watchdog):
             asked = bool(watchdog.requested)
             found = [
@@ -112,23 +130,22 @@ def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> R
                 stop = pending[-3][0][1]
                 if stop is not None and stop > 0:  # the same number on all processes
                     raise Interrupted(watchdog.requested or "another process was asked to stop")
-    pending = jax.device_get(pending)
+    pending, expected = jax.device_get(pending), len(stage.validation_sets[name])
     seconds = time.perf_counter() - start
     own, *averaged = (
-        _result(stage, [found[i][0] for found in pending], seconds) for i in range(len(networks))
+        _result(expected, [found[i][0] for found in pending], seconds) for i in range(len(networks))
     )
     return dataclasses.replace(own, ema=averaged[0]) if averaged else own
 
 
-def _result(stage: StageRun, counted: Sequence[Sums], seconds: float) -> Result:
+def _result(expected: int, counted: Sequence[Sums], seconds: float) -> Result:
     """Return the result of the sums of all batches; each image must have been counted once."""
     # Sums over the split in float64: counts stay exact however many images there are.
     totals = Sums(*np.sum(np.asarray(counted, np.float64), axis=0))
-    expected = stage.plan.facts.validation_examples
     if int(totals.count) != expected:
         raise DataError(
             f"evaluation: expected {expected} images, counted {totals.count:.0f}; check the length "
-            "of data.source"
+            "of data.source or data.validation_sets"
         )
     return Result(
         loss=float(totals.loss / expected),
@@ -166,8 +183,8 @@ def precise_statistics(
     consumed so far (one at position 0). The result is a function of parameters and position, so a
     restored run evaluates to the same numbers.
     """
-    if not state.stats:  # no BatchNorm
-        return state.stats
+    if not stage.programs.steps.trained(state.stats):  # no BatchNorm, or all of it is frozen
+        return jax.device_get(state.stats)
     step = stage.plan.samples_per_step
     of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
     wanted = min(stage.plan.config.norm.precise_batches, of_epoch, consumed) * step
@@ -184,6 +201,7 @@ def precise_statistics(
             total = measured if total is None else jax.tree.map(np.add, total, measured)
             count += 1
     average = jax.tree.map(lambda x: x / count, total)
-    return jax.tree.map(
+    measured = jax.tree.map(
         lambda x: np.asarray(x, stage.programs.steps.dtype), statistics.pooled(average)
     )
+    return with_leaves(jax.device_get(state.stats), measured)

@@ -59,11 +59,13 @@ class Evaluator:
             top1=result.top1,
             top5=result.top5 if self._run.plan.facts.classes > 5 else None,
             ema_top1=result.ema and result.ema.top1,
+            sets={name: other.top1 for name, other in result.sets.items()},
             seconds=self._seconds,
             target=self._target.look(step, self._clock.wall_s(), result.top1),
         )
         self._warn_of_statistics(training_loss)
-        return {f"validation/{name}": value for name, value in result.columns.items()}
+        own = {f"validation/{name}": value for name, value in result.columns.items()}
+        return own | result.set_columns
 
     def _warn_of_statistics(self, loss: float) -> None:
         """Warn once if running statistics may explain a high validation loss."""

@@ -91,7 +91,8 @@ class Journal:
 
         Waits for the step, since the next one donates these arrays.
         """
-        values = by_path(state.optimizer.report, state.params) | summarised(state.stats)
+        trained = self._run.stage_at(step).programs.steps.trained(state.params)
+        values = by_path(state.optimizer.report, trained) | summarised(state.stats)
         self._tracker.layers(step, self._run.plan.position(step), values)
 
     def flush(self) -> None:
@@ -143,6 +144,7 @@ class Journal:
             target_step=target.step,
             target_s=target.seconds,
             **averaged_columns(result),
+            sets=result.set_columns if result else {},
         )
 
     def images_per_s(self, step: int) -> float | None:

@@ -44,7 +44,9 @@ def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
 def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
     """Return the step functions of a plan on a mesh."""
     model = model_of(plan, mesh.devices.flat[0].platform)
-    return Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
+    steps = Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
+    _ = steps.multipliers  # its errors precede compilation
+    return steps
 
 
 class StageBuilder:

@@ -12,7 +12,7 @@ import numpy as np
 
 from largebatch import data
 from largebatch.config import Config, Plan, resolve
-from largebatch.data.open import facts_of, open_source
+from largebatch.data.open import facts_of, open_source, open_validation_sets
 from largebatch.errors import ConfigError, UserError, counted
 from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
@@ -54,7 +54,7 @@ def preflight(
     """
     devices = jax.devices() if devices is None else devices
     splits = [open_source(config, split) for split in ("train", "validation")]
-    for split in splits:
+    for split in (*splits, *open_validation_sets(config, splits[1]).values()):
         # The run counts what cannot be decoded against data.max_unreadable.
         data.as_far_as_possible(split.read, np.zeros(1, np.int64))
     on_device = config.data.crops == "device"

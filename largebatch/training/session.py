@@ -262,8 +262,8 @@ class _Session:
         self.run.warn_of_unreadable()
         with self.watchdog.section("compile"), self.console.compiling("evaluation"):
             stage = self.run.stage_at(progress.step)
-            for view in stage.validation_views:
-                stage.programs.evaluate(view.shape)
+            for shape in stage.evaluation_shapes:
+                stage.programs.evaluate(shape)
             state = stage.placed(self.start.state(self.run))
         with self.watchdog.section("evaluation"):
             state = with_final_statistics(stage, state, progress.samples, self.watchdog)
@@ -279,6 +279,7 @@ class _Session:
             compile_s=self.run.compile_s,
             images_per_s=result.images / result.seconds,
             **averaged_columns(result),
+            sets=result.set_columns,
         )
         if jax.process_index() == 0:
             write_json(self.request.workdir / "evaluation.json", summary.fields())

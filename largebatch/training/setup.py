@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from largebatch import data, parallel
 from largebatch.config import Config, Facts, Plan, StagePlan, resolve, stages_of
-from largebatch.data.open import augment_of, facts_of, open_source
+from largebatch.data.open import augment_of, facts_of, open_source, open_validation_sets
 from largebatch.errors import UserError
 from largebatch.parallel import compiler, processes
 from largebatch.parallel.transfer import OnDevices, on_devices
@@ -42,6 +42,8 @@ class StageRun:
     unreadable: Mapping[str, data.Unreadable] = dataclasses.field(default_factory=dict)
     """By split, the examples that could not be decoded; the same objects for all stages. Without
     one, the first such example ends the run."""
+    further_sets: Mapping[str, data.Source] = dataclasses.field(default_factory=dict)
+    """The further validation sets (``data.validation_sets``) by name."""
 
     @property
     def plan(self) -> StagePlan:
@@ -68,14 +70,31 @@ class StageRun:
         )
 
     @functools.cached_property
-    def validation_views(self) -> tuple[data.View, ...]:
-        """The validation examples by the shape at which they are seen."""
+    def validation_sets(self) -> Mapping[str, data.Source]:
+        """All validation sets by name; the first one, ``validation``, is the main one."""
+        return {"validation": self.validation_source, **self.further_sets}
+
+    @functools.cached_property
+    def views_of_sets(self) -> Mapping[str, tuple[data.View, ...]]:
+        """The examples of each validation set by the shape at which they are seen."""
         options = self.plan.config.data
-        if options.rectangular:
-            return data.rectangular_views(
-                self.validation_source, self._reading, options.evaluation_size
-            )
-        return data.square_views(self.validation_source, options.evaluation_size)
+        return {
+            name: data.rectangular_views(source, self._reading, options.evaluation_size)
+            if options.rectangular
+            else data.square_views(source, options.evaluation_size)
+            for name, source in self.validation_sets.items()
+        }
+
+    @property
+    def validation_views(self) -> tuple[data.View, ...]:
+        """Those of the main validation set."""
+        return self.views_of_sets["validation"]
+
+    @property
+    def evaluation_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Heights and widths of the images of all evaluations."""
+        views = self.views_of_sets.values()
+        return tuple(dict.fromkeys(view.shape for each in views for view in each))
 
     def local_microbatches(self, start: int, stop: int) -> Generator[data.Microbatch]:
         """Yield this process's rows of the microbatches from position ``start`` to ``stop``."""
@@ -103,18 +122,25 @@ class StageRun:
         """
         return on_devices(self.mesh, self.local_microbatches(start, stop), patience)
 
-    def validation_batches(self, patience: float | None = None) -> Generator[OnDevices | None]:
-        """Yield every validation batch, on the devices; ``patience`` as in `train_microbatches`."""
+    def validation_batches(
+        self, patience: float | None = None, name: str = "validation"
+    ) -> Generator[OnDevices | None]:
+        """Yield every batch of a validation set, on the devices.
+
+        Args:
+          patience: as in `train_microbatches`.
+          name: of the set, in `validation_sets`.
+        """
         return on_devices(
             self.mesh,
             data.evaluation_batches(
-                self.validation_source,
+                self.validation_sets[name],
                 batch=self.plan.microbatch_samples,
                 rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
                 reading=self._reading,
                 crops=self.plan.config.data.crops,
-                views=self.validation_views,
-                unreadable=self.unreadable.get("validation"),
+                views=self.views_of_sets[name],
+                unreadable=self.unreadable.get(name),
             ),
             patience,
         )
@@ -164,7 +190,7 @@ class Run:
     def prepare(self) -> None:
         """Compile all that training will call, so that no step waits for a compilation."""
         for stage in self.stages:
-            stage.programs.prepare([view.shape for view in stage.validation_views])
+            stage.programs.prepare(stage.evaluation_shapes)
 
 
 def reading_of(config: Config) -> data.Reading:
@@ -189,6 +215,8 @@ class OpenedRun:
     devices: Sequence[jax.Device]
     splits: Sequence[tuple[data.Source, data.Source]]
     """Training and validation data of each stage."""
+    further_sets: Sequence[Mapping[str, data.Source]]
+    """Further validation sets of each stage, by name."""
     facts: Facts
     plan: Plan
     """With the largest possible microbatch if ``batch.microbatch=auto``."""
@@ -233,11 +261,14 @@ class OpenedRun:
             made[index].compile_s = builder.compile_s  # the search is part of it
         unreadable = {  # all stages read one source, so an id is the same example in each
             name: data.Unreadable(name, len(source), self.config.data.max_unreadable)
-            for name, source in zip(("train", "validation"), self.splits[0], strict=True)
+            for name, source in (
+                *zip(("train", "validation"), self.splits[0], strict=True),
+                *self.further_sets[0].items(),
+            )
         }
         runs = (
-            StageRun(*split, programs, unreadable)
-            for split, programs in zip(self.splits, made, strict=True)
+            StageRun(*split, programs, unreadable, further)
+            for split, programs, further in zip(self.splits, made, self.further_sets, strict=True)
         )
         plan = dataclasses.replace(self.plan, stages=tuple(p.steps.plan for p in made))
         return Run(plan, tuple(runs), self.console)
@@ -266,9 +297,14 @@ def open_run(
     """
     devices = jax.devices() if devices is None else devices
     opener = functools.cache(data.open_source)  # most stages share one source
+    stages = stages_of(config)
     splits = [
         tuple(open_source(stage.config, split, opener) for split in ("train", "validation"))
-        for stage in stages_of(config)
+        for stage in stages
+    ]
+    further = [
+        open_validation_sets(stage.config, validation, opener)
+        for stage, (_, validation) in zip(stages, splits, strict=True)
     ]
     facts = facts_of(
         *splits[0],
@@ -276,7 +312,7 @@ def open_run(
         jax.process_count(),
         crops_on_device=config.data.crops == "device",
     )
-    return OpenedRun(config, console, devices, splits, facts, resolve(config, facts))
+    return OpenedRun(config, console, devices, splits, further, facts, resolve(config, facts))
 
 
 def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:

@@ -25,15 +25,15 @@ from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import Partners, Sums, classification_sums
-from largebatch.optim import Rates, global_norm, with_kinds
+from largebatch.optim import Rates, global_norm, multipliers, with_kinds, with_multipliers
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.transfer import Augmented, Images
 from largebatch.training import statistics
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
-from largebatch.training.update import Replicated, Sharded, Update
-from largebatch.trees import flatten_paths, unflatten_paths
+from largebatch.training.update import Partial, Replicated, Sharded, Update
+from largebatch.trees import flatten_paths, unflatten_paths, with_leaves, without_paths
 
 PyTree = Any
 
@@ -85,15 +85,36 @@ class Steps:
             image_shape=self.plan.facts.image_shape,
             dtype=self.plan.config.model.dtype,
             model=self.model,
+            frozen=self.frozen,
         )
+
+    @functools.cached_property
+    def multipliers(self) -> dict[str, float]:
+        """Learning rate factor of each parameter; 0 for statistics that stay (`frozen`)."""
+        params, stats = map(flatten_paths, self.model.shapes())
+        return multipliers(self.plan.config.optimizer.lr_mults, params, stats)
+
+    @functools.cached_property
+    def frozen(self) -> frozenset[str]:
+        """Paths of parameters and of BatchNorm statistics that training does not change.
+
+        A frozen layer normalizes with its statistics, like ``trainable = False`` in Keras.
+        """
+        zero = {path for path, factor in self.multipliers.items() if factor == 0}
+        stats = flatten_paths(self.model.shapes()[1])
+        layers = {_layer(path) for path in zero if path in stats}
+        return frozenset(zero | {path for path in stats if _layer(path) in layers})
 
     @functools.cached_property
     def update(self) -> Update:
         """The update of the parameters: replicated or sharded."""
         rule = with_kinds(self.optimizer, self.model.kinds())
+        if any(factor not in (0, 1) for factor in self.multipliers.values()):
+            rule = with_multipliers(rule, self.multipliers)
         parts = rule, self.buckets, self.plan.config.comm.wire
         sharded = self.plan.config.optimizer.update == "sharded"
-        return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
+        update = Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
+        return Partial(update, self.frozen) if self.frozen else update
 
     @functools.cached_property
     def specs(self) -> TrainState:
@@ -154,7 +175,8 @@ class Steps:
     @functools.cached_property
     def empty_carry(self) -> Callable[[], Carry]:
         """A carry of zeros."""
-        totals = sum(x.size for x in jax.tree.leaves(self.model.shapes()[1]))
+        stats = self.trained(self.model.shapes()[1])
+        totals = sum(x.size for x in jax.tree.leaves(stats))
 
         def empty() -> Carry:
             sizes = [bucket.size for bucket in self.buckets]
@@ -173,7 +195,7 @@ class Steps:
         def accumulate(
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
         ) -> Carry:
-            gradients, totals = jax.grad(self.loss, has_aux=True)(params, stats, images, labels)
+            gradients, totals = self.gradients(params, stats, images, labels)
             flat = flatten_paths(gradients)
             added = tuple(
                 held + parallel.flatten([flat[path] for path in bucket.paths])
@@ -235,14 +257,19 @@ class Steps:
             params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
             spans = microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
-                state.stats,
+                self.trained(state.stats),
                 jax.tree.map(lambda x: x / spans, batch),
                 statistics.share_kept(rates.step, self.plan.norm_momentum),
             )
+            stats = with_leaves(state.stats, stats)
             ema = None
             if state.ema is not None:
                 kept_share = statistics.share_kept(rates.step, self.plan.ema_kept)
-                ema = statistics.moving_average(state.ema, Averages(params, stats), kept_share)
+                old, now = (
+                    Averages(*map(self.trained, each)) for each in (state.ema, (params, stats))
+                )
+                averaged = statistics.moving_average(old, now, kept_share)
+                ema = Averages(*map(with_leaves, state.ema, averaged))
             new = TrainState(params, stats, optimizer, ema)
             metrics = Metrics(
                 loss=sums.loss / sums.count,
@@ -315,7 +342,24 @@ class Steps:
             members=self.plan.members,
             member_sum=parallel.member_sum,
             unbiased=self.plan.config.norm.running_variance == "unbiased",
+            frozen=frozenset(
+                map(_layer, self.frozen & flatten_paths(self.model.shapes()[1]).keys())
+            ),
         )
+
+    def trained(self, tree: PyTree) -> PyTree:
+        """Return parameters or statistics without those that are frozen."""
+        return without_paths(tree, self.frozen)
+
+    def gradients(
+        self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        """Return the gradients of `loss` of the parameters that are not frozen, and its sums."""
+
+        def loss(trained: PyTree) -> tuple[jax.Array, PyTree]:
+            return self.loss(with_leaves(params, trained), stats, images, labels)
+
+        return jax.grad(loss, has_aux=True)(self.trained(params))
 
     def loss(
         self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
@@ -373,3 +417,8 @@ class Steps:
             )
         mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
         return (images.astype(self.dtype) - mean) / std
+
+
+def _layer(path: str) -> str:
+    """Return the path of the layer of a statistic."""
+    return path.rpartition("/")[0]

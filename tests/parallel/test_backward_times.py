@@ -107,6 +107,12 @@ def test_a_profile_is_put_into_the_networks_order():
         profile().for_parameters(["a", "b", "c"])
 
 
+def test_a_frozen_parameter_delays_the_next_gradient():
+    """Backward passes through it, unless no later gradient needs that."""
+    assert profile().without(["b"]).seconds == {"a": 1.25}
+    assert profile().without(["a"]).seconds == {"b": 0.25}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -247,6 +247,11 @@ def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
     assert paths(found) == paths(
         plan(ELEMENTS, profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
     )
+    first = frozenset(path for path, _ in ELEMENTS if path.startswith(("stem/", "stages/0/")))
+    trained = gradient_buckets(parameters(), comm, v100s, frozen=first, **FACTS)
+    flat = [path for bucket in trained for path in bucket.paths]
+    assert flat == [path for path, _ in reversed(ELEMENTS) if path not in first]
+    assert len(trained) > 1
     file = tmp_path / "profile.json"
     # The same estimate from a file; then one of a device without any work in its early stages.
     profile.save(file)

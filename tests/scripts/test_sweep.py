@@ -45,6 +45,8 @@ TINY = (
         (["--sweep", "schedule.peak=1,2", "--trials=3"], "--trials"),
         (["--sweep", "schedule.peak=1,2", "--search=tpe"], "--trials=N"),
         (["--sweep", "schedule.peak=1,2", "--objective=target_s"], "--config.run.target"),
+        (["--sweep", "schedule.peak=1,2", "--objective=ema_top1"], "--config.schedule.ema"),
+        (["--sweep", "schedule.peak=1,2", "--objective=v2/top1"], "data.validation_sets"),
         (["--sweep", "schedule.peak=1,2", "--jobs=0"], "--jobs=0"),
         (["--sweep", "schedule.peak=1,2", "--slurm_option=x"], "--slurm_option=x"),
         (["--sweep", "schedule.peak=1,2", "--lr=3"], "--lr=3"),

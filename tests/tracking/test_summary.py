@@ -25,11 +25,16 @@ def test_summary_round_trip(tmp_path):
     path = DONE.write(tmp_path / "run")
     assert path == tmp_path / "run/summary.json"
     averaged = {"ema_top1", "ema_top5", "ema_loss"}  # only where weights are averaged
+    assert not DONE.sets
     assert json.loads(path.read_text()) == DONE.fields()
-    assert asdict(DONE).keys() - DONE.fields().keys() == averaged
+    assert asdict(DONE).keys() - DONE.fields().keys() == averaged | {"sets"}
     assert Summary.read(path.parent) == DONE
     assert replace(DONE, ema_top1=0.76).write(path.parent) == path
     assert json.loads(path.read_text())["ema_top1"] == 0.76
+    further = replace(DONE, sets={"v2/top1": 0.63})
+    further.write(path.parent)
+    assert json.loads(path.read_text()) == DONE.fields() | {"v2/top1": 0.63}
+    assert Summary.read(path.parent) == further
     path.write_text("{")
     assert Summary.read(path.parent) is None
 

@@ -85,11 +85,14 @@ def test_two_processes_equal_one(tmp_path, span):
 def test_two_processes_begin_with_weights_and_trace_steps(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     assert launch(first, 1, "--config.run.stop_after=3 steps").returncode == 0
-    done = launch(second, 2, f"--init_from={first}", "--config.run.profile=2:5")
+    frozen = "--config.optimizer.lr_mults=(stem|norm)/.*: 0"
+    more = [frozen, "--config.data.validation_sets=same=digits", "--config.norm.statistics=precise"]
+    done = launch(second, 2, f"--init_from={first}", "--config.run.profile=2:5", *more)
     assert done.returncode == 0, done.stderr[-2000:]
     assert list(second.glob("profile/plugins/profile/*/*.xplane.pb"))
     assert len(history(second)) == 6
     assert history(second)[0]["loss"] < history(first)[0]["loss"]
+    assert history(second)[-1]["same/loss"] == history(second)[-1]["validation/loss"]
 
 
 @pytest.mark.slow

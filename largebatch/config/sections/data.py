@@ -32,6 +32,13 @@ class Data:
         "and not trained on, chosen by the names of the files; 0: none",
         within="at least 0 and below 1",
     )
+    validation_sets: tuple[str, ...] = option(
+        (),
+        "further validation sets, each NAME=SOURCE with a source as in `source`: evaluated beside "
+        "the main one, with columns NAME/top1; its accuracy alone decides about the best "
+        "checkpoint and run.target; their classes must be the same",
+        mathematics=False,
+    )
     examples: int = option(
         0, "number of training examples of a synthetic source; 0: default", within="at least 0"
     )

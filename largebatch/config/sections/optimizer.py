@@ -118,6 +118,12 @@ class Optimizer:
         "kinds of parameter without weight decay; auto: bn, bias, but bn for nvidia and none for "
         "optax and apex",
     )
+    lr_mults: tuple[str, ...] = option(
+        (),
+        "learning rate multipliers, 'PATTERN: FACTOR': regular expression for the whole name of a "
+        "parameter, first match decides, 1 without a match; 0 freezes, and BatchNorm layers whose "
+        "mean or var matches use their running statistics: '(?!head/).*: 0.1' (docs/fine_tune.md)",
+    )
     layout: Literal["auto", "leaf", "rows"] = option(
         "auto",
         "computation of norms. leaf: one reduction for each parameter; rows: few reductions over "

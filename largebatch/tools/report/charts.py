@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.tools.report.compare import complete, interval
+from largebatch.tools.report.compare import complete, further_columns, interval
 from largebatch.tools.report.figures import Bars, Chart, Line, Marker, Panel
 from largebatch.tools.report.runs import FAILED, PARTS, RESTART, TROUBLE, Run, attempts_of, marks
 from largebatch.tools.report.series import AXES, curve, place
@@ -42,8 +42,8 @@ def of_training(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
     how = "Training above, validation below."
     if len(runs) == 1:
         how = (
-            "Blue: training; orange: validation. Vertical lines: grey, a restart; red, a skipped "
-            "step, a rollback or a failure."
+            "Blue: training; orange: validation; others: averaged weights and further validation "
+            "sets. Vertical lines: grey, a restart; red, a skipped step, a rollback or a failure."
         )
     varying, constant = made.schedule()
     rate = made.each("images_per_s", "images/s", noisy=True, zero=True, height=140)
@@ -154,6 +154,7 @@ class _Charts:
     def pair(self, name: str, title: str, scale: float, *, log: bool = False) -> list[Panel]:
         """Return training and validation: in one panel for one run, else in one panel each."""
         columns = {"training": name, "validation": f"validation/{name}"}
+        columns |= {kind: column for column, kind in further_columns(self.runs, name).items()}
         if len(self.runs) > 1:
             return [
                 self.each(column, f"{kind} {title}", scale, log=log, noisy=column == name)
@@ -216,7 +217,7 @@ class _Charts:
         steps: bool = False,
     ) -> list[Line]:
         lines = []
-        most_dots = 5 * _DOTS if name.startswith("validation/") else _DOTS
+        most_dots = 5 * _DOTS if "/" in name else _DOTS
         for index, (run, label) in enumerate(zip(self.runs, labels, strict=True), colour):
             x, y = curve(run.metrics, name, max(50, _POINTS // len(self.runs)))
             if np.isfinite(y).any():

@@ -121,6 +121,28 @@ def groups(runs: Sequence[Run]) -> list[list[Run]]:
     return list(found.values())
 
 
+def further_columns(runs: Sequence[Run], name: str) -> dict[str, str]:
+    """Return {column: title} of further validation results.
+
+    These are results of averaged weights (``schedule.ema``) and of further validation sets.
+
+    Args:
+        runs: their columns are joined, in the order of the rows.
+        name: ``top1`` or ``loss``.
+    """
+    found = dict.fromkeys(
+        column for run in runs for row in run.metrics for column in row if "/" in column
+    )
+    titles = {}
+    for column in found:
+        place, _, result = column.rpartition("/")
+        if result == f"ema_{name}":
+            titles[column] = f"{place}, averaged weights"
+        elif result == name and place != "validation":
+            titles[column] = place
+    return titles
+
+
 def complete(group: Sequence[Run]) -> list[Run]:
     """Return the complete runs; only these count in a mean over seeds."""
     return [run for run in group if run.is_complete]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from largebatch.tools.report.compare import NONE, complete, interval
+from largebatch.tools.report.compare import NONE, complete, further_columns, interval
 from largebatch.tools.report.runs import FAILED, Run, attempts_of, marks
 from largebatch.tracking.progress import images_per_s_text
 
@@ -86,6 +86,10 @@ def headline(run: Run) -> list[Fact]:
             percent(validation(run, "top1")),
             f"top-5 {percent(validation(run, 'top5'))}",
         ),
+        *(
+            Fact("top-1", percent(last(column)), title)
+            for column, title in further_columns([run], "top1").items()
+        ),
         Fact("validation loss", number(validation(run, "loss"), ".4g")),
         Fact("time", duration_text(seconds_of(run)), "with compilation"),
         Fact("throughput", number(mean or last("images_per_s"), ",.0f"), "images/s"),
@@ -95,7 +99,7 @@ def headline(run: Run) -> list[Fact]:
     if aim := target(run):
         wanted, step, second = aim
         reached = f"after step {step:,}" if step is not None else "not reached"
-        found.insert(2, Fact(f"to {percent(wanted)}", duration_text(second), reached))
+        found.insert(len(found) - 4, Fact(f"to {percent(wanted)}", duration_text(second), reached))
     return found
 
 
@@ -148,6 +152,10 @@ def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list
         ("status", [run.status for run in runs], str, None),
         ("top-1", [validation(run, "top1") for run in runs], percent, max),
         ("top-5", [validation(run, "top5") for run in runs], percent, max),
+        *(
+            (f"top-1: {title}", [run.metrics.last(column) for run in runs], percent, max)
+            for column, title in further_columns(runs, "top1").items()
+        ),
         ("validation loss", [validation(run, "loss") for run in runs], shown("{:.4g}".format), min),
         ("time", [seconds_of(run) for run in runs], duration_text, None),
         (

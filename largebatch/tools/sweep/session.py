@@ -12,7 +12,7 @@ from largebatch.config import Config, adjusted, changed
 from largebatch.config.load import frozen
 from largebatch.config.recipe_file import execute, find
 from largebatch.environment import ROOT
-from largebatch.errors import ConfigError, UserError
+from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.fault_tolerance import Interrupted
 from largebatch.tools.sweep import directory, space, study, view
 from largebatch.tools.sweep.driver import Driver, signals
@@ -97,8 +97,7 @@ def sweep(request: Request) -> None:
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
     base = frozen(execute(request.recipe)[0], request.overrides)
     config = adjusted(base, request.overrides)
-    if objective == "target_s" and not config.run.target:
-        raise ConfigError("--objective=target_s needs a target; use --config.run.target=0.9")
+    _check_objective(objective, config)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
     space.check(base, request.overrides, axes, planned)
@@ -175,6 +174,28 @@ def _executor(request: Request) -> Executor:
     jobs, folder = request.jobs or 1, request.place / "slurm"
     array = request.search != "tpe"
     return SubmititExecutor(folder, request.slurm, jobs, request.resources, all_at_once=array)
+
+
+def _check_objective(objective: Objective, config: Config) -> None:
+    """Check that a trial of this configuration has such a result.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    if objective == "target_s" and not config.run.target:
+        raise ConfigError("--objective=target_s needs a target; use --config.run.target=0.9")
+    sets = [text.partition("=")[0].strip() for text in config.data.validation_sets]
+    results = ("top1", "loss", "ema_top1", "ema_loss")
+    known = [*results, "target_s", *(f"{name}/{result}" for name in sets for result in results)]
+    if objective not in known:
+        raise ConfigError(
+            f"--objective={objective}: unknown; {did_you_mean(objective, known)}; NAME/top1 needs "
+            "NAME in data.validation_sets"
+        )
+    if "ema_" in objective and not config.schedule.ema:
+        raise ConfigError(
+            f"--objective={objective} needs averaged weights; use --config.schedule.ema='5 epochs'"
+        )
 
 
 def _description(request: Request, config: Config, axes: Sequence[Axis]) -> dict[str, Any]:

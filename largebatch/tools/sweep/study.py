@@ -15,7 +15,7 @@ from typing import Any
 
 from largebatch.errors import UserError
 from largebatch.tools.sweep.space import Axis, Choice
-from largebatch.tools.sweep.trial import Objective, Outcome, Trial, worst
+from largebatch.tools.sweep.trial import Objective, Outcome, Trial, is_accuracy, worst
 
 STARTUP = 8
 """Trials of ``tpe`` that are spread evenly, and that end before any trial is pruned."""
@@ -70,7 +70,7 @@ class Study:
             self._study = self._optuna.create_study(
                 study_name="sweep",
                 storage=None if path is None else f"sqlite:///{path}",
-                direction="maximize" if objective == "top1" else "minimize",
+                direction="maximize" if is_accuracy(objective) else "minimize",
                 pruner=pruners.MedianPruner(STARTUP, _UNPRUNED) if prune else pruners.NopPruner(),
                 load_if_exists=True,
             )
@@ -163,7 +163,8 @@ class Study:
                 pyplot.switch_backend("agg")  # no display is needed
                 with pyplot.rc_context():
                     plot = getattr(figures, kind)
-                    made = plot(self._study, target_name=_TITLES[self.objective], **options)
+                    title = _TITLES.get(self.objective, self.objective)
+                    made = plot(self._study, target_name=title, **options)
                     made.figure.savefig(directory / name, dpi=130, bbox_inches="tight")
                     pyplot.close(made.figure)
         return [*drawn]

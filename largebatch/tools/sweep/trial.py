@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from largebatch.errors import UserError
 from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
@@ -16,7 +17,9 @@ from largebatch.tracking.summary import Summary
 
 State = Literal["waiting", "running", "complete", "diverged", "pruned", "failed"]
 ENDED: tuple[State, ...] = ("complete", "diverged", "pruned", "failed")
-Objective = Literal["top1", "loss", "target_s"]
+Objective: TypeAlias = str
+"""``top1``, ``loss``, ``target_s``; ``ema_top1`` or ``ema_loss`` of the averaged weights; or one of
+them on a further validation set, such as ``NAME/top1``."""
 OUTPUT = "output.txt"
 """What a trial printed in all its attempts, in its directory."""
 _TAIL = 16_384
@@ -28,6 +31,7 @@ class Seen:
 
     step: int | None = None  # optimizer steps done
     evaluations: tuple[tuple[float | None, float | None], ...] = ()  # (top-1, loss), in order
+    further: tuple[Mapping[str, float | None], ...] = ()  # their further results by objective
     seconds: float | None = None  # wall time of all attempts
     summary: Summary | None = None  # of the end of training or of `run.stop_after`; None before
     unhealthy: str = ""  # why the newest attempt was given up; empty if it was not
@@ -45,6 +49,12 @@ class Seen:
     def _newest(self, index: int, final: float | None) -> float | None:
         return self.evaluations[-1][index] if final is None and self.evaluations else final
 
+    def final(self, objective: Objective) -> float | None:
+        """Return the value at the end of the trial; None if there is none."""
+        if objective in ("top1", "loss"):
+            return getattr(self, objective)
+        return self.summary.fields().get(objective) if self.summary else None
+
     def values(self, objective: Objective) -> list[float]:
         """Return what pruning compares after each evaluation; not finite is the worst.
 
@@ -52,9 +62,11 @@ class Seen:
         ``target_s``, which is minimised, it is 1 − top-1.
         """
         found = []
-        for top1, loss in self.evaluations:
+        pairs = itertools.zip_longest(self.evaluations, self.further, fillvalue={})
+        for (top1, loss), further in pairs:
             wrong = None if top1 is None else 1 - top1
-            value = {"top1": top1, "loss": loss, "target_s": wrong}[objective]
+            known = {"top1": top1, "loss": loss, "target_s": wrong, **further}
+            value = known.get(objective)
             if value is None or not math.isfinite(value):
                 value = worst(objective)
             found.append(value)
@@ -92,9 +104,14 @@ class Outcome:
     error: str = ""
 
 
+def is_accuracy(objective: Objective) -> bool:
+    """Return whether an objective is a fraction to maximise; others are minimised."""
+    return objective.endswith("top1")
+
+
 def worst(objective: Objective) -> float:
     """Return the value of a trial that diverged: no correct guess, or never."""
-    return 0.0 if objective == "top1" else math.inf
+    return 0.0 if is_accuracy(objective) else math.inf
 
 
 def outcome(
@@ -110,7 +127,7 @@ def outcome(
       said: the line of its output that says why it ended.
     """
     if seen.summary and code == 0:
-        value = getattr(seen, objective) if objective != "target_s" else seen.summary.target_s
+        value = seen.final(objective)
         if objective == "target_s" and value is None and seen.top1 is not None:
             value = math.inf  # the target was never reached
         if value is not None and not math.isnan(value):
@@ -134,7 +151,7 @@ def outcome(
 def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
     """Return the best first; then those that diverged, were pruned, failed and have not ended."""
     order = ("complete", "diverged", "pruned", "failed", "running", "waiting")
-    sign = -1 if objective == "top1" else 1
+    sign = -1 if is_accuracy(objective) else 1
 
     def key(trial: Trial) -> tuple[int, float, int]:
         value = -(trial.top1 or 0.0) if trial.value is None else sign * trial.value
@@ -168,6 +185,14 @@ def _look(workdir: Path, stamps: tuple[tuple[int, int], ...]) -> Seen:
         step=summary.steps if summary else last.get("step"),
         evaluations=tuple(
             (_number(row["validation/top1"]), _number(row.get("validation/loss")))
+            for row in evaluated
+        ),
+        further=tuple(
+            {
+                column.removeprefix("validation/"): _number(value)
+                for column, value in row.items()
+                if "/" in column and column not in ("validation/top1", "validation/loss")
+            }
             for row in evaluated
         ),
         seconds=_number(summary.wall_s if summary else last.get("seconds")),

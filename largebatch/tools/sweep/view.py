@@ -12,7 +12,7 @@ from rich.table import Table
 
 from largebatch.files import replacing
 from largebatch.tools.sweep.space import Axis
-from largebatch.tools.sweep.trial import ENDED, Objective, State, Trial
+from largebatch.tools.sweep.trial import ENDED, Objective, State, Trial, is_accuracy
 from largebatch.tracking.progress import duration
 
 _COLOURS: dict[State, str] = {
@@ -37,7 +37,7 @@ def objective_text(value: float | None, objective: Objective) -> str:
     """Return the value of an objective, inf for the worst."""
     if value is None:
         return ""
-    return f"{100 * value:.2f} %" if objective == "top1" else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if is_accuracy(objective) else f"{value:.4g}"
 
 
 def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Objective) -> None:
@@ -45,7 +45,7 @@ def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Object
     out = Console(markup=False, emoji=False, highlight=False)
     if not out.is_terminal:
         out.width = _WIDTH
-    extra = {"top1": [], "loss": ["loss"], "target_s": ["to target"]}[objective]
+    extra = {"top1": [], "target_s": ["to target"]}.get(objective, [objective])
     figures = ["step", "top-1", *extra, "time"]
     keys = [key for axis in axes for key in axis.keys]
     table = Table(header_style="bold", box=None)

@@ -193,6 +193,30 @@ def test_a_comparison_names_runs_and_marks_the_best(tmp_path):
     assert re.findall(r'class="best"[^>]*>(.*?)<', text) == ["60.00\u00a0%"]  # losses are equal
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_averaged_weights_and_further_validation_sets_are_shown(tmp_path):
+    folders = []
+    for number in range(2):
+        metrics = made_up.rows()
+        for row in metrics:
+            if "validation/top1" in row:
+                row |= {"validation/ema_top1": 0.5, "v2/top1": 0.25 + 0.01 * number}
+                row |= {"v2/loss": 2.0, "v2/top5": 0.9}
+        folders.append(made_up.write(tmp_path / f"r{number}", metrics=metrics, seed=number))
+    path, _ = report(folders[:1])
+    top1, loss = (data(path)[name]["panels"][0]["lines"] for name in ("top1", "loss"))
+    names = ["training", "validation", "validation, averaged weights", "v2"]
+    assert [line["label"] for line in top1] == names
+    assert [line["label"] for line in loss] == ["training", "validation", "v2"]
+    assert top1[3]["y"] == [25.0] * 4
+    words = " ".join(checked(path).words)
+    assert "50.00\u00a0%" in words
+    path, _ = report(folders)
+    titles = [panel["title"] for panel in data(path)["top1"]["panels"]]
+    assert len(titles) == 4
+    assert "26.00\u00a0%" in re.findall(r'class="best"[^>]*>(.*?)<', path.read_text())
+
+
 def test_everything_of_a_run_is_escaped(tmp_path):
     evil = EVIL.replace("/", "\\")  # a name of a folder
     events = [

@@ -22,6 +22,7 @@ DONE = Seen(step=9, summary=summary(top1=0.9, loss=0.5, target_s=7.0))
 # A loss that is not finite is null in the files.
 INFINITE = Seen(evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None))
 LATE = Seen(summary=summary(top1=0.1, target_s=None))
+FURTHER = Seen(summary=summary(top1=0.9, ema_top1=0.92, sets={"v2/loss": 1.5}))
 ILL = Seen(step=4, unhealthy="the loss is not finite")
 FAILURE = Outcome("failed", None, "words")
 
@@ -32,6 +33,15 @@ FAILURE = Outcome("failed", None, "words")
         (0, "", DONE, "top1", Outcome("complete", 0.9)),
         (0, "", DONE, "target_s", Outcome("complete", 7.0)),
         (0, "", LATE, "target_s", Outcome("complete", math.inf)),
+        (0, "", FURTHER, "ema_top1", Outcome("complete", 0.92)),
+        (0, "", FURTHER, "v2/loss", Outcome("complete", 1.5)),
+        (
+            0,
+            "",
+            DONE,
+            "v2/top1",
+            Outcome("failed", None, "it was never evaluated; see run.evaluate_every"),
+        ),
         (0, "prune", DONE, "top1", Outcome("complete", 0.9)),  # it ended before the signal
         (PREEMPTED, "", ILL, "top1", Outcome("running")),
         (-9, "stop", Seen(), "top1", Outcome("running")),
@@ -59,6 +69,8 @@ def test_evaluations_that_are_not_finite_count_as_the_worst():
     assert seen.values("top1") == [0.5, 0.0, 0.7]
     assert seen.values("loss") == [1.0, math.inf, math.inf]
     assert seen.values("target_s") == pytest.approx([0.5, math.inf, 0.3])
+    assert seen.values("v2/top1") == [0.0] * 3
+    assert Seen(evaluations=((0.5, 1.0),), further=({"v2/loss": 2.0},)).values("v2/loss") == [2.0]
 
 
 def test_a_directory_at_all_times_of_its_life(tmp_path):
@@ -82,6 +94,9 @@ def test_a_directory_at_all_times_of_its_life(tmp_path):
     seen = look(tmp_path)
     assert (seen.summary.status, seen.step, seen.seconds) == ("complete", 40, 2.0)
     assert Trial(0, {}).with_seen(seen).top1 == 0.25  # of the last evaluation
+    more = {"step": 40, "validation/top1": 0.5, "validation/ema_top1": 0.6, "v2/top1": 0.4}
+    (tmp_path / "metrics.jsonl").write_text(text + json.dumps(more) + "\n")
+    assert look(tmp_path).further == ({}, {"ema_top1": 0.6, "v2/top1": 0.4})
 
 
 def test_the_words_of_a_failure(tmp_path):
