@@ -1,7 +1,7 @@
 """The input pipeline against its peers: images per second and per CPU-second.
 
     input --make_set /data/bench --photos photographs/
-    input --data tfds:photos:full --data_dir /data/bench --peer flax,tfdata,torchvision
+    input --data tfds:photos:full --data_dir /data/bench --peer flax,tfdata,dali,torchvision
           --flax_examples ~/flax/examples --json records/input.json
     input --data arrayrecord:/data/a --versus tfrecord:/data/t --versus webdataset:/data/w
 
@@ -21,7 +21,7 @@ from benchmarks import feeding, photo_set
 from benchmarks.competitor import Absent, Competitor, Figures, Race, compete
 from benchmarks.feeding import Workload
 from benchmarks.measure import PER_CPU, RATE, Result, chosen, require_positive
-from benchmarks.peers import pipelines
+from benchmarks.peers import dali, pipelines
 from largebatch.config import load
 from largebatch.errors import ConfigError
 from largebatch.tools.doctor.speed import input_advice
@@ -29,6 +29,7 @@ from largebatch.tools.doctor.speed import input_advice
 PEERS = {
     "flax": pipelines.flax,
     "tfdata": pipelines.tfdata,
+    "dali": dali.dali,
     "torchvision": pipelines.torchvision,
 }
 _STAGES = "stages"

@@ -24,6 +24,7 @@ _PACKAGES = (
     *("largebatch", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"),
     *("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
     *("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "opencv-python-headless", "pillow"),
+    *("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
     *("tensorflow-datasets", "array_record", "tensorflow", "tensorflow-cpu"),
     *("timm", "torch", "torchvision", "triton"),
 )

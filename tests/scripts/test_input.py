@@ -14,11 +14,12 @@ import pytest
 from benchmarks import feeding, input, photo_set
 from benchmarks.competitor import Absent, Competitor
 from benchmarks.feeding import Workload
-from benchmarks.peers import pipelines
+from benchmarks.peers import dali, pipelines
 from PIL import Image
 
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError, DataError
+from tests.data.forms import write_tfrecord
 from tests.scripts import competitors
 from tests.scripts.test_benchmark import linux, one_core
 
@@ -149,6 +150,23 @@ def test_what_a_peer_cannot_read_or_import_makes_it_absent(monkeypatch, folder, 
         pipelines.require_tensorflow()
     with pytest.raises(Absent, match="torch"):
         pipelines.torchvision(Workload(f"folder:{folder}"))
+    monkeypatch.setattr(dali, "tfrecords", lambda _: [])
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(Absent, match="DALI"):
+        dali.dali(Workload("tfds:c", str(tmp_path)))
+
+
+def test_dalis_index_has_the_place_and_frame_of_each_record(tmp_path):
+    examples = [b"a" * 5, b"b" * 300, b""]
+    directory = tmp_path / "index"
+    directory.mkdir()
+    path = tmp_path / "photos-train.tfrecord-00000-of-00001"
+    write_tfrecord(path, examples)
+    (written,) = dali.write_index([path], directory)
+    lines = [tuple(map(int, line.split())) for line in Path(written).read_text().splitlines()]
+    content = path.read_bytes()
+    assert [content[at + 12 : at + size - 4] for at, size in lines] == examples
+    assert sum(size for _, size in lines) == len(content)
 
 
 def test_the_flax_example_is_found_in_a_checkout(tmp_path):

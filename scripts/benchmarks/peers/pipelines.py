@@ -15,7 +15,7 @@ from benchmarks.feeding import Workload, timed
 from largebatch.data.records import Records
 from largebatch.errors import DataError, one_line
 
-_SHUFFLED = 2_000  # encoded examples
+SHUFFLED = 2_000  # encoded examples
 
 
 def flax(work: Workload) -> tuple[Callable[[], Figures], str]:
@@ -75,7 +75,7 @@ def tfdata(work: Workload) -> tuple[Callable[[], Figures], str]:
     dataset = (
         tf.data.TFRecordDataset([str(file) for file in files], num_parallel_reads=work.threads)
         .repeat()
-        .shuffle(_SHUFFLED, seed=work.seed)
+        .shuffle(SHUFFLED, seed=work.seed)
         .map(lambda record: _cropped(tf, record, work.image_size or 224), tf.data.AUTOTUNE)
         .batch(work.batch, drop_remainder=True)
         .prefetch(2)
