@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import signal
 from collections.abc import Mapping, Sequence
@@ -62,8 +61,8 @@ class Seen:
         ``target_s``, which is minimised, it is 1 − top-1.
         """
         found = []
-        pairs = itertools.zip_longest(self.evaluations, self.further, fillvalue={})
-        for (top1, loss), further in pairs:
+        every = self.further or ({},) * len(self.evaluations)
+        for (top1, loss), further in zip(self.evaluations, every, strict=True):
             wrong = None if top1 is None else 1 - top1
             known = {"top1": top1, "loss": loss, "target_s": wrong, **further}
             value = known.get(objective)
