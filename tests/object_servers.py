@@ -36,7 +36,7 @@ class Gateway(ThreadingHTTPServer):
     fault: Callable[[str, str, int], str] | None = None
     """Called with method, path and number of the request; returns '' to pass it on, a status such
     as '503', 'cut' to close the connection, 'late' to close it after the request was carried out,
-    or 'hang' to answer after two seconds."""
+    'short' to close it within the content, or 'hang' to answer after two seconds."""
 
     def __init__(self, moto: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -80,7 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "late":
             self.close_connection = True
             return
-        self._answer(status, headers, content)
+        if fault == "short":
+            self.close_connection = True
+        self._answer(status, headers, content, 2 if fault == "short" else 1)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
 
@@ -117,7 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
                 found.append(("x-goog-generation", str(len(known))))
         return answer.status, found, content
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], content: bytes, part: int = 1
+    ) -> None:
         self.send_response(status)
         length = str(len(content))
         for name, value in headers:
@@ -128,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(content[: len(content) // part])
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
