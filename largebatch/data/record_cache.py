@@ -24,6 +24,8 @@ from largebatch.errors import ConfigError
 from largebatch.files import no_folder_reason
 
 _HEADER = struct.Struct("<IIII")
+_PLACE = struct.Struct("<III")
+_MASK = 0xFFFFFFFF
 _BLOCK = 4096  # bytes that a disk allocates at a time
 STEP = 32 * 2**20
 """Bytes that a process stores before it measures the cache again; n processes that store at once
@@ -80,8 +82,13 @@ class RecordCache:
             return None
         finally:
             os.close(descriptor)
-        data = entry[_HEADER.size :]
-        return data if len(data) == size and entry == _entry(row, offset, data) else None
+        if len(entry) != _HEADER.size + size or entry[4 : _HEADER.size] != _place(
+            row, offset, size
+        ):
+            return None
+        if zlib.crc32(memoryview(entry)[4:]) != int.from_bytes(entry[:4], "little"):
+            return None
+        return entry[_HEADER.size :]
 
     def put(self, key: str, row: int, offset: int, data: bytes) -> None:
         """Store a record if there is room; a disk that is full or fails is no error.
@@ -98,7 +105,9 @@ class RecordCache:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._directory / key, flags, 0o644)
             try:
-                os.pwrite(descriptor, _entry(row, offset, data), _HEADER.size * row + offset)
+                place = _place(row, offset, len(data))
+                check = zlib.crc32(data, zlib.crc32(place)).to_bytes(4, "little")
+                os.pwritev(descriptor, (check, place, data), _HEADER.size * row + offset)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -143,7 +152,6 @@ def key_of(url: str, version: str) -> str:
     return "-".join(parts)
 
 
-def _entry(row: int, offset: int, data: bytes) -> bytes:
-    """Return a record with its header."""
-    rest = struct.pack("<III", row & 0xFFFFFFFF, offset & 0xFFFFFFFF, len(data)) + data
-    return zlib.crc32(rest).to_bytes(4, "little") + rest
+def _place(row: int, offset: int, size: int) -> bytes:
+    """Return the header without its checksum."""
+    return _PLACE.pack(row & _MASK, offset & _MASK, size & _MASK)

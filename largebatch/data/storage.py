@@ -26,8 +26,9 @@ Span = tuple[int, int, int]
 
 IN_FLIGHT = 256
 """Requests of a process to object storage at once. A thread that decodes takes some 200 photographs
-at a time, which then take one latency of the store, not several, and less than that of 2 s of
-decoding. More would only be refused: S3 answers 5,500 requests/s for a prefix."""
+at a time, 0.2 s of work, and waits for one latency of the store, not several. More in flight
+would be refused: S3 answers 5,500 requests/s for a prefix, which 256 at 20 ms exceed already.
+Threads cost as much processor time as coroutines: 0.4 ms a request, 0.5 ms by asyncio."""
 _JOINED = 8 * 2**20  # bytes of neighbours that one request reads
 _NEAR = 16 * 1024
 _WINDOW = 2**20  # bytes that a scan reads at most
