@@ -4,10 +4,14 @@ The file is beside the shards, `.NAME.index.npz`, or where that folder cannot be
 $XDG_CACHE_HOME/largebatch (~/.cache/largebatch). It is valid for the same names of the shards, and
 for each shard with the same size and modification time; the others are read again. A scan that is
 interrupted continues with the shards that the index lacks. Processes may build it at once.
+
+In object storage, the ETag takes the place of the modification time. The index is in the cache, and
+is also read from beside the shards, where only the user puts it.
 """
 
 import contextlib
 import hashlib
+import io
 import os
 import tempfile
 import time
@@ -60,11 +64,14 @@ def positions(
     digest = hashlib.blake2b(f"{_VERSION} {kind}\0".encode(), digest_size=8)
     for shard in names:
         digest.update(os.fsencode(shard) + b"\0")
-    files = _places(directory, f".{kind}-{digest.hexdigest()}.index.npz")
+    own = f".{kind}-{digest.hexdigest()}.index.npz"
+    files = _places(directory, own)
     rows: dict[int, np.ndarray] = {}
     for file in files:
         if len(rows) < len(paths):
-            rows = _load(file, stamps) | rows
+            rows = _load(file.read_bytes, stamps) | rows
+    if url_of(directory) and len(rows) < len(paths) and storage.holds(own):
+        rows = _load(lambda: storage.text(own), stamps) | rows
     missing = [at for at in range(len(paths)) if at not in rows]
     if not missing:
         return [rows[at] for at in range(len(paths))]
@@ -113,10 +120,11 @@ def _places(directory: str, name: str) -> list[Path]:
     return [cached] if url_of(directory) else [Path(directory, name), cached]
 
 
-def _load(file: Path, stamps: np.ndarray) -> dict[int, np.ndarray]:
+def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray]:
     """Return the positions in an index by shard, of those shards that have not changed."""
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        content = io.BytesIO(read())
+        with np.load(content, allow_pickle=False) as stored:
             same = (stored["stamps"] == stamps).all(axis=1)
             parts = np.split(stored["rows"], stored["ends"][:-1])
             return {at: parts[at] for at in np.flatnonzero(same).tolist()}

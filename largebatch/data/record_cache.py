@@ -82,9 +82,9 @@ class RecordCache:
             return None
         finally:
             os.close(descriptor)
-        if len(entry) != _HEADER.size + size or entry[4 : _HEADER.size] != _place(
-            row, offset, size
-        ):
+        if len(entry) != _HEADER.size + size:
+            return None
+        if entry[4 : _HEADER.size] != _place(row, offset, size):
             return None
         if zlib.crc32(memoryview(entry)[4:]) != int.from_bytes(entry[:4], "little"):
             return None

@@ -32,7 +32,7 @@ Threads cost as much processor time as coroutines: 0.4 ms a request, 0.5 ms by a
 _JOINED = 8 * 2**20  # bytes of neighbours that one request reads
 _NEAR = 16 * 1024
 _WINDOW = 2**20  # bytes that a scan reads at most
-_LARGEST_TEXT = 16 * 2**20
+_LARGEST_TEXT = 2**28
 
 
 class Storage(Protocol):
@@ -65,7 +65,7 @@ class Storage(Protocol):
         ...
 
     def text(self, name: str) -> bytes:
-        """Return the content of a small file.
+        """Return the content of a small file, such as an index.
 
         Raises:
             OSError, DataError: It cannot be read.

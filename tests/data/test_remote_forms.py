@@ -216,7 +216,7 @@ def test_forms_that_cannot_be_read_in_place_name_the_command(place, form):
     )
 
 
-def test_the_index_is_kept_until_an_object_changes(place, served):
+def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     spec = place("tfrecord")
     requests(served[0])
     first = open_records(spec, "train", SourceOptions())
@@ -224,8 +224,15 @@ def test_the_index_is_kept_until_an_object_changes(place, served):
     again = open_records(spec, "train", SourceOptions())
     assert requests(served[0]) < 5
     assert again.marks() == first.marks()
-    name = "train.tfrecord-00001-of-00003"
     bucket = Bucket(spec.partition(":")[2])
+    (index,) = (tmp_path / "cache" / "largebatch").iterdir()
+    bucket.write(index.name[index.name.index(".") :], index)
+    index.unlink()
+    requests(served[0])
+    again = open_records(spec, "train", SourceOptions())  # with the index beside the objects
+    assert requests(served[0]) < 6
+    assert again.marks() == first.marks()
+    name = "train.tfrecord-00001-of-00003"
     bucket.write(name, bucket.read("train.tfrecord-00000-of-00003")[0])
     changed = open_records(spec, "train", SourceOptions())
     assert [a == b for a, b in zip(changed.marks(), first.marks(), strict=True)] == [1, 0, 1]

@@ -339,6 +339,6 @@ def test_the_same_shards_in_another_place_are_the_same_data(then, now, known, ch
 
     number = run.plan.facts.identity
     plan = dataclasses.replace(run.plan, config=of(now))
-    for identity, expected in ((number if known else 0, changes), (number + 1, True)):
-        (found,) = checkpoint_directories.option_differences(of(then), identity, plan)
+    for stored, expected in ((number if known else 0, changes), (number + 1, True)):
+        (found,) = checkpoint_directories.option_differences(of(then), stored, plan)
         assert (found.key, found.mathematics) == ("data.source", expected)
