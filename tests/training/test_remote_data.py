@@ -31,6 +31,12 @@ def config(source, cache="", **options):
     return worlds.changed(made, **options)
 
 
+@pytest.fixture(autouse=True)
+def _built_once():
+    with worlds.built_once():
+        yield
+
+
 def train(made, workdir, **request):
     request = Request(recipe=workdir, workdir=workdir, **request)
     return run(made, request, devices=jax.devices()[:2])
