@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, cast
 
 import numpy as np
 
-from largebatch.data.storage import at_once
+from largebatch.data.object_files import at_once
 from largebatch.errors import DataError, one_line
 
 # Two splits then hold half of the files that the process may open.

@@ -15,9 +15,10 @@ import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of
+from largebatch.data.object_files import ObjectStorage
 from largebatch.data.sharded import ShardedRecords, Shards, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
-from largebatch.data.storage import ObjectStorage, absolute, storage_of, subfolders
+from largebatch.data.storage import absolute, storage_of, subfolders
 from largebatch.data.tfrecord import TFRecordShards, positions_of
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.object_store import Bucket, url_of
