@@ -52,6 +52,32 @@ def url_of(path: str | os.PathLike) -> str:
     return f"{scheme}://{rest.lstrip('/')}" if colon and scheme in SCHEMES else ""
 
 
+class Entry(NamedTuple):
+    """An object in a listing."""
+
+    size: int
+    """Bytes."""
+    version: Version
+    modified: int
+    """Time of the last write, seconds since 1970."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> "Entry":
+        """Return the object that an answer of obstore names."""
+        return cls(answer["size"], Version.of(answer), int(answer["last_modified"].timestamp()))
+
+    @property
+    def tag(self) -> str:
+        """The ETag without its quotes, which listings of some servers lack; '' if there is none."""
+        return (self.version.e_tag or "").strip('"')
+
+    def same(self, other: "Entry") -> bool:
+        """Return whether another answer is about the same content."""
+        if self.tag:
+            return (self.size, self.tag) == (other.size, other.tag)
+        return (self.size, self.modified) == (other.size, other.modified)
+
+
 class Bucket:
     """The objects below a URL; names are relative to it. Thread-safe."""
 
@@ -105,14 +131,14 @@ class Bucket:
         Raises:
             StorageError: See `Bucket`.
         """
-        return {name: size for name, (size, _) in self.tagged(prefix).items()}
+        return {name: entry.size for name, entry in self.all_entries(prefix).items()}
 
-    def tagged(self, prefix: str = "") -> dict[str, tuple[int, str]]:
-        """Return the sizes in bytes and the ETags of all objects in a folder, as `objects`."""
-        found: dict[str, tuple[int, str]] = {}
+    def all_entries(self, prefix: str = "") -> dict[str, Entry]:
+        """Return all objects in a folder and its folders, by name; see `objects`."""
+        found: dict[str, Entry] = {}
         with _explained(self.url):
             for page in self._store.list(prefix or None):
-                found |= {entry["path"]: (entry["size"], entry["e_tag"] or "") for entry in page}
+                found |= {each["path"]: Entry.of(each) for each in page}
         return found
 
     def folders(self, prefix: str = "") -> list[str]:
@@ -130,18 +156,58 @@ class Bucket:
             except FileNotFoundError:
                 return None
 
-    def part(self, name: str, start: int, stop: int, tag: str) -> Any | None:
-        """Return the bytes [start, stop) of an object, as a buffer; None if its ETag is another."""
-        from obstore.exceptions import PreconditionError
+    def entries(self, folder: str = "") -> dict[str, Entry]:
+        """Return the objects directly in a folder, by their names in it.
 
-        options: dict[str, Any] = {"range": (start, stop)}
-        if tag:
-            options["if_match"] = tag if tag.endswith('"') else f'"{tag}"'
+        Args:
+            folder: Path of a folder, or '' for the first level.
+
+        Raises:
+            StorageError: See `Bucket`.
+        """
+        with _explained(f"{self.url}/{folder}".rstrip("/")):
+            found = self._store.list_with_delimiter(folder or None)["objects"]
+        return {each["path"].rpartition("/")[2]: Entry.of(each) for each in found}
+
+    def read_range(self, name: str, offset: int, size: int, entry: Entry) -> bytes | None:
+        """Return bytes of an object; None if it is no longer the one that was listed.
+
+        The server compares the ETag, and so does this, for servers that ignore the condition.
+
+        Args:
+            name: The object.
+            offset: First byte.
+            size: Number of bytes, at least 1.
+            entry: The object as it was listed; `offset + size` is at most its size.
+
+        Raises:
+            StorageError: See `Bucket`.
+        """
+        from obstore import exceptions
+
+        options: Any = {"range": (offset, offset + size)}
+        if entry.tag:
+            options["if_match"] = f'"{entry.tag}"'
         with _explained(f"{self.url}/{name}"):
-            try:
-                return self._store.get(name, options=options).bytes()
-            except (PreconditionError, FileNotFoundError):
-                return None
+            for last in (False, False, True):
+                try:
+                    found = self._store.get(name, options=options)
+                except (FileNotFoundError, exceptions.PreconditionError):
+                    return None
+                if not entry.same(Entry.of(found.meta)):
+                    return None
+                try:
+                    data = bytes(found.bytes())
+                except exceptions.GenericError:  # obstore does not repeat an answer that was cut
+                    if last:
+                        raise
+                    continue
+                if len(data) == size:
+                    return data
+        raise StorageError(
+            f"{self.url}/{name}: answers have fewer than the {size:,} bytes from byte {offset:,}; "
+            "check the network and the server"
+        )
 
     def download(self, name: str, path: Path) -> None:
         """Write an object to a file, whose folder is created; it is complete or absent.

@@ -1,15 +1,16 @@
 """`arrayrecord:PATH` and `tfrecord:PATH`: directories of shards of `tf.train.Example`s."""
 
-import os
 from collections.abc import Sequence
 
 from largebatch.data import shard_files, tfrecord
 from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of, open_shard, parse
 from largebatch.data.sharded import ShardedRecords, Shards
 from largebatch.data.sources import SourceOptions
-from largebatch.data.tfds import is_prepared, open_prepared
+from largebatch.data.storage import absolute
+from largebatch.data.tfds import COPY_IT, is_prepared, open_prepared
 from largebatch.data.tfrecord import TFRecordShards
 from largebatch.errors import DataError
+from largebatch.object_store import url_of
 
 _KEYS = (Keys("image", "label"), Keys("image/encoded", "image/class/label"))
 _ARRAY_RECORD = shard_files.Form(
@@ -69,10 +70,12 @@ def open_tf_record(spec: str, split: str, options: SourceOptions) -> ShardedReco
 
 def _open(spec: str, split: str, options: SourceOptions, form: shard_files.Form) -> ShardedRecords:
     path = spec.partition(":")[2]
-    directory = os.path.abspath(os.path.expanduser(path))
+    directory = absolute(path)
     if path and is_prepared(directory):
         return open_prepared(spec, split, directory, options)
-    found = shard_files.of_split(spec, split, form)
+    if url_of(path) and form is _ARRAY_RECORD:
+        raise DataError(f"data.source: {spec}: {COPY_IT.format(path)}")
+    found = shard_files.of_split(spec, split, form, options)
     shards: Shards
     if form is _ARRAY_RECORD:
         lengths = lengths_of(found.paths)
@@ -80,17 +83,17 @@ def _open(spec: str, split: str, options: SourceOptions, form: shard_files.Form)
         record = open_shard(found.paths[first]).read([0])[0]
         shards = ArrayRecordShards(found.paths, lengths, _keys(found.paths[first], record))
     else:
-        rows = tfrecord.positions_of(spec, found.paths)
+        rows = tfrecord.positions_of(spec, found.paths, found.storage)
         lengths = tuple(map(len, rows))
         first = _first(found, lengths)
-        record = tfrecord.record(found.paths[first], rows[first][0])
+        record = tfrecord.record(found.paths[first], rows[first][0], found.storage)
         keys = _keys(found.paths[first], record)
-        shards = TFRecordShards(found.paths, lengths, keys, rows, options.sequential)
+        shards = TFRecordShards(found.paths, lengths, keys, rows, found.storage, options.sequential)
     return ShardedRecords(
         spec,
         split,
         shards,
-        shard_files.class_names(found.directory, options.classes),
+        shard_files.class_names(found.storage, options.classes),
         f"{found.directory}, split {found.own}",
     )
 

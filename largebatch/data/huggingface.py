@@ -20,6 +20,7 @@ import numpy as np
 from largebatch.data import shard_files
 from largebatch.data.sharded import ShardedRecords, Shards, check_length, check_present, in_threads
 from largebatch.data.sources import SourceOptions, holds
+from largebatch.data.storage import LocalStorage
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import read_json
 
@@ -214,7 +215,7 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
         DataError: Files are absent, incomplete, not of that form or in large row groups.
     """
     check_installed()
-    found = shard_files.of_split(spec, split, _PARQUET)
+    found = shard_files.of_split(spec, split, _PARQUET, options)
     metadata = in_threads(lambda path: _parquet(path).metadata, found.paths)
     schema = _parquet(found.paths[0]).schema_arrow
     stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -312,7 +313,7 @@ def _features(
     names = features.get(label, {}).get("names") if label in kinds else None
     if names:
         return Columns(image, label), tuple(map(str, names))
-    return Columns(image, label), shard_files.class_names(directory, count)
+    return Columns(image, label), shard_files.class_names(LocalStorage(directory), count)
 
 
 def _column(directory: str, name: str, found: Sequence[str]) -> str:

@@ -4,10 +4,14 @@ The file is beside the shards, `.NAME.index.npz`, or where that folder cannot be
 $XDG_CACHE_HOME/largebatch (~/.cache/largebatch). It is valid for the same names of the shards, and
 for each shard with the same size and modification time; the others are read again. A scan that is
 interrupted continues with the shards that the index lacks. Processes may build it at once.
+
+In object storage, the ETag takes the place of the modification time. The index is in the cache, and
+is also read from beside the shards, where only the user puts it.
 """
 
 import contextlib
 import hashlib
+import io
 import os
 import tempfile
 import time
@@ -18,18 +22,22 @@ from pathlib import Path
 import numpy as np
 
 from largebatch.data.prepare import jobs
-from largebatch.data.sharded import in_threads
+from largebatch.data.storage import LocalStorage, Storage
 from largebatch.errors import DataError
 from largebatch.files import user_cache
+from largebatch.object_store import url_of
 
-_SCANNERS = 16  # threads, for file systems on which a read waits
 _SAVE_EVERY_S = 30.0  # of a scan: writing the index of ImageNet, 20 to 30 MB, takes below 1 s
 _UNREAD = (-1, -1)  # the stamp of a shard that the index lacks
 _VERSION = 1
 
 
 def positions(
-    name: str, kind: str, paths: Sequence[str], scan: Callable[[str], np.ndarray]
+    name: str,
+    kind: str,
+    paths: Sequence[str],
+    scan: Callable[[str], np.ndarray],
+    storage: Storage | None = None,
 ) -> list[np.ndarray]:
     """Return the positions of the records of each shard, from the index or by a scan.
 
@@ -40,6 +48,7 @@ def positions(
         kind: Name of the format and of the columns.
         paths: The shards, all in one directory.
         scan: Returns the positions of the records of a file, int64 (n, columns); called in threads.
+        storage: The directory of the shards; None is a local one.
 
     Returns:
         int64 (n, columns) for each shard.
@@ -47,24 +56,29 @@ def positions(
     Raises:
         DataError: A shard cannot be read; see also `scan`.
     """
-    stamps = np.array(in_threads(_stamp, paths), np.int64)
+    directory = os.path.dirname(paths[0])
+    storage = storage or LocalStorage(directory)
     names = [os.path.basename(path) for path in paths]
+    with ThreadPoolExecutor(storage.scanners) as threads:
+        stamps = np.array(list(threads.map(lambda name: _stamp(storage, name), names)), np.int64)
     digest = hashlib.blake2b(f"{_VERSION} {kind}\0".encode(), digest_size=8)
     for shard in names:
         digest.update(os.fsencode(shard) + b"\0")
-    directory = os.path.dirname(paths[0])
-    files = _places(directory, f".{kind}-{digest.hexdigest()}.index.npz")
+    own = f".{kind}-{digest.hexdigest()}.index.npz"
+    files = _places(directory, own)
     rows: dict[int, np.ndarray] = {}
     for file in files:
         if len(rows) < len(paths):
-            rows = _load(file, stamps) | rows
+            rows = _load(file.read_bytes, stamps) | rows
+    if url_of(directory) and len(rows) < len(paths) and storage.holds(own):
+        rows = _load(lambda: storage.text(own), stamps) | rows
     missing = [at for at in range(len(paths)) if at not in rows]
     if not missing:
         return [rows[at] for at in range(len(paths))]
     saved = time.monotonic()
     with (
         jobs.progress(f"indexing {name}", "shards", len(paths), len(rows)) as advance,
-        ThreadPoolExecutor(_SCANNERS) as threads,
+        ThreadPoolExecutor(storage.scanners) as threads,
     ):
         futures = {threads.submit(scan, paths[at]): at for at in missing}
         try:
@@ -87,28 +101,30 @@ def digest(rows: np.ndarray) -> bytes:
     return hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=8).digest()
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """Return size and modification time of a file."""
+def _stamp(storage: Storage, name: str) -> tuple[int, int]:
+    """Return the stamp of a file."""
     try:
-        status = os.stat(path)
+        return storage.stamp(name)
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error.strerror}; restore the file or prepare the dataset "
-            "again"
+            f"{os.path.join(storage.path, name)} cannot be read: {error.strerror}; restore the "
+            "file or prepare the dataset again"
         ) from error
-    return status.st_size, status.st_mtime_ns
 
 
 def _places(directory: str, name: str) -> list[Path]:
     """Return where the index may be: beside the shards, and in the user's cache."""
-    own = hashlib.blake2b(os.fsencode(os.path.realpath(directory)), digest_size=8).hexdigest()
-    return [Path(directory, name), user_cache() / (own + name)]
+    place = directory if url_of(directory) else os.path.realpath(directory)
+    own = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
+    cached = user_cache() / (own + name)
+    return [cached] if url_of(directory) else [Path(directory, name), cached]
 
 
-def _load(file: Path, stamps: np.ndarray) -> dict[int, np.ndarray]:
+def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray]:
     """Return the positions in an index by shard, of those shards that have not changed."""
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        content = io.BytesIO(read())
+        with np.load(content, allow_pickle=False) as stored:
             same = (stored["stamps"] == stamps).all(axis=1)
             parts = np.split(stored["rows"], stored["ends"][:-1])
             return {at: parts[at] for at in np.flatnonzero(same).tolist()}

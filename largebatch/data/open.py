@@ -34,6 +34,8 @@ def open_source(
             evaluation_crop=options.evaluation_crop,
             resampling=options.resampling,
             validation_split=options.validation_split,
+            cache_dir=options.cache_dir,
+            cache_bytes=int(options.cache_gb * 1e9),
         ),
     )
 

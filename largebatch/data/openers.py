@@ -8,6 +8,7 @@ from typing import NamedTuple, get_args
 from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
+from largebatch.object_store import url_of
 from largebatch.registry import Registry, add_directory, imported, is_reference
 
 
@@ -19,6 +20,8 @@ class Opener(NamedTuple):
     called as function(spec, split, options), where spec is ``scheme`` or ``scheme:rest``."""
     encoded: bool = False
     """Whether it returns `Records`, which `Photos` decodes and crops, and not a `Source`."""
+    remote: bool = False
+    """Whether it reads files in object storage in place."""
 
 
 SOURCES: Registry[Opener] = Registry(
@@ -27,11 +30,17 @@ SOURCES: Registry[Opener] = Registry(
         "digits": Opener("largebatch.data.digits:open_digits"),
         "synthetic": Opener("largebatch.data.synthetic:open_synthetic"),
         "decoded": Opener("largebatch.data.decoded:open_decoded"),
-        "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True),
+        "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True, remote=True),
         "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
-        "arrayrecord": Opener("largebatch.data.array_record:open_array_record", encoded=True),
-        "tfrecord": Opener("largebatch.data.array_record:open_tf_record", encoded=True),
-        "webdataset": Opener("largebatch.data.webdataset:open_webdataset", encoded=True),
+        "arrayrecord": Opener(
+            "largebatch.data.array_record:open_array_record", encoded=True, remote=True
+        ),
+        "tfrecord": Opener(
+            "largebatch.data.array_record:open_tf_record", encoded=True, remote=True
+        ),
+        "webdataset": Opener(
+            "largebatch.data.webdataset:open_webdataset", encoded=True, remote=True
+        ),
         "huggingface": Opener("largebatch.data.huggingface:open_huggingface", encoded=True),
         "parquet": Opener("largebatch.data.huggingface:open_parquet", encoded=True),
     },
@@ -136,6 +145,13 @@ def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records
             f"folder:PATH, got {spec}; use data.validation_split=0"
         )
     if scheme in SOURCES:
+        place = spec.partition(":")[2]
+        if url_of(place) and not SOURCES[scheme].remote:
+            read = ", ".join(name for name, opener in SOURCES.items() if opener.remote)
+            raise DataError(
+                f"data.source={spec}: expected one of {read} in object storage, got {scheme}; copy "
+                f"the files: python scripts/prepare_imagenet.py --copy {place} DIR"
+            )
         return imported(SOURCES[scheme].function, "data.source")(spec, split, options)
     module, _, rest = spec.partition(":")
     factory, _, argument = rest.partition(":")

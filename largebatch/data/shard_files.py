@@ -1,7 +1,7 @@
 """The shards of a split in a directory or of a pattern, and the names of the labels beside them."""
 
 import contextlib
-import glob
+import fnmatch
 import itertools
 import os
 import re
@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.sharded import check_present
-from largebatch.data.sources import nearby
+from largebatch.data.sources import SourceOptions, nearby
+from largebatch.data.storage import LocalStorage, Storage, absolute, storage_of
 from largebatch.errors import DataError, one_line
+from largebatch.object_store import url_of
 
 SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
@@ -20,12 +22,17 @@ _LABELS = ("labels.txt", "label.labels.txt")
 class Found(NamedTuple):
     """The shards of a split."""
 
-    directory: str
-    """Absolute; it holds all of them."""
+    storage: Storage
+    """The directory that holds all of them."""
     own: str
     """The split's own name."""
     names: list[str]
     """Of the files, in order."""
+
+    @property
+    def directory(self) -> str:
+        """Absolute path or URL of the directory."""
+        return self.storage.path
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -46,7 +53,7 @@ class Form(NamedTuple):
     """Name of a file after the name of its split."""
 
 
-def of_split(spec: str, split: str, form: Form) -> Found:
+def of_split(spec: str, split: str, form: Form, options: SourceOptions) -> Found:
     """Return the shards of a split.
 
     A file belongs to the split that is the last such word in its name: `train`; or `validation`,
@@ -60,31 +67,34 @@ def of_split(spec: str, split: str, form: Form) -> Found:
             may have fewer.
         split: `train` or `validation`.
         form: Names of the files.
+        options: See `storage_of`.
 
     Raises:
         DataError: There are no such files, or some are missing.
+        ConfigError, StorageError: See `storage_of`.
     """
-    path = os.path.abspath(os.path.expanduser(spec.partition(":")[2]))
+    path = absolute(spec.partition(":")[2])
     if not spec.partition(":")[2]:
         raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
     try:
-        return _of_split(spec, path, split, form)
+        return _of_split(spec, path, split, form, options)
     except OSError as error:
         raise _unreadable(error, path) from error
 
 
-def _of_split(spec: str, path: str, split: str, form: Form) -> Found:
+def _of_split(spec: str, path: str, split: str, form: Form, options: SourceOptions) -> Found:
     wanted: list[str] = []
-    if os.path.isdir(path):
-        found = Found(path, "", _shards(path, form))
-    elif re.search(r"[*?\[{]", os.path.basename(path)):
-        found, wanted = _matching(spec, path)
+    is_pattern = bool(re.search(r"[*?\[{]", os.path.basename(path)))
+    if is_pattern and not os.path.isdir(path):
+        found, wanted = _matching(spec, path, options)
+    elif (storage := storage_of(path, options)).exists():
+        found = Found(storage, "", _shards(storage, form))
     else:
         raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
     own, names = _split(found, split, form)
     _check_wanted(found, wanted, own)
-    _check_series(found.directory, own, names)
-    return Found(found.directory, own, names)
+    _check_series(found.storage, own, names)
+    return Found(found.storage, own, names)
 
 
 def word_of(name: str) -> str:
@@ -94,22 +104,23 @@ def word_of(name: str) -> str:
     return said[-1] if said else "no split"
 
 
-def class_names(directory: str, count: int) -> tuple[str, ...]:
+def class_names(storage: Storage, count: int) -> tuple[str, ...]:
     """Return the names of the labels, or their numbers.
 
     Args:
-        directory: Line i of its `labels.txt` or `label.labels.txt` names label i, from 0.
+        storage: The directory; line i of its `labels.txt` or `label.labels.txt` names label i,
+            from 0.
         count: `data.classes`, the number of classes where there is no such file.
 
     Raises:
         DataError: There is neither, or a line is empty, or the file cannot be read.
     """
     for name in _LABELS:
-        path = os.path.join(directory, name)
-        if os.path.isfile(path):
+        path = os.path.join(storage.path, name)
+        if storage.holds(name):
             try:
-                with open(path, encoding="utf-8") as file:
-                    classes = tuple(line.strip() for line in file.read().rstrip().split("\n"))
+                text = storage.text(name).decode("utf-8")
+                classes = tuple(line.strip() for line in text.rstrip().split("\n"))
             except (OSError, UnicodeDecodeError) as error:
                 raise _unreadable(error, path) from error
             if not all(classes):
@@ -117,7 +128,7 @@ def class_names(directory: str, count: int) -> tuple[str, ...]:
             return classes
     if not count:
         raise DataError(
-            f"{directory} does not say how many classes there are; write {_LABELS[0]}, one name "
+            f"{storage.path} does not say how many classes there are; write {_LABELS[0]}, one name "
             "a line, or set data.classes"
         )
     return tuple(map(str, range(count)))
@@ -141,7 +152,7 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
     own = next((name for name in SPLITS[split] if name in splits), None)
     if own is None:
         counts = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
-        every = sorted(n for n in os.listdir(found.directory) if not n.startswith("."))
+        every = sorted(n for n in found.storage.names() if not n.startswith("."))
         raise DataError(
             f"{found.directory} has no {form.what} files of {split}: it holds "
             + (counts or f"{len(every)} other entries, such as {every[:3]}")
@@ -151,32 +162,33 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
     return own, splits[own]
 
 
-def _shards(directory: str, form: Form) -> list[str]:
+def _shards(storage: Storage, form: Form) -> list[str]:
     """Return the names of the files of a format in a directory, sorted."""
-    with os.scandir(directory) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if re.search(form.name, entry.name, re.IGNORECASE)
-            and not entry.name.startswith(".")
-            and entry.is_file()
-        )
+    return sorted(
+        name
+        for name in storage.names()
+        if re.search(form.name, name, re.IGNORECASE)
+        and not name.startswith(".")
+        and storage.holds(name)
+    )
 
 
-def _matching(spec: str, pattern: str) -> tuple[Found, list[str]]:
+def _matching(spec: str, pattern: str, options: SourceOptions) -> tuple[Found, list[str]]:
     """Return the files of a pattern, sorted, and the names that its braces list, if no others."""
     directory = os.path.dirname(pattern)
     wanted = list(dict.fromkeys(_expanded(os.path.basename(pattern))))
     literal = not re.search(r"[*?\[]", "".join(wanted))
-    present = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+    storage = storage_of(directory, options)
+    present = set(storage.names()) if storage.exists() else set()
     if literal:
         names = sorted(name for name in wanted if name in present)
     else:
-        matched = (glob.glob(name, root_dir=directory) for name in wanted)
+        visible = [name for name in present if not name.startswith(".")]
+        matched = (fnmatch.filter(visible, name) for name in wanted)
         names = sorted(set(itertools.chain.from_iterable(matched)))
     if not names:
         raise DataError(f"data.source: {spec}: no file matches {pattern}; correct the pattern")
-    return Found(directory, "", names), wanted if literal else []
+    return Found(storage, "", names), wanted if literal else []
 
 
 def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
@@ -190,7 +202,7 @@ def _check_wanted(found: Found, wanted: Sequence[str], own: str) -> None:
         len(other) == len(names) and present.issuperset(other) for other in splits.values()
     )
     if not shorter:
-        check_present(found.directory, names)
+        check_present(found.directory, names, found.storage.names())
 
 
 def _expanded(pattern: str) -> Iterator[str]:
@@ -215,14 +227,14 @@ def _remedy(directory: str, form: Form) -> str:
 
     def fits(path: str) -> bool:
         with contextlib.suppress(OSError):
-            return bool(_shards(path, form))
+            return bool(_shards(LocalStorage(path), form))
         return False
 
-    meant = nearby(directory, fits)
+    meant = None if url_of(directory) else nearby(directory, fits)
     return f"{meant} looks right: write {form.scheme}:{meant}" if meant else "correct the path"
 
 
-def _check_series(directory: str, own: str, names: list[str]) -> None:
+def _check_series(storage: Storage, own: str, names: list[str]) -> None:
     """Raise a DataError unless the files are one complete series, or none is of a series."""
     found = [_SERIES.search(name) for name in names]
     kinds = {
@@ -231,19 +243,20 @@ def _check_series(directory: str, own: str, names: list[str]) -> None:
     }
     if len(kinds) > 1:
         raise DataError(
-            f"{directory} has more than one series of {own} files, e.g. {names[0]} and "
+            f"{storage.path} has more than one series of {own} files, e.g. {names[0]} and "
             f"{names[-1]}; keep each in a directory of its own"
         )
     (kind,) = kinds
     if kind:
         start, count, end = kind
         numbers = (f"-{index:0{len(count)}}-of-{count}" for index in range(int(count)))
-        check_present(directory, [f"{start}{number}{end}" for number in numbers])
+        series = [f"{start}{number}{end}" for number in numbers]
+        check_present(storage.path, series, storage.names())
     else:
-        _check_numbers(directory, names)
+        _check_numbers(storage, names)
 
 
-def _check_numbers(directory: str, names: list[str]) -> None:
+def _check_numbers(storage: Storage, names: list[str]) -> None:
     """Raise a DataError where files differ in their last number alone and some are missing.
 
     Numbers of which fewer than half exist, such as years, are no series.
@@ -256,4 +269,5 @@ def _check_numbers(directory: str, names: list[str]) -> None:
     numbers = [int(match[2]) for match in found]
     every = range(min(min(numbers), 1), max(numbers) + 1)
     if 2 * len(numbers) >= len(every):
-        check_present(directory, [f"{start}{number:0{width}}{end}" for number in every])
+        series = [f"{start}{number:0{width}}{end}" for number in every]
+        check_present(storage.path, series, storage.names())

@@ -3,22 +3,25 @@
 Each record is read alone: the records of a batch are in as many shards.
 """
 
+import itertools
 import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 
+from largebatch.data.object_files import at_once
 from largebatch.errors import DataError, one_line
 
 # Two splits then hold half of the files that the process may open.
 _SHARE_OF_OPEN_FILES = 4
+_ROWS_AT_ONCE = 32  # neighbours that one request may read
 _OPENERS = 16  # threads, for file systems on which opening waits
 T = TypeVar("T")
 
@@ -31,6 +34,18 @@ class Reader(Protocol):
 
         Raises:
             OSError, RuntimeError, ValueError: The record cannot be read.
+        """
+        ...
+
+
+class RowsReader(Reader, Protocol):
+    """An open shard that reads neighbours together."""
+
+    def read_rows(self, rows: Sequence[int]) -> list[tuple[bytes, int]]:
+        """Return what `read` does of each record, in ascending order.
+
+        Raises:
+            OSError, RuntimeError, ValueError, DataError: A record cannot be read.
         """
         ...
 
@@ -59,6 +74,11 @@ class Shards:
     def open_at_once(self) -> int:
         """Greatest number of open files; 0: as many as the process may open."""
         return 0
+
+    @property
+    def in_flight(self) -> int:
+        """Reads at once; if more than 1, `open` returns a `RowsReader`."""
+        return 1
 
     def mark(self, shard: int) -> bytes:
         """Return what distinguishes a shard from another, such as its name and its length."""
@@ -102,15 +122,10 @@ class ShardedRecords:
         shards, rows = self._places(ids)
         images = []
         labels = []
-        for shard, row in zip(shards.tolist(), rows.tolist(), strict=True):
-            reader = self._readers.of(shard)
-            try:
-                image, label = reader.read(row)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise DataError(
-                    f"{self._place(shard, row)} cannot be read: {one_line(error)}; "
-                    "restore the file or prepare the dataset again"
-                ) from error
+        places = list(zip(shards.tolist(), rows.tolist(), strict=True))
+        together = self._shards.in_flight > 1
+        found = self._read_at_once(places) if together else itertools.starmap(self._read, places)
+        for (shard, row), (image, label) in zip(places, found, strict=True):
             if not 0 <= label < len(self.classes):
                 raise DataError(
                     f"{self._place(shard, row)} has label {label}, not one of the "
@@ -120,6 +135,39 @@ class ShardedRecords:
             images.append(image)
             labels.append(label)
         return images, np.array(labels, np.int32)
+
+    def _read(self, shard: int, row: int) -> tuple[bytes, int]:
+        """Return the image and the label of a record."""
+        reader = self._readers.of(shard)
+        try:
+            return reader.read(row)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise DataError(
+                f"{self._place(shard, row)} cannot be read: {one_line(error)}; "
+                "restore the file or prepare the dataset again"
+            ) from error
+
+    def _read_at_once(self, places: Sequence[tuple[int, int]]) -> Iterator[tuple[bytes, int]]:
+        """Return images and labels, read by many threads; neighbours are read together."""
+
+        def read(run: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
+            shard, rows = run[0][0], [row for _, row in run]
+            try:
+                return cast(RowsReader, self._readers.of(shard)).read_rows(rows)
+            except (OSError, RuntimeError, ValueError):
+                return [self._read(shard, row) for row in rows]  # names the one that fails
+
+        runs: list[list[tuple[int, int]]] = []
+        for shard, row in sorted(set(places)):
+            if runs and runs[-1][-1] == (shard, row - 1) and len(runs[-1]) < _ROWS_AT_ONCE:
+                runs[-1].append((shard, row))
+            else:
+                runs.append([(shard, row)])
+        read_runs = zip(runs, at_once(read, runs), strict=True)
+        found = {
+            place: item for run, items in read_runs for place, item in zip(run, items, strict=True)
+        }
+        return map(found.__getitem__, places)
 
     def where(self, example: int) -> str:
         shards, rows = self._places(np.array([example]))
@@ -203,9 +251,17 @@ def in_threads(function: Callable[[str], T], paths: Iterable[str]) -> list[T]:
         return list(threads.map(function, paths))
 
 
-def check_present(directory: str, names: Sequence[str]) -> None:
-    """Raise a DataError with the first of the files that a directory lacks."""
-    missing = sorted(set(names) - set(os.listdir(directory)))
+def check_present(
+    directory: str, names: Sequence[str], present: Iterable[str] | None = None
+) -> None:
+    """Raise a DataError with the first of the files that a directory lacks.
+
+    Args:
+        directory: Its path.
+        names: The files.
+        present: All files of the directory; None lists it.
+    """
+    missing = sorted(set(names).difference(os.listdir(directory) if present is None else present))
     if missing:
         raise DataError(
             f"{directory} lacks {missing[0]}"

@@ -29,6 +29,8 @@ class SourceOptions:
         evaluation_crop: Share of the shorter side in the central crop of evaluation.
         resampling: `linear` or `antialias`, see `images.resize`.
         validation_split: Share of each class of a folder that is its validation split; 0: none.
+        cache_dir: Directory of records of object storage; empty is the user's cache.
+        cache_bytes: Bytes that it may hold; 0: none are kept.
         sequential: Whether each example is read once, in order, to be copied: checksums of records
             are checked, and formats without fast random access are accepted.
     """
@@ -42,6 +44,8 @@ class SourceOptions:
     evaluation_crop: float = 0.875
     resampling: str = "linear"
     validation_split: float = 0.0
+    cache_dir: str = ""
+    cache_bytes: int = 0
     sequential: bool = False
 
 

@@ -4,6 +4,7 @@ TFDS reads only the metadata (0.3 s to import, 10 ms to open and 0.15 ms for eac
 TensorFlow.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -14,15 +15,24 @@ import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of
+from largebatch.data.object_files import ObjectStorage
 from largebatch.data.sharded import ShardedRecords, Shards, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
+from largebatch.data.storage import absolute, storage_of, subfolders
 from largebatch.data.tfrecord import TFRecordShards, positions_of
 from largebatch.errors import DataError, did_you_mean, one_line
-from largebatch.files import folders
+from largebatch.object_store import Bucket, url_of
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
 _FORMATS = ("array_record", "tfrecord")  # the first that a dataset has is read
+_INFO = "dataset_info.json"
+_METADATA = (".json", ".txt")
+COPY_IT = (
+    "ArrayRecord files in object storage cannot be read in place; copy them: "
+    "python scripts/prepare_imagenet.py --copy {} DIR"
+)
+"""What to do with a URL of ArrayRecord files."""
 _OWN = "tensorflow_datasets."
 _ELSEWHERE = (
     "prepare it where TensorFlow is installed (tfds build), copy it "
@@ -52,18 +62,22 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise DataError(f"data.source: expected tfds:NAME[:CONFIG][:VERSION], got {spec!r}")
     root = root_of(options.data_dir)
+    if url_of(root) and not subfolders(root):
+        raise DataError(f"data.data_dir={root}: expected datasets, got no folder; correct the URL")
     return open_prepared(spec, split, _find(spec, root, *parts, version=version), options)
 
 
 def root_of(data_dir: str) -> str:
     """Return TFDS's directory, absolute; empty is $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
     root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return os.path.abspath(os.path.expanduser(root))
+    return absolute(root)
 
 
 def is_prepared(directory: str) -> bool:
     """Return whether a directory holds TFDS's metadata."""
-    return os.path.isfile(os.path.join(directory, "dataset_info.json"))
+    if url_of(directory):
+        return _INFO in Bucket(directory).entries()
+    return os.path.isfile(os.path.join(directory, _INFO))
 
 
 def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ShardedRecords:
@@ -81,7 +95,12 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     Raises:
         DataError: As for `open_tfds`.
     """
-    info, form = _metadata(directory)
+    storage = storage_of(directory, options)
+    copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
+    with copied or contextlib.nullcontext(directory) as local:
+        info, form = _metadata(directory, local)
+    if copied and form == "array_record":
+        raise DataError(f"data.source: {spec}: {COPY_IT.format(directory)}")
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -90,7 +109,8 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
             + f", and {' or '.join(_SPLITS[split])} is needed; prepare it"
         )
     files = info.splits[own].file_instructions
-    check_present(directory, [os.path.basename(file.filename) for file in files])
+    names = [os.path.basename(file.filename) for file in files]
+    check_present(directory, names, storage.names())
     keys = Keys(
         image=_key(directory, info.features, "image", tfds.features.Image),
         label=_key(directory, info.features, "label", tfds.features.ClassLabel),
@@ -101,16 +121,16 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
         )
     classes = tuple(info.features[keys.label].names)
     _check_known(directory, info, split, own, classes, options)
-    paths = tuple(str(file.filename) for file in files)
+    paths = tuple(os.path.join(directory, name) for name in names)
     lengths = tuple(file.examples_in_shard for file in files)
     shards: Shards
     if form == "array_record":
         found = lengths_of(paths)
         shards = ArrayRecordShards(paths, lengths, keys)
     else:
-        rows = positions_of(spec, paths)
+        rows = positions_of(spec, paths, storage)
         found = tuple(map(len, rows))
-        shards = TFRecordShards(paths, lengths, keys, rows, options.sequential)
+        shards = TFRecordShards(paths, lengths, keys, rows, storage, options.sequential)
     for path, stated, there in zip(paths, lengths, found, strict=True):
         if there != stated:
             raise DataError(
@@ -158,10 +178,14 @@ def _check_known(
 def _find(spec: str, root: str, name: str, config: str = "", *, version: str) -> str:
     """Return the directory of the version that is wanted."""
     base = os.path.join(root, name)
-    if not os.path.isdir(base):
-        found = _folders(root)
+    if not (name in subfolders(root) if url_of(root) else os.path.isdir(base)):
+        found = subfolders(root)
         there = did_you_mean(name, found) if found else f"which {holds(root)}"
-        meant = nearby(root, lambda path: _holds_set(os.path.join(path, name)))
+        meant = (
+            None
+            if url_of(root)
+            else nearby(root, lambda path: _holds_set(os.path.join(path, name)))
+        )
         raise DataError(
             f"data.source: {spec}: no {name!r} in {root}, {there}; "
             + (
@@ -171,11 +195,11 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
             )
         )
     if not config and not _versions(base):
-        configs = [folder for folder in _folders(base) if _versions(os.path.join(base, folder))]
+        configs = [folder for folder in subfolders(base) if _versions(os.path.join(base, folder))]
         if len(configs) != 1:
             raise DataError(
                 f"data.source: {spec}: {base} has no version but "
-                f"{', '.join(configs or _folders(base)) or 'nothing'}; "
+                f"{', '.join(configs or subfolders(base)) or 'nothing'}; "
                 + (
                     f"choose a configuration: tfds:{name}:{configs[0]}"
                     if configs
@@ -188,7 +212,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
     if not matching:
         raise DataError(
             f"data.source: {spec}: {base} has "
-            f"{', '.join(_versions(base) or _folders(base)) or 'nothing'} but not "
+            f"{', '.join(_versions(base) or subfolders(base)) or 'nothing'} but not "
             f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
         )
     directory = os.path.join(base, matching[-1])
@@ -200,7 +224,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
 def _holds_set(base: str) -> bool:
     """Return whether a directory has versions, or configurations with versions."""
     return bool(
-        _versions(base) or any(_versions(os.path.join(base, each)) for each in _folders(base))
+        _versions(base) or any(_versions(os.path.join(base, each)) for each in subfolders(base))
     )
 
 
@@ -213,26 +237,23 @@ def _remedy(name: str, root: str) -> str:
     return _ELSEWHERE
 
 
-def _folders(directory: str) -> list[str]:
-    """Return the names of the folders in a directory; none if it is absent."""
-    try:
-        return folders(directory)
-    except OSError:
-        return []
-
-
 def _versions(directory: str) -> list[str]:
     """Return the names of the folders that are versions, the newest last."""
-    found = [name for name in _folders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
+    found = [name for name in subfolders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])
 
 
-def _metadata(directory: str) -> tuple[tfds.core.DatasetInfo, str]:
-    """Return TFDS's metadata, with the splits in the format that is read, and that format."""
-    _check_features(directory)
+def _metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
+    """Return TFDS's metadata, with the splits in the format that is read, and that format.
+
+    Args:
+        directory: Of the dataset, for messages.
+        local: A directory with its metadata.
+    """
+    _check_features(directory, local)
     form = None
     try:
-        info = tfds.builder_from_directory(directory).info
+        info = tfds.builder_from_directory(local).info
         available = {form.value for form in info.available_file_formats()}
         form = next((name for name in _FORMATS if name in available), None)
         if form:  # another one may be the first choice; as `as_data_source` does
@@ -249,7 +270,7 @@ def _metadata(directory: str) -> tuple[tfds.core.DatasetInfo, str]:
     return info, form
 
 
-def _check_features(directory: str) -> None:
+def _check_features(directory: str, local: str) -> None:
     """Raise a DataError where features.json names a class that is not TFDS's own.
 
     TFDS would import any module that the file names.
@@ -265,7 +286,7 @@ def _check_features(directory: str) -> None:
                 yield from named(inner)
 
     try:
-        with open(os.path.join(directory, "features.json"), encoding="utf-8") as file:
+        with open(os.path.join(local, "features.json"), encoding="utf-8") as file:
             foreign = [n for n in named(json.load(file)) if not n.startswith(_OWN) and "." in n]
     except (OSError, ValueError, RecursionError):
         return  # TFDS raises an error later

@@ -5,8 +5,8 @@ of the data, all little-endian (tensorflow/core/lib/io/record_writer.h). The fil
 scan reads the length of each record.
 """
 
-import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,11 @@ from largebatch.data.crc32c import crc32c, crc32c_rows, masked
 from largebatch.data.examples import Keys, parse
 from largebatch.data.index import digest, positions
 from largebatch.data.sharded import Shards
+from largebatch.data.storage import File, Storage
 from largebatch.errors import DataError
 
 _HEADER, _FRAME = 12, 16  # bytes: length and its checksum; both and the checksum of the data
+_SCANNED = 64  # bytes at a header; most records are larger than a request is worth
 _CHECKED_AT_ONCE = 4096  # headers
 
 
@@ -28,53 +30,25 @@ class TFRecordShards(Shards):
     Attributes:
         keys: The features that are read.
         rows: For each shard, offset and bytes of each record's data, int64 (n, 2).
+        storage: The directory of the shards.
         check: Whether the checksum of each record that is read is checked: 1 ms for 110 kB.
     """
 
     keys: Keys
     rows: tuple[np.ndarray, ...]
+    storage: Storage
     check: bool = False
 
     def open(self, shard: int) -> "_TFRecord":
-        return _TFRecord(File(self.paths[shard]), self.rows[shard], self.keys, self.check)
+        file = self.storage.open(self.paths[shard])
+        return _TFRecord(file, self.rows[shard], self.keys, self.check)
+
+    @property
+    def in_flight(self) -> int:
+        return self.storage.in_flight
 
     def mark(self, shard: int) -> bytes:
         return super().mark(shard) + digest(self.rows[shard])
-
-
-class File:
-    """A file that is read by position, and closed when nothing refers to it.
-
-    Raises:
-        DataError: It cannot be opened.
-    """
-
-    def __init__(self, path: str) -> None:
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise DataError(
-                f"{path} cannot be read: {error.strerror}; restore the file or prepare the "
-                "dataset again"
-            ) from error
-        if hasattr(os, "posix_fadvise"):  # no reading ahead of a record that is not wanted
-            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes.
-
-        Raises:
-            ValueError: The file ends before them.
-            OSError: They cannot be read.
-        """
-        data = os.pread(self.descriptor, size, offset)
-        if len(data) != size:
-            raise ValueError(f"it ends at byte {offset + len(data):,}, expected {offset + size:,}")
-        return data
 
 
 class _TFRecord:
@@ -87,55 +61,66 @@ class _TFRecord:
         self._check = check
 
     def read(self, row: int) -> tuple[bytes, int]:
+        return self.read_rows([row])[0]
+
+    def read_rows(self, rows: Sequence[int]) -> list[tuple[bytes, int]]:
+        after = 4 if self._check else 0
+        spans = [(row, offset, size + after) for row in rows for offset, size in [self._at(row)]]
+        return [self._parsed(data) for data in self._file.read_spans(spans)]
+
+    def _at(self, row: int) -> tuple[int, int]:
         offset, size = self._rows[row].tolist()
+        return offset, size
+
+    def _parsed(self, data: bytes) -> tuple[bytes, int]:
         if self._check:
-            data = self._file.read(offset, size + 4)
-            (stored,) = struct.unpack("<I", data[size:])
-            data = data[:size]
+            (stored,) = struct.unpack("<I", data[-4:])
+            data = data[:-4]
             if masked(crc32c(data)) != stored:
                 raise ValueError("its checksum is wrong")
-        else:
-            data = self._file.read(offset, size)
         return parse(data, self._keys)
 
 
-def positions_of(name: str, paths: tuple[str, ...]) -> tuple[np.ndarray, ...]:
+def positions_of(name: str, paths: tuple[str, ...], storage: Storage) -> tuple[np.ndarray, ...]:
     """Return offset and bytes of the records of each file, from the index or by a scan.
 
     Args:
         name: What is indexed, for the progress.
         paths: The files, in one directory.
+        storage: That directory.
 
     Raises:
         DataError: See `scan`.
     """
-    return tuple(positions(name, "tfrecord", paths, scan))
+    found = positions(name, "tfrecord", paths, lambda path: scan(path, storage), storage)
+    return tuple(found)
 
 
-def record(path: str, row: np.ndarray) -> bytes:
+def record(path: str, row: np.ndarray, storage: Storage) -> bytes:
     """Return the data of one record.
 
     Args:
         path: The file.
         row: Offset and bytes of the data, int64 (2,).
+        storage: Its directory.
 
     Raises:
         DataError: It cannot be read.
     """
     try:
-        return File(path).read(*row.tolist())
+        return storage.open(path).read(*row.tolist())
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}; restore the file") from error
 
 
-def scan(path: str) -> np.ndarray:
+def scan(path: str, storage: Storage) -> np.ndarray:
     """Return offset and bytes of the data of each record of a file, int64 (n, 2).
 
     Raises:
         DataError: It is not a complete TFRecord file.
     """
-    file = File(path)
-    end = os.fstat(file.descriptor).st_size
+    file = storage.open(path, scan=_SCANNED)
+    end = file.size
     rows: list[tuple[int, int]] = []
     headers: list[bytes] = []
     at = 0

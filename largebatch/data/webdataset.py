@@ -7,9 +7,8 @@ of the samples is that of the tars by name, and within each of its members.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +18,8 @@ from largebatch.data.folder import SUFFIXES
 from largebatch.data.index import digest, positions
 from largebatch.data.sharded import ShardedRecords, Shards
 from largebatch.data.sources import SourceOptions
-from largebatch.data.tfrecord import File
+from largebatch.data.storage import File, Storage
 from largebatch.errors import DataError, one_line
-from largebatch.files import read_json
 
 _FORM = shard_files.Form("webdataset", "WebDataset", r"\.tar$", "-0000.tar")
 _IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
@@ -29,6 +27,7 @@ _DOTTED = tuple(SUFFIXES)
 _LABELS = ("cls", "json")  # the first that a sample has is read
 _JSON_KEYS = ("label", "cls", "class")
 _BLOCK = 512
+_SCANNED = 8 * _BLOCK  # bytes that hold a label and the headers around it
 _LONGEST = 1 << 20  # bytes of a label or of an extended header
 _INFO = "_info.json"  # as timm writes it
 
@@ -47,12 +46,18 @@ class TarShards(Shards):
 
     Attributes:
         rows: For each tar, offset and bytes of each image and its label, int64 (n, 3).
+        storage: The directory of the tars.
     """
 
     rows: tuple[np.ndarray, ...] = field(repr=False)
+    storage: Storage
 
     def open(self, shard: int) -> "_Samples":
-        return _Samples(File(self.paths[shard]), self.rows[shard])
+        return _Samples(self.storage.open(self.paths[shard]), self.rows[shard])
+
+    @property
+    def in_flight(self) -> int:
+        return self.storage.in_flight
 
     def mark(self, shard: int) -> bytes:
         return super().mark(shard) + digest(self.rows[shard])
@@ -66,8 +71,13 @@ class _Samples:
         self._rows = rows
 
     def read(self, row: int) -> tuple[bytes, int]:
-        offset, size, label = self._rows[row].tolist()
-        return self._file.read(offset, size), label
+        return self.read_rows([row])[0]
+
+    def read_rows(self, rows: Sequence[int]) -> list[tuple[bytes, int]]:
+        found = self._rows[list(rows)].tolist()
+        spans = [(row, at, size) for row, (at, size, _) in zip(rows, found, strict=True)]
+        images = self._file.read_spans(spans)
+        return [(image, label) for image, (_, _, label) in zip(images, found, strict=True)]
 
 
 def open_webdataset(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
@@ -90,9 +100,12 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> ShardedRec
     Raises:
         DataError: Tars are absent or incomplete, or a sample is not of that form.
     """
-    found = shard_files.of_split(spec, split, _FORM)
+    found = shard_files.of_split(spec, split, _FORM, options)
     stated = _stated(found)
-    rows = tuple(positions(spec, "webdataset", found.paths, scan))
+    storage = found.storage
+    rows = tuple(
+        positions(spec, "webdataset", found.paths, lambda path: scan(path, storage), storage)
+    )
     lengths = tuple(map(len, rows))
     for path, length in zip(found.paths, lengths, strict=True):
         if stated.get(os.path.basename(path), length) != length:
@@ -105,18 +118,19 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> ShardedRec
             f"{found.directory}: the {len(found.names)} tars of {found.own} hold no sample; write "
             "them again"
         )
-    classes = shard_files.class_names(found.directory, options.classes)
+    classes = shard_files.class_names(found.storage, options.classes)
     note = f"{found.directory}, split {found.own}"
-    return ShardedRecords(spec, split, TarShards(found.paths, lengths, rows), classes, note)
+    shards = TarShards(found.paths, lengths, rows, found.storage)
+    return ShardedRecords(spec, split, shards, classes, note)
 
 
-def scan(path: str) -> np.ndarray:
+def scan(path: str, storage: Storage) -> np.ndarray:
     """Return offset and bytes of the image and the label of each sample, int64 (n, 3).
 
     Raises:
         DataError: It is not a complete tar of samples.
     """
-    file = File(path)
+    file = storage.open(path, scan=_SCANNED)
     rows: list[tuple[int, int, int]] = []
     key: tuple[str, str] = ("", "")
     image: Member | None = None
@@ -170,7 +184,7 @@ def members(file: File) -> Iterator[Member]:
         ValueError: The tar is damaged or ends early.
         OSError: It cannot be read.
     """
-    end = os.fstat(file.descriptor).st_size
+    end = file.size
     at = 0
     name, size = "", -1  # of the next member, from an extended header
     while True:
@@ -258,16 +272,16 @@ def _stated(found: shard_files.Found) -> dict[str, int]:
     Its form is {"splits": {NAME: {"filenames": […], "shard_lengths": […]}}}.
     """
     path = os.path.join(found.directory, _INFO)
-    if not os.path.isfile(path):
+    if not found.storage.holds(_INFO):
         return {}
     try:
-        splits = read_json(Path(path))["splits"].values()
+        splits = json.loads(found.storage.text(_INFO))["splits"].values()
         stated = {
             str(name): int(length)
             for split in splits
             for name, length in zip(split["filenames"], split["shard_lengths"], strict=True)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} cannot be read ({one_line(error)}); restore or remove it"
         ) from error

@@ -58,7 +58,7 @@ def test_an_index_is_kept_until_a_shard_changes(paths):
 
 
 def test_an_interrupted_scan_continues(paths, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "_SCANNERS", 1)
+    monkeypatch.setattr(index.LocalStorage, "scanners", 1)
     first, interrupted = Scan(), Scan()
 
     def until_the_last(path):
@@ -77,7 +77,7 @@ def test_an_interrupted_scan_continues(paths, tmp_path, monkeypatch):
 
 def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
     """A killed process leaves what it has read so far."""
-    monkeypatch.setattr(index, "_SCANNERS", 1)
+    monkeypatch.setattr(index.LocalStorage, "scanners", 1)
     monkeypatch.setattr(index, "_SAVE_EVERY_S", 0.0)
     scan, kept = Scan(), tmp_path / "kept"
     last = threading.Event()

@@ -318,3 +318,27 @@ def test_a_resume_refuses_a_dataset_with_other_names(undisturbed):
     assert read(run.plan.facts.identity).step == read(0).step == STEPS  # 0: not known
     with pytest.raises(CheckpointError, match="digits"):
         read(run.plan.facts.identity + 1)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "known", "changes"),
+    [
+        ("tfrecord:/data/set", "tfrecord:s3://bucket/set", True, False),
+        ("webdataset:/a/*.tar", "webdataset:/b", True, False),
+        ("tfrecord:/data/set", "tfrecord:s3://bucket/set", False, True),
+        ("tfrecord:/data/set", "webdataset:/data/set", True, True),
+        ("folder:/a", "folder:/b", True, True),  # names of files alone are known
+    ],
+)
+def test_the_same_shards_in_another_place_are_the_same_data(then, now, known, changes):
+    run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
+
+    def of(source):
+        own = run.plan.config
+        return dataclasses.replace(own, data=dataclasses.replace(own.data, source=source))
+
+    number = run.plan.facts.identity
+    plan = dataclasses.replace(run.plan, config=of(now))
+    for stored, expected in ((number if known else 0, changes), (number + 1, True)):
+        (found,) = checkpoint_directories.option_differences(of(then), stored, plan)
+        assert (found.key, found.mathematics) == ("data.source", expected)

@@ -21,6 +21,18 @@ class Data:
         "directory of the prepared TFDS datasets; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets",
         mathematics=False,
     )
+    cache_dir: str = option(
+        "",
+        "directory on a local disk where images of object storage are kept; empty: "
+        "$XDG_CACHE_HOME/largebatch/records or ~/.cache/largebatch/records",
+        mathematics=False,
+    )
+    cache_gb: float = option(
+        0.0,
+        "greatest size of data.cache_dir in GB: images are kept until it is reached; 0: none",
+        within="at least 0",
+        mathematics=False,
+    )
     image_size: int = option(
         0,
         "side of a training image in pixels; 0: the default of the source, 224 for photographs",

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
 
+from largebatch import object_store
 from largebatch.data.prepare import etags
 from largebatch.data.prepare.metadata import work_of
 from largebatch.errors import DataError
@@ -70,12 +71,16 @@ class Objects:
     def __init__(self, bucket: Bucket) -> None:
         """Take the folder; send no request yet."""
         self.bucket, self.place = bucket, bucket.url
+        self._listed: dict[str, object_store.Entry] = {}
         self._requests = ThreadPoolExecutor(_REQUESTS, "part")
 
     def entries(self) -> Entries:
         """Return all objects; see `Source.entries`."""
+        self._listed = self.bucket.all_entries()
         found = {
-            name: Entry(*entry) for name, entry in self.bucket.tagged().items() if _is_visible(name)
+            name: Entry(entry.size, entry.tag)
+            for name, entry in self._listed.items()
+            if _is_visible(name)
         }
         # Consoles of clouds create empty objects in place of folders.
         folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
@@ -88,9 +93,9 @@ class Objects:
         def write(file: int, start: int) -> None:
             if ended.is_set():
                 return
-            stop = min(start + PART, entry.size)
-            content = self.bucket.part(name, start, stop, entry.version)
-            if content is None or len(content) != stop - start:
+            size = min(PART, entry.size - start)
+            content = self.bucket.read_range(name, start, size, self._listed[name])
+            if content is None:
                 raise changed(self.place, name)
             view = memoryview(content)
             while view:

@@ -206,7 +206,7 @@ class Store:
 
     def put(self, name: str, entry: Entry, path: Path) -> str:
         """Upload a file; compare the ETag, and where that is no MD5 of one of them, the content."""
-        tag = self._bucket.write(name, path).e_tag or ""
+        tag = (self._bucket.write(name, path).e_tag or "").strip('"')
         self._written[name] = Entry(entry.size, tag)
         verified = matching(path, tag, self._untold)
         if not verified:

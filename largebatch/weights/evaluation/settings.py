@@ -94,6 +94,8 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
             evaluation_crop=given("crop", crop),
             resampling=given("resampling", resampling),
             validation_split=own.validation_split if own else 0.0,
+            cache_dir=data.cache_dir if data else "",
+            cache_bytes=int(data.cache_gb * 1e9) if data else 0,
         ),
         side=side,
         rectangular=bool(data and data.rectangular),

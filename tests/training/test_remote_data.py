@@ -1,0 +1,64 @@
+"""A run on shards in object storage is the run on a local copy of them."""
+
+import jax
+import pytest
+
+from largebatch.errors import CheckpointError
+from largebatch.object_store import Bucket
+from largebatch.training.session import Request, run
+from tests.data import forms
+from tests.training import worlds
+
+pytestmark = pytest.mark.parametrize(
+    "served", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True
+)
+STEPS = 4
+
+
+def config(source, cache="", **options):
+    made = worlds.config(
+        model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
+        batch={"workers": 2, "images_per_worker": 4, "microbatch": 1},
+        data={
+            "source": source,
+            "image_size": 16,
+            "cache_dir": cache,
+            "cache_gb": 1.0 if cache else 0.0,
+        },
+        schedule={"length": f"{STEPS} steps", "warmup": "1 steps", "peak": 1.0},
+        run={"log_every": "1 steps", "evaluate_every": "2 steps", "checkpoint_every": "2 steps"},
+    )
+    return worlds.changed(made, **options)
+
+
+@pytest.fixture(autouse=True)
+def _built_once():
+    with worlds.built_once():
+        yield
+
+
+def train(made, workdir, **request):
+    request = Request(recipe=workdir, workdir=workdir, **request)
+    return run(made, request, devices=jax.devices()[:2])
+
+
+def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    local = forms.tfrecord(tmp_path / "set")
+    bucket = Bucket(f"{served[1]}/set")
+    for path in (tmp_path / "set").iterdir():
+        bucket.write(path.name, path)
+    remote = f"tfrecord:{bucket.url}"
+    train(config(local), tmp_path / "local")
+    half = tmp_path / "half"
+    train(config(remote, str(tmp_path / "records")), half, dry_run=True)
+    train(config(local, run__stop_after="2 steps"), half)
+    train(config(remote, str(tmp_path / "records")), half)
+    assert worlds.digests(half, STEPS) == worlds.digests(tmp_path / "local", STEPS)
+    last = [worlds.rows(place)[-1] for place in (half, tmp_path / "local")]
+    assert last[0]["fingerprint"] == last[1]["fingerprint"]
+    assert last[0]["validation/top1"] == last[1]["validation/top1"]
+    assert any((tmp_path / "records").iterdir())
+    other = forms.webdataset(tmp_path / "tars")
+    with pytest.raises(CheckpointError):
+        train(config(other), half)
