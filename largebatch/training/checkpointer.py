@@ -9,7 +9,7 @@ from largebatch.fault_tolerance import Watchdog
 from largebatch.fault_tolerance.health import Health
 from largebatch.parallel import processes
 from largebatch.training.journal import Journal
-from largebatch.training.setup import Run
+from largebatch.training.run import Run
 from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.timing import Clock
 

@@ -21,7 +21,7 @@ from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
 from largebatch.training.request import Request
-from largebatch.training.setup import Run
+from largebatch.training.run import Run
 from largebatch.trees import flatten_paths
 
 Rows = list[tuple[str, str]]

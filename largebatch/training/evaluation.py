@@ -16,7 +16,7 @@ from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import OnDevices, patient
 from largebatch.training import statistics
 from largebatch.training.programs import Programs, control_flags
-from largebatch.training.setup import StageRun
+from largebatch.training.run import StageRun
 from largebatch.training.state import Averages, TrainState
 from largebatch.trees import with_leaves
 

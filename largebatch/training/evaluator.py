@@ -6,7 +6,7 @@ from largebatch.fault_tolerance import Watchdog
 from largebatch.tracking import Target
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.journal import Journal
-from largebatch.training.setup import Run
+from largebatch.training.run import Run
 from largebatch.training.state import TrainState
 from largebatch.training.timing import Clock
 

@@ -9,7 +9,7 @@ from largebatch.parallel.transfer import OnDevices
 from largebatch.training.journal import Journal
 from largebatch.training.programs import run_step
 from largebatch.training.replay import Replay, Result
-from largebatch.training.setup import Run, StageRun
+from largebatch.training.run import Run, StageRun
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes, gathered, host_names
 from largebatch.training.timing import Clock

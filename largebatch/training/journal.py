@@ -20,7 +20,7 @@ from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.training import description
 from largebatch.training.evaluation import Result, averaged_columns
-from largebatch.training.setup import Run
+from largebatch.training.run import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.statistics import summarised
 from largebatch.training.timing import Clock

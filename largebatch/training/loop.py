@@ -20,7 +20,7 @@ from largebatch.training.journal import History, Journal
 from largebatch.training.monitor import Monitor
 from largebatch.training.outcome import Outcome, after_step
 from largebatch.training.programs import run_step
-from largebatch.training.setup import Run, StageRun
+from largebatch.training.run import Run, StageRun
 from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.timing import Clock, Profiler
 

@@ -5,7 +5,7 @@ from largebatch.fault_tolerance import Watchdog
 from largebatch.fault_tolerance.health import Health, Verdict
 from largebatch.parallel import processes
 from largebatch.training.journal import Journal
-from largebatch.training.setup import Run
+from largebatch.training.run import Run
 from largebatch.training.state import Metrics, TrainState
 
 

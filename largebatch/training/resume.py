@@ -14,8 +14,10 @@ from largebatch.config import Config
 from largebatch.errors import ConfigError
 from largebatch.parallel import processes
 from largebatch.training import description
+from largebatch.training.initialization import initial_state
 from largebatch.training.request import Request
-from largebatch.training.setup import OpenedRun, Run, initial_state
+from largebatch.training.run import Run
+from largebatch.training.setup import OpenedRun
 from largebatch.training.state import TrainState
 
 if TYPE_CHECKING:  # weights are read by few runs

@@ -31,7 +31,8 @@ from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
-from largebatch.training.setup import Run, open_run
+from largebatch.training.run import Run
+from largebatch.training.setup import open_run
 
 if TYPE_CHECKING:  # weights are read by few runs
     from largebatch.weights import Weights

@@ -20,17 +20,16 @@ from jax.sharding import Mesh
 
 from largebatch import parallel
 from largebatch.config import StagePlan
-from largebatch.data.device_crops import crop_and_resize
-from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.fault_tolerance.health import kept
-from largebatch.models import BatchMode, Model
-from largebatch.models.loss import Partners, Sums, classification_sums
+from largebatch.models import Model
+from largebatch.models.loss import Sums
 from largebatch.optim import Rates, global_norm, multipliers, with_kinds, with_multipliers
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
-from largebatch.parallel.transfer import Augmented, Images
+from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
+from largebatch.training.objective import Objective, layer_of
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
 from largebatch.training.update import Partial, Replicated, Sharded, Update
 from largebatch.trees import flatten_paths, unflatten_paths, with_leaves, without_paths
@@ -102,8 +101,17 @@ class Steps:
         """
         zero = {path for path, factor in self.multipliers.items() if factor == 0}
         stats = flatten_paths(self.model.shapes()[1])
-        layers = {_layer(path) for path in zero if path in stats}
-        return frozenset(zero | {path for path in stats if _layer(path) in layers})
+        layers = {layer_of(path) for path in zero if path in stats}
+        return frozenset(zero | {path for path in stats if layer_of(path) in layers})
+
+    def trained(self, tree: PyTree) -> PyTree:
+        """Return parameters or statistics without those that are frozen."""
+        return without_paths(tree, self.frozen)
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """The function that is differentiated."""
+        return Objective(self.plan, self.model, self.mean, self.std, self.dtype, self.frozen)
 
     @functools.cached_property
     def update(self) -> Update:
@@ -195,7 +203,7 @@ class Steps:
         def accumulate(
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
         ) -> Carry:
-            gradients, totals = self.gradients(params, stats, images, labels)
+            gradients, totals = self.objective.gradients(params, stats, images, labels)
             flat = flatten_paths(gradients)
             added = tuple(
                 held + parallel.flatten([flat[path] for path in bucket.paths])
@@ -231,7 +239,7 @@ class Steps:
 
             def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
                 hooked = self.update.hook(state.params, handles, held)
-                return self.loss(unflatten_paths(hooked), state.stats, images, labels)
+                return self.objective.loss(unflatten_paths(hooked), state.stats, images, labels)
 
             handles = self.update.handles(state.params)
             gradients, totals = jax.grad(loss, has_aux=True)(handles)
@@ -308,12 +316,12 @@ class Steps:
             weights: jax.Array,
             flags: jax.Array | None = None,
         ) -> tuple[Sums, jax.Array | None]:
-            pixels = self._pixels(images, shape)
+            pixels = self.objective.pixels(images, shape)
             logits = self.model.apply(params, stats, pixels)
             if self.plan.config.data.evaluation_flip:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])
                 logits = (logits + mirrored) / 2
-            sums = self._sums(logits, labels, weights)
+            sums = self.objective.sums(logits, labels, weights)
             return parallel.sum_over_devices((sums, None if flags is None else flags[0]))
 
         mapped = parallel.map_over(
@@ -324,101 +332,13 @@ class Steps:
     @functools.cached_property
     def measure_statistics(self) -> Callable[[PyTree, PyTree, Images], PyTree]:
         """(params, stats, images) → mean batch statistics over all spans, with squared means."""
-        mode = dataclasses.replace(self._mode, unbiased=False)
+        mode = dataclasses.replace(self.objective.mode, unbiased=False)
 
         def measure(params: PyTree, stats: PyTree, images: Images) -> PyTree:
-            _, batch = self.model.apply_train(params, stats, self._pixels(images), mode)
+            _, batch = self.model.apply_train(params, stats, self.objective.pixels(images), mode)
             sums = statistics.sum_over_spans(statistics.with_squared_means(batch))
             spans = self.mesh.size * self.plan.spans_per_microbatch
             return jax.tree.map(lambda x: x / spans, parallel.sum_over_devices(sums))
 
         mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
         return jax.jit(mapped)
-
-    @property
-    def _mode(self) -> BatchMode:
-        return BatchMode(
-            spans=self.plan.spans_per_microbatch,
-            members=self.plan.members,
-            member_sum=parallel.member_sum,
-            unbiased=self.plan.config.norm.running_variance == "unbiased",
-            frozen=frozenset(
-                map(_layer, self.frozen & flatten_paths(self.model.shapes()[1]).keys())
-            ),
-        )
-
-    def trained(self, tree: PyTree) -> PyTree:
-        """Return parameters or statistics without those that are frozen."""
-        return without_paths(tree, self.frozen)
-
-    def gradients(
-        self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
-    ) -> tuple[PyTree, PyTree]:
-        """Return the gradients of `loss` of the parameters that are not frozen, and its sums."""
-
-        def loss(trained: PyTree) -> tuple[jax.Array, PyTree]:
-            return self.loss(with_leaves(params, trained), stats, images, labels)
-
-        return jax.grad(loss, has_aux=True)(self.trained(params))
-
-    def loss(
-        self, params: PyTree, stats: PyTree, images: Images, labels: jax.Array
-    ) -> tuple[jax.Array, PyTree]:
-        """Return the scaled share of the mean loss, and (statistics, metrics) sums."""
-        logits, batch = self.model.apply_train(params, stats, self._pixels(images), self._mode)
-        weights = jnp.ones(labels.shape, logits.dtype)
-        partners = None
-        if isinstance(images, Augmented) and images.mixtures is not None:
-            partners = Partners(*second_labels(labels, images.mixtures))
-        sums = self._sums(logits, labels, weights, partners)
-        weight = self.plan.loss_scale / self.plan.samples_per_step
-        return sums.loss * weight, (statistics.sum_over_spans(batch), sums)
-
-    def _sums(
-        self,
-        logits: jax.Array,
-        labels: jax.Array,
-        weights: jax.Array,
-        partners: Partners | None = None,
-    ) -> Sums:
-        """Return the sums of loss and hits by the options of the loss."""
-        options = self.plan.config.loss
-        return classification_sums(
-            logits,
-            labels,
-            weights,
-            options.label_smoothing,
-            kind=options.kind,
-            target_threshold=options.target_threshold,
-            partners=partners,
-        )
-
-    def _pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
-        """Return floats of mean 0 and deviation 1; crop stored images first, mix last.
-
-        Args:
-          images: uint8 (n, h, w, c), or stored images with their crops; of training also with
-            what is erased and mixed.
-          shape: height and width of the crops; None is that of training.
-        """
-        if isinstance(images, Augmented):
-            pixels = self._pixels(images.images, shape)
-            if images.erased is not None:
-                pixels = erase(pixels, images.erased)
-            return pixels if images.mixtures is None else mix(pixels, images.mixtures)
-        if isinstance(images, tuple):
-            stored, crops = images
-            images = crop_and_resize(
-                stored,
-                crops[:, :4],
-                crops[:, 4] != 0,
-                shape or self.plan.facts.image_shape[:2],
-                resampling=self.plan.config.data.resampling,
-            )
-        mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
-        return (images.astype(self.dtype) - mean) / std
-
-
-def _layer(path: str) -> str:
-    """Return the path of the layer of a statistic."""
-    return path.rpartition("/")[0]

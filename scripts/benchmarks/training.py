@@ -25,7 +25,8 @@ from largebatch.tools.report.trace import PROGRAM
 from largebatch.tracking import Console
 from largebatch.training.memory import program_bytes
 from largebatch.training.programs import run_step
-from largebatch.training.setup import Run, build
+from largebatch.training.run import Run
+from largebatch.training.setup import build
 
 BATCHES = 4  # distinct ones, so that no cache holds what a step reads
 TRACED_STEPS = 3

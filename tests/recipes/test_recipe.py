@@ -149,9 +149,9 @@ def test_the_input_that_a_step_needs():
 
 def test_rates_of_the_input_are_those_of_the_records():
     records = Path(__file__).parents[2] / "records"
-    names = ("input_full_cpu", "input_side256_cpu", "input_decoded_cpu")
+    names = ("full", "side256", "decoded")
     for name, rate in zip(names, forecast.IMAGES_PER_CPU_S.values(), strict=True):
-        (path,) = records.glob(f"*_{name}.json")
+        path = records / f"2026-11-21_input_{name}_cpu.json"
         measured = [
             row["ours"]["median"]
             for row in json.loads(path.read_text())["results"]

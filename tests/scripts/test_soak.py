@@ -117,7 +117,9 @@ if done and kind == "lazy":
     shutil.rmtree(checkpoints / str(done))
     done -= 10
 kept = rows.read_text().splitlines(True) if done else []
-rows.write_text("".join(row for row in kept if json.loads(row)["step"] <= done))
+earlier = workdir / "metrics.earlier"
+earlier.write_text("".join(row for row in kept if json.loads(row)["step"] <= done))
+earlier.replace(rows)
 (workdir / "layers.jsonl").touch()
 shutil.copy(given / "config.json", workdir)
 if done:

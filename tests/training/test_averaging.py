@@ -12,9 +12,10 @@ from largebatch.checkpoint.manifest import digest_of
 from largebatch.config import Facts, resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console
+from largebatch.training.initialization import initial_state
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build, initial_state
+from largebatch.training.setup import build
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 from tests.training.worlds import changed, digests, rows

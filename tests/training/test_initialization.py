@@ -10,8 +10,9 @@ import pytest
 from largebatch import weights
 from largebatch.errors import UserError
 from largebatch.tracking import Console
+from largebatch.training.initialization import initial_state
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build, initial_state
+from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.worlds import changed
 

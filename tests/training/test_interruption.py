@@ -11,8 +11,9 @@ import pytest
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
+from largebatch.training.run import StageRun
 from largebatch.training.session import Request
-from largebatch.training.setup import OpenedRun, StageRun
+from largebatch.training.setup import OpenedRun
 from tests.training import worlds
 from tests.training.worlds import digests, rows
 

@@ -132,7 +132,7 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
     right, steps = 0, made.programs.steps
     for view in made.validation_views:
         images, labels = made.validation_source.read_centres(view.ids, view.shape)
-        logits = steps.model.apply(state.params, state.stats, steps._pixels(images))
+        logits = steps.model.apply(state.params, state.stats, steps.objective.pixels(images))
         right += int((np.asarray(logits).argmax(-1) == labels).sum())
     assert round(result.top1 * VALIDATION) == right
 

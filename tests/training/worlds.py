@@ -22,7 +22,8 @@ from largebatch.tracking import read_rows
 from largebatch.training import programs as compiled_programs
 from largebatch.training.microbatch import model_of, optimizer_of
 from largebatch.training.programs import Programs
-from largebatch.training.setup import OpenedRun, Run
+from largebatch.training.run import Run
+from largebatch.training.setup import OpenedRun
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
 

@@ -22,7 +22,8 @@ from largebatch.errors import ConfigError
 from largebatch.planning.studies import percent, spread
 from largebatch.training.evaluation import Result, evaluate, with_final_statistics
 from largebatch.training.programs import run_step
-from largebatch.training.setup import StageRun, build
+from largebatch.training.run import StageRun
+from largebatch.training.setup import build
 from largebatch.training.state import TrainState
 
 _TRAIN = 1437  # images of the digits

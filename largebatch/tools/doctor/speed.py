@@ -29,7 +29,8 @@ from largebatch.tools.doctor.lines import Problem, Skip, gathered
 from largebatch.tracking import Console
 from largebatch.training.microbatch import model_of
 from largebatch.training.programs import run_step
-from largebatch.training.setup import build, reading_of
+from largebatch.training.run import reading_of
+from largebatch.training.setup import build
 
 _PIECE = 32  # images that a thread reads at a time, so that few are unfinished at the end
 _MARGIN = 1.1  # decoding beyond the need, left to checkpoints, logs and neighbours

@@ -9,6 +9,7 @@ from benchmarks.competitor import Absent, Figures
 from benchmarks.feeding import Workload, timed
 from benchmarks.peers.pipelines import SHUFFLED, tfrecords
 from largebatch.data import tfrecord
+from largebatch.data.storage import LocalStorage
 
 
 def dali(work: Workload) -> tuple[Callable[[], Figures], str]:
@@ -76,7 +77,7 @@ def write_index(files: list[Path], directory: Path) -> list[str]:
     """
     written = []
     for file in files:
-        rows = tfrecord.scan(str(file))
+        rows = tfrecord.scan(str(file), LocalStorage(str(file.parent)))
         path = directory / f"{file.name}.idx"
         # A row is the data's place; DALI counts the 12 bytes before and the 4 after it.
         path.write_text("".join(f"{offset - 12} {size + 16}\n" for offset, size in rows.tolist()))
