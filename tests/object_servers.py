@@ -175,7 +175,8 @@ def moto():
         yield port
 
 
-@pytest.fixture(params=["s3", "gs"])
+# The complete proof repeats all tests with the second interface.
+@pytest.fixture(params=["s3", pytest.param("gs", marks=pytest.mark.slow)])
 def served(request, moto, monkeypatch):
     """A gateway and a URL below it that no other test uses."""
     gateway = Gateway(moto)

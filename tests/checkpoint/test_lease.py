@@ -12,10 +12,6 @@ from largebatch.checkpoint.lock_holder import content, parse, this_process
 from largebatch.errors import UserError
 from largebatch.object_store import Bucket
 
-# Both interfaces pass the tests of objects; the complete proof repeats these with the second.
-pytestmark = pytest.mark.parametrize(
-    "served", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True
-)
 QUICK = {"every_s": 0.05, "patience_s": 1.0}
 
 

@@ -13,10 +13,6 @@ from largebatch.checkpoint.staging import downloaded, staged
 from largebatch.errors import CheckpointError, UserError
 from largebatch.object_store import Bucket, StorageError
 
-# Both interfaces pass the tests of objects; the complete proof repeats these with the second.
-pytestmark = pytest.mark.parametrize(
-    "served", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True
-)
 CHECKPOINT = ("manifest.json", "arrays/d/0")
 
 

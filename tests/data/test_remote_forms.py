@@ -105,6 +105,7 @@ def test_objects_give_the_examples_of_local_files(place, served, sets, tmp_path,
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_reader_is_sent_to_another_process(place, sets):
     every = [open_records(place(form), "train", SourceOptions()) for form in FORMS]
     expected = digest(open_records(sets[FORMS[0]], "train", SourceOptions()))

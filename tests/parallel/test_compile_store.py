@@ -12,10 +12,6 @@ from largebatch.object_store import Bucket
 from largebatch.parallel import compile_cache
 from tests.parallel.test_compile_cache import PROGRAM
 
-# The complete proof repeats these with the second interface.
-pytestmark = pytest.mark.parametrize(
-    "served", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True
-)
 ROOT = Path(__file__).parents[2]
 
 
@@ -69,6 +65,7 @@ def test_another_host_compiles_nothing(start, served, tmp_path):
     assert not [p for m, p in gateway.requests[before:] if "cache" in p.partition("?")[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_what_is_only_local_is_uploaded(start, served):
     url = served[1]
@@ -79,6 +76,7 @@ def test_what_is_only_local_is_uploaded(start, served):
     assert stored(url) == programs
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_damaged_entry_is_compiled_again_and_replaced(start, served):
     url = served[1]

@@ -9,9 +9,6 @@ from largebatch.training.session import Request, run
 from tests.data import forms
 from tests.training import worlds
 
-pytestmark = pytest.mark.parametrize(
-    "served", ["s3", pytest.param("gs", marks=pytest.mark.slow)], indirect=True
-)
 STEPS = 4
 
 
@@ -42,6 +39,7 @@ def train(made, workdir, **request):
     return run(made, request, devices=jax.devices()[:2])
 
 
+@pytest.mark.slow
 def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     local = forms.tfrecord(tmp_path / "set")
