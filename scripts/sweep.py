@@ -40,7 +40,12 @@ def parser() -> Parser:
     add("--workdir", type=Path, metavar="DIR", help="where the sweep is kept (sweeps/NAME)")
     add("--search", choices=get_args(Search), default="grid", help="how trials are chosen (grid)")
     add("--trials", type=int, metavar="N", help="number of trials, of quasi and tpe")
-    add("--objective", default="top1", metavar="RESULT", help="what is optimised (top1)")
+    add(
+        "--objective",
+        default="top1",
+        metavar="RESULT",
+        help="top1, loss, target_s, ema_top1, ema_loss or NAME/top1 of a set (top1)",
+    )
     add("--seed", type=int, default=0, metavar="N", help="seed of the search (0)")
     add("--jobs", type=int, metavar="N", help="trials at a time (1, or one for each GPU)")
     add("--slurm", nargs="?", const="slurm", choices=get_args(Cluster), help="run as job arrays")

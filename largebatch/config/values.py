@@ -120,8 +120,9 @@ def read(kind: Any, text: str, key: str) -> Any:
     if typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         outer = text[1:-1] if text[:1] in "([" and text[-1:] in ")]" else text
-        # A comma inside parentheses belongs to the element.
-        parts = [part.strip(" '\"") for part in re.split(r",(?![^()]*\))", outer)]
+        # A comma inside brackets belongs to the element.
+        inside = r"[^()]*\)|[^{}]*\}|[^\[\]]*\]"
+        parts = [part.strip(" '\"") for part in re.split(rf",(?!{inside})", outer)]
         return tuple(read(element, part, key) for part in parts if part)
     if kind is str:
         return text

@@ -119,7 +119,7 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
         spec: `folder:PATH`.
         split: `train`; or `validation`, the first of `val`, `validation` and `test` that exists.
         options: Only `validation_split`: both splits are then parts of PATH/train or, without it,
-            of PATH (see `held_out`).
+            of PATH (see `held_out`); and `whole`: class folders in PATH are the validation split.
 
     Returns:
         The split.
@@ -134,11 +134,14 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     root = os.path.abspath(os.path.expanduser(path))
     share = options.validation_split
     own = _folder_to_split(root, share) if share else _split_folder(root, split)
+    unsplit = not any(_split_folder(root, each) for each in _SPLITS)
+    if own is None and options.whole and unsplit and os.path.isdir(root) and _has_classes(root):
+        own = ""
     if own is None:
         raise DataError(
             f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
             f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
-            + _remedy(root, split)
+            + ("put them there" if options.whole and not unsplit else _remedy(root, split))
         )
     directory = os.path.join(root, own) if own else root
     classes = _folders(directory)

@@ -17,9 +17,20 @@ _SPLITS = ("train", "validation")
 
 
 def open_source(
-    config: Config, split: str, opener: Callable[..., data.Source] = data.open_source
+    config: Config,
+    split: str,
+    opener: Callable[..., data.Source] = data.open_source,
+    *,
+    whole: bool = False,
 ) -> data.Source:
-    """Open the training or validation split of the configured data with ``opener``."""
+    """Open a split of the configured data.
+
+    Args:
+      config: the configuration of a stage.
+      split: ``train`` or ``validation``.
+      opener: `data.open_source`, or one that keeps what it has opened.
+      whole: whether class folders without splits are the validation split.
+    """
     options = config.data
     return opener(
         options.source,
@@ -34,6 +45,7 @@ def open_source(
             evaluation_crop=options.evaluation_crop,
             resampling=options.resampling,
             validation_split=options.validation_split,
+            whole=whole,
             cache_dir=options.cache_dir,
             cache_bytes=int(options.cache_gb * 1e9),
         ),
@@ -57,14 +69,19 @@ def open_validation_sets(
     found: dict[str, data.Source] = {}
     for text in config.data.validation_sets:
         name, _, spec = (part.strip() for part in text.partition("="))
-        if not spec or not _NAME.fullmatch(name) or name in (*found, *_SPLITS):
+        if not spec or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{_SETS}: expected NAME=SOURCE with names of letters, digits, dots, dashes and "
-                f"underscores, all different and not {' or '.join(_SPLITS)}, got {text!r}; use "
-                f"--config.{_SETS}='v2=folder:PATH'"
+                f"underscores, got {text!r}; use --config.{_SETS}='v2=folder:PATH'"
             )
+        if name in (*found, *_SPLITS):
+            raise ConfigError(f"{_SETS}: the name {name} of {text!r} is taken; use another name")
         changes = {"data.source": full_source(spec), "data.validation_split": 0.0}
-        source = open_source(replaced(config, changes), "validation", opener)
+        try:
+            source = open_source(replaced(config, changes), "validation", opener, whole=True)
+        except (ConfigError, DataError) as error:
+            reason = str(error).removeprefix("data.source: ")
+            raise type(error)(f"{_SETS}: {name}: {reason}") from error
         if source.classes != main.classes:
             raise DataError(
                 f"{_SETS}: {name} and the main validation set have "

@@ -29,6 +29,7 @@ class SourceOptions:
         evaluation_crop: Share of the shorter side in the central crop of evaluation.
         resampling: `linear` or `antialias`, see `images.resize`.
         validation_split: Share of each class of a folder that is its validation split; 0: none.
+        whole: Whether class folders without splits are the validation split.
         cache_dir: Directory of records of object storage; empty is the user's cache.
         cache_bytes: Bytes that it may hold; 0: none are kept.
         sequential: Whether each example is read once, in order, to be copied: checksums of records
@@ -44,6 +45,7 @@ class SourceOptions:
     evaluation_crop: float = 0.875
     resampling: str = "linear"
     validation_split: float = 0.0
+    whole: bool = False
     cache_dir: str = ""
     cache_bytes: int = 0
     sequential: bool = False
@@ -212,7 +214,8 @@ def check_sizes(name: str, options: SourceOptions, **own: int) -> None:
 
 def differing(ours: Sequence[str], theirs: Sequence[str]) -> str:
     """Return in words how two lists of class names differ: lengths and first difference."""
-    said = f"{len(ours):,} and {len(theirs):,} classes"
+    same = len(ours) == len(theirs)
+    said = "classes of other names" if same else f"{len(ours):,} and {len(theirs):,} classes"
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return f"{said}, number {number} {one!r} and {other!r}"

@@ -51,8 +51,14 @@ def multipliers(
         matching = (i for i, (pattern, _) in enumerate(rules) if pattern.fullmatch(path))
         first = next(matching, None)
         found[path] = 1.0 if first is None else rules[first][1]
-        unused.discard(first)
+        if path in parameters or not found[path]:
+            unused.discard(first)
     for i in sorted(unused):
+        if any(rules[i][0].fullmatch(path) for path in statistics):
+            raise ConfigError(
+                f"{_KEY}: {rules[i][0].pattern!r} decides about BatchNorm statistics alone, which "
+                f"have no learning rate, got the factor {rules[i][1]:g}; use 0 to keep them"
+            )
         raise ConfigError(_without_match(rules[i][0], (*parameters, *statistics)))
     if not any(found[path] for path in parameters):
         raise ConfigError(
@@ -67,8 +73,8 @@ def with_multipliers(
 ) -> optax.GradientTransformationExtraArgs:
     """Return `rule` with each update multiplied by the factor of its parameter.
 
-    This multiplies the learning rate, and weight decay as far as the rule multiplies it by the
-    learning rate. Trust ratios, and their limits, are those of the rule without factors.
+    The whole update is multiplied, including weight decay. Trust ratios, and their limits, are
+    those of the rule without factors.
 
     Args:
         rule: An optimizer.
@@ -116,9 +122,21 @@ def _without_match(pattern: re.Pattern[str], paths: Sequence[str]) -> str:
     parts = [path.split("/") for path in paths]
     modules = {"/".join(part[:i]) for part in parts for i in range(1, len(part))}
     known = [*(f"{module}/.*" for module in sorted(modules)), *paths]
-    near = difflib.get_close_matches(pattern.pattern, known, n=_NEAR)
+    translated = _in_our_names(pattern.pattern)
+    near = [translated] if translated in known else []
+    near = near or difflib.get_close_matches(pattern.pattern, known, n=_NEAR)
     near = near or list(dict.fromkeys(f"{part[0]}/.*" for part in parts if len(part) > 1))
     return (
         f"{_KEY}: expected a regular expression that matches the whole name of a parameter, got "
         f"{pattern.pattern!r}, which matches none; use {' or '.join(map(repr, near))}"
+    )
+
+
+def _in_our_names(pattern: str) -> str:
+    """Return the pattern of a whole module that torchvision's or timm's name of it stands for."""
+    name = re.split(r"\W", pattern)[0]
+    if stage := re.fullmatch(r"layer([1-4])", name):
+        return f"stages/{int(stage[1]) - 1}/.*"
+    return {"conv1": "stem/.*", "bn1": "stem/.*", "fc": "head/.*", "classifier": "head/.*"}.get(
+        name, ""
     )

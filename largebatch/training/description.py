@@ -20,6 +20,7 @@ from largebatch.tracking.progress import loss_text
 from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
+from largebatch.training.objective import layer_of
 from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.trees import flatten_paths
@@ -77,7 +78,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         for name, position, rate in plan.schedule.milestones()
     ]
     rows += [
-        ("batch statistics", f"over {span}; evaluation uses {plan.norm_statistics}"),
+        ("batch statistics", _statistics(run, span)),
         (
             "all-reduce",
             f"{counted(len(buckets), config.comm.allreduce)}, {config.comm.wire} on the wire",
@@ -89,6 +90,18 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         rows.append(("compiled programs", f"kept in {kept}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
+
+
+def _statistics(run: Run, span: str) -> str:
+    """Return what BatchNorm layers normalize with."""
+    steps = run.first_stage.programs.steps
+    layers = {layer_of(path) for path in flatten_paths(steps.model.shapes()[1])}
+    frozen = steps.objective.mode.frozen
+    if frozen and frozen == layers:
+        return "those of the initial weights"
+    said = f"over {span}; evaluation uses {run.plan.norm_statistics}"
+    kept = counted(len(frozen), "layer")
+    return f"{said}; {kept} with those of the initial weights" if frozen else said
 
 
 def _stage_rows(run: Run) -> Rows:

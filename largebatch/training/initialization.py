@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from largebatch.errors import UserError
+from largebatch.errors import UserError, counted
 from largebatch.parallel import processes
 from largebatch.training.run import Run
 from largebatch.training.state import Averages, TrainState
+from largebatch.trees import flatten_paths
 
 if TYPE_CHECKING:  # few runs begin with weights
     from largebatch.weights import Weights
@@ -32,7 +33,13 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     """
     options, first = run.plan.config, run.first_stage
     state = first.programs.init(np.int32(options.run.seed))
+    frozen = first.programs.steps.frozen
     if not options.model.init_from:
+        if frozen:
+            run.console.warn(
+                f"optimizer.lr_mults freezes {counted(len(frozen), 'array')} of initial values; "
+                "use --init_from=WEIGHTS"
+            )
         return state
     from largebatch import weights
 
@@ -48,6 +55,13 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
             f"model.init_from={options.model.init_from}: processes have read different weights; "
             "use a file that all processes share"
         )
+    heads = (flatten_paths(tree) for tree in (params, fresh[0]))
+    taken, random = (flat.get("head/kernel") for flat in heads)
+    if "head/kernel" in frozen and taken is random:
+        raise UserError(
+            "optimizer.lr_mults freezes head/kernel, whose values are random, because the weights "
+            "have another number of classes; use 'head/.*: 1' before the other patterns"
+        )
     run.console.note(f"starts with {text}")
     for option, theirs, ours in (
         ("norm.epsilon", read.model.epsilon, options.norm.epsilon),
@@ -58,6 +72,21 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
             run.console.warn(f"{option} is {ours}, the weights were trained with {theirs}")
     ema = state.ema and Averages(params, stats)
     return first.placed(state._replace(params=params, stats=stats, ema=ema))
+
+
+def check_weights(read: "Weights", shapes: TrainState) -> None:
+    """Check that weights are of the run's network, before anything is compiled.
+
+    Args:
+      read: the weights of ``model.init_from``.
+      shapes: shapes and dtypes of the state.
+
+    Raises:
+      UserError: they are of another network.
+    """
+    from largebatch import weights
+
+    weights.initial(read, shapes.params, shapes.stats)
 
 
 def _digest(tree: PyTree) -> int:

@@ -25,6 +25,7 @@ from largebatch.parallel import processes
 from largebatch.tracking.summary import Status
 from largebatch.training import description, journal, resume
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
+from largebatch.training.initialization import check_weights
 from largebatch.training.loop import Loop
 from largebatch.training.memory import out_of_memory_explained
 from largebatch.training.preflight import check_rules
@@ -110,6 +111,8 @@ def _run(
             done = None if request.eval_only else resume.complete(opened, request, start.stored)
             if done is not None:
                 return done
+        if weights is not None:
+            check_weights(weights, opened.checkpoint_shapes)
         with watchdog.section("compile"):  # the search for a microbatch compiles
             this_run = opened.build(evaluated_step=start.step if request.eval_only else None)
         rows = description.plan_rows(this_run, hosts)

@@ -156,6 +156,17 @@ def test_class_folders_alone_can_be_split(tmp_path):
     assert (len(train), len(validation)) == (21, 8)
 
 
+def test_class_folders_alone_can_be_a_validation_split(tmp_path):
+    fill(tmp_path, MANY)
+    whole = open_folder(f"folder:{tmp_path}", "validation", SourceOptions(whole=True))
+    assert len(whole) == 29
+    (tmp_path / "train").mkdir()
+    complaint = stores.complaint(
+        open_folder, f"folder:{tmp_path}", "validation", SourceOptions(whole=True)
+    )
+    assert "validation_split" not in complaint
+
+
 @pytest.mark.parametrize(
     ("files", "spec", "word"),
     [

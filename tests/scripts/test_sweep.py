@@ -47,6 +47,7 @@ TINY = (
         (["--sweep", "schedule.peak=1,2", "--objective=target_s"], "--config.run.target"),
         (["--sweep", "schedule.peak=1,2", "--objective=ema_top1"], "--config.schedule.ema"),
         (["--sweep", "schedule.peak=1,2", "--objective=v2/top1"], "data.validation_sets"),
+        (["--sweep", "run.target=0.9,0.0", "--objective=target_s"], "--config.run.target"),
         (["--sweep", "schedule.peak=1,2", "--jobs=0"], "--jobs=0"),
         (["--sweep", "schedule.peak=1,2", "--slurm_option=x"], "--slurm_option=x"),
         (["--sweep", "schedule.peak=1,2", "--lr=3"], "--lr=3"),
@@ -96,6 +97,8 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
     arguments = ["--sweep", "schedule.peak=log:1:4", "--search=tpe", "--trials=20", "--dry_run"]
     assert sweep.main([DIGITS, *arguments]) == 0
     assert "and 12 that" in capsys.readouterr().out
+    averaged = ["--sweep", "schedule.ema=5 epochs,10 epochs", "--objective=ema_top1", "--dry_run"]
+    assert sweep.main([DIGITS, *averaged]) == 0
     assert not any(tmp_path.iterdir())
 
 

@@ -15,13 +15,15 @@ from largebatch.training.session import Request, run
 from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.worlds import changed
+from tests.weights import samples
 
-CONFIG = worlds.config(
-    model=worlds.SMALL,
-    batch={"workers": 2, "images_per_worker": 4, "microbatch": 2},
-    data={"source": "digits"},
-    schedule={"length": "2 steps", "warmup": "1 steps", "peak": 0.5},
-)
+SECTIONS = {
+    "model": worlds.SMALL,
+    "batch": {"workers": 2, "images_per_worker": 4, "microbatch": 2},
+    "data": {"source": "digits"},
+    "schedule": {"length": "2 steps", "warmup": "1 steps", "peak": 0.5},
+}
+CONFIG = worlds.config(**SECTIONS)
 
 
 def made(config):
@@ -61,7 +63,18 @@ def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path
     assert not request.workdir.exists()
 
 
-def test_another_network_is_refused_before_training(trained, tmp_path):
+def test_random_values_are_not_frozen_silently(capsys):
+    frozen = changed(CONFIG, optimizer__lr_mults="stem/.*: 0")
+    initial_state(build(frozen, Console(), jax.devices()[:1]))
+    assert "--init_from" in capsys.readouterr().out
+    resnet = {"name": "resnet10", "width": 4, "stem": "small", "init_from": "drawn"}
+    head = worlds.config(**SECTIONS | {"model": resnet}, optimizer={"lr_mults": ("head/.*: 0",)})
+    with pytest.raises(UserError, match=r"head/\.\*: 1"):
+        initial_state(made(head), samples.sample())
+
+
+def test_another_network_is_refused_before_compiling(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("largebatch.training.setup.OpenedRun.build", pytest.fail)
     other = changed(CONFIG, model__init_from=str(trained))
     other = changed(other, model__name="tests.training.own_models:resnet_grey")
     with pytest.raises(UserError, match=r"model\.name=tests\.training\.own_models:Small"):

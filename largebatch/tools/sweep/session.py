@@ -97,9 +97,10 @@ def sweep(request: Request) -> None:
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
     base = frozen(execute(request.recipe)[0], request.overrides)
     config = adjusted(base, request.overrides)
-    _check_objective(objective, config)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
+    for choice in planned or [{}]:
+        _check_objective(objective, adjusted(base, [*request.overrides, *choice.items()]))
     space.check(base, request.overrides, axes, planned)
     names = ", ".join(axis.name for axis in axes)
     print(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
