@@ -223,7 +223,7 @@ def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     first = open_records(spec, "train", SourceOptions())
     assert 10 < requests(served[0]) < len(EVERY)  # the records are small: many in a window
     again = open_records(spec, "train", SourceOptions())
-    assert requests(served[0]) < 5
+    assert requests(served[0]) < 9  # of which four look for an unfinished copy
     assert again.marks() == first.marks()
     bucket = Bucket(spec.partition(":")[2])
     (index,) = (tmp_path / "cache" / "largebatch").iterdir()

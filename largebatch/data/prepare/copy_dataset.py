@@ -12,9 +12,9 @@ from pathlib import Path
 
 from largebatch.data.prepare import etags, jobs
 from largebatch.data.prepare.copy_ends import (
-    Entries,
-    Entry,
+    FileState,
     Folder,
+    Listing,
     Objects,
     Source,
     changed,
@@ -24,12 +24,16 @@ from largebatch.data.prepare.copy_targets import LAST, Target, opened_directory,
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha256
 from largebatch.data.prepare.run import GIB
+from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, counted
 from largebatch.object_store import Bucket, url_of
 
 _FILES = 32
 """Files that are copied at a time."""
 _ATTEMPTS = 3
+_REQUEST_S, _RETRY_S = 300, 1200
+"""Limits of one request and of its repetitions. At most 256 MiB are requested at a time, so that a
+line of 10 Mbit/s is enough; a connection that hangs is replaced."""
 _MIB = 1 << 20
 _VERIFIED = {"sha256": "by SHA-256", "md5": "by the MD5 in the store's ETag", "size": "by size"}
 """What may be verified of a file, the strongest first."""
@@ -57,14 +61,17 @@ def copy_dataset(
         StorageError: A store cannot be reached.
     """
     _check_apart(source, target)
-    end: Source = Objects(Bucket(source)) if url_of(source) else Folder(Path(source))
+    end: Source = (
+        Objects(Bucket(source, _REQUEST_S, _RETRY_S)) if url_of(source) else Folder(Path(source))
+    )
+    check_finished(source)
     with system_errors(Path(source)):
         wanted = end.entries()
     if not wanted:
         raise DataError(f"--copy: {source} holds no files; correct the first path")
     with contextlib.ExitStack() as stack:
         if url := url_of(target):
-            opened = opened_store(Bucket(url), end, wanted)
+            opened = opened_store(Bucket(url, _REQUEST_S, _RETRY_S), end, wanted, reads)
         else:
             opened = opened_directory(Path(target), end, wanted, reads)
         to = stack.enter_context(opened)
@@ -76,11 +83,11 @@ class _Copy:
     """One copy."""
 
     def __init__(
-        self, source: Source, target: Target, wanted: Entries, say: Callable[[str], None]
+        self, source: Source, target: Target, wanted: Listing, say: Callable[[str], None]
     ) -> None:
         self._source, self._target, self._wanted, self._say = source, target, wanted, say
         self._recorded: Files = {}
-        self._untold: set[str] = set()
+        self._not_md5: set[str] = set()
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -98,6 +105,7 @@ class _Copy:
             f"{counted(len(self._wanted), 'file')}, {size / GIB:,.2f} GiB in {self._source.place}; "
             f"{counted(len(missing), 'file')}, {need / GIB:,.2f} GiB to copy"
         )
+        self._target.begin(missing)
         verified: Counter[str] = Counter()
         if missing:
             self._check_space(missing)
@@ -139,7 +147,7 @@ class _Copy:
         order = list(_VERIFIED)
         return max((v for v in (verified, put) if v), key=order.index)
 
-    def _fetched(self, name: str, entry: Entry, scratch: Path) -> tuple[Path, str]:
+    def _fetched(self, name: str, entry: FileState, scratch: Path) -> tuple[Path, str]:
         """Return a verified local file, and what was verified; '' if it is the source itself."""
         earlier = ""
         for _ in range(_ATTEMPTS):
@@ -152,12 +160,12 @@ class _Copy:
                     return path, "sha256" if path == scratch else ""
             elif path != scratch:
                 return path, ""
-            elif verified := matching(path, entry.version, self._untold):
+            elif verified := matching(path, entry.version, self._not_md5):
                 return path, verified
             else:
                 digest = sha256(path)
                 if digest == earlier:  # equal twice: the ETag is no MD5
-                    self._untold.add(etags.kind(entry.version))
+                    self._not_md5.add(etags.kind(entry.version))
                     return path, "size"
             if path != scratch or digest == earlier:
                 break
