@@ -28,8 +28,8 @@ def check_finished(place: str) -> None:
         ConfigError, StorageError: See `Bucket`.
     """
     if url := url_of(place):
-        folder, _, name = url.rpartition("/")
-        _check_store(Bucket(folder if "?" in name else url).url)
+        above, _, name = url.rpartition("/")
+        _check_store(Bucket(above if "?" in name else url).url)
         return
     path = Path(place).expanduser().absolute()
     for folder in (path, *path.parents):

@@ -87,7 +87,8 @@ class _Copy:
     ) -> None:
         self._source, self._target, self._wanted, self._say = source, target, wanted, say
         self._recorded: Files = {}
-        self._not_md5: set[str] = set()
+        self._equal: set[str] = set()
+        self._not_md5: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -99,7 +100,7 @@ class _Copy:
             if not self._target.kept(name, self._wanted[name]):
                 missing.append(name)
 
-        _each(sorted(self._wanted), look)
+        _each(sorted(self._wanted), look, self._source.ended)
         need = sum(self._wanted[name].size for name in missing)
         self._say(
             f"{counted(len(self._wanted), 'file')}, {size / GIB:,.2f} GiB in {self._source.place}; "
@@ -124,8 +125,13 @@ class _Copy:
                         if more := math.ceil(done / _MIB) - before:
                             advance(more)
 
-                _each(sorted(set(missing) - set(last)), transfer)
-                _each(last, transfer)
+                try:
+                    _each(sorted(set(missing) - set(last)), transfer, self._source.ended)
+                    _each(last, transfer, self._source.ended)
+                finally:
+                    for kind in self._equal & self._not_md5.keys():
+                        for name in self._not_md5[kind]:
+                            self._target.forget(name)
             self._check_unchanged()
         self._target.finish(self._wanted)
         parts = [f"{n:,} {_VERIFIED[key]}" for key in _VERIFIED if (n := verified[key])]
@@ -160,20 +166,39 @@ class _Copy:
                     return path, "sha256" if path == scratch else ""
             elif path != scratch:
                 return path, ""
-            elif verified := matching(path, entry.version, self._not_md5):
+            elif verified := matching(path, entry.version):
+                if verified == "md5":
+                    self._compared(name, entry, equal=True)
                 return path, verified
             else:
                 digest = sha256(path)
-                if digest == earlier:  # equal twice: the ETag is no MD5
-                    self._not_md5.add(etags.kind(entry.version))
+                if digest == earlier or etags.kind(entry.version) in self._not_md5:
+                    self._compared(name, entry, equal=False)
                     return path, "size"
             if path != scratch or digest == earlier:
                 break
             earlier = digest
-        raise DataError(
-            f"--copy: {self._source.place}/{name} has not the checksum that "
-            f"{MANIFEST if name in self._recorded else 'its ETag'} has; restore the file, then "
-            "give the same command again"
+        raise self._differs(name, MANIFEST if name in self._recorded else "its ETag")
+
+    def _compared(self, name: str, entry: FileState, *, equal: bool) -> None:
+        """Record that a file equals its ETag, or that this seems to be no MD5.
+
+        Raises:
+            DataError: Some files equal ETags of this kind, others differ from them.
+        """
+        kind = etags.kind(entry.version)
+        with self._lock:
+            if equal:
+                self._equal.add(kind)
+            else:
+                self._not_md5.setdefault(kind, []).append(name)
+            if kind in self._equal and kind in self._not_md5:
+                raise self._differs(self._not_md5[kind][0], "its ETag")
+
+    def _differs(self, name: str, what: str) -> DataError:
+        return DataError(
+            f"--copy: {self._source.place}/{name} has not the checksum that {what} has; restore "
+            "the file, then give the same command again"
         )
 
     def _read_manifests(self) -> None:
@@ -215,29 +240,32 @@ class _Copy:
             raise changed(self._source.place, names[0][0])
 
 
-def _each(names: Iterable[str], function: Callable[[str], None]) -> None:
-    """Call a function for each name in threads; the first error ends all."""
+def _each(names: Iterable[str], function: Callable[[str], None], ended: threading.Event) -> None:
+    """Call a function for each name in threads; the first error ends all, and sets `ended`."""
     left = deque(names)
+    errors: list[BaseException] = []
 
     def work() -> None:
-        while True:
-            try:
+        with contextlib.suppress(IndexError):
+            while not ended.is_set():
                 name = left.popleft()
-            except IndexError:
-                return
-            try:
-                function(name)
-            except BaseException:
-                left.clear()
-                raise
+                try:
+                    function(name)
+                except BaseException as error:
+                    errors.append(error)
+                    ended.set()
 
     threads = ThreadPoolExecutor(_FILES, "file")
     try:
         for running in [threads.submit(work) for _ in range(min(_FILES, len(left)))]:
             running.result()
+    except BaseException:  # Ctrl-C
+        ended.set()
+        raise
     finally:
-        left.clear()
         threads.shutdown()
+    if errors:
+        raise errors[0]
 
 
 def _check_apart(source: str, target: str) -> None:

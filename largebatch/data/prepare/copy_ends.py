@@ -33,6 +33,8 @@ class Source(Protocol):
     """Where files come from."""
 
     place: str
+    ended: threading.Event
+    """Set when the copy has failed: `fetch` then ends."""
 
     def entries(self) -> Listing:
         """Return all files by name, without hidden ones.
@@ -55,6 +57,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Take the directory."""
         self.path, self.place = path, str(path.absolute())
+        self.ended = threading.Event()
 
     def entries(self) -> Listing:
         """Return all files; see `Source.entries`."""
@@ -71,6 +74,7 @@ class Objects:
     def __init__(self, bucket: Bucket) -> None:
         """Take the folder; send no request yet."""
         self.bucket, self.place = bucket, bucket.url
+        self.ended = threading.Event()
         self._listed: dict[str, object_store.Entry] = {}
         self._requests = ThreadPoolExecutor(_REQUESTS, "part")
 
@@ -84,15 +88,21 @@ class Objects:
         }
         # Consoles of clouds create empty objects in place of folders.
         folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
-        return {name: entry for name, entry in found.items() if name not in folders}
+        for name in folders & found.keys():
+            if found.pop(name).size:
+                raise DataError(
+                    f"--copy: {self.place} has an object {name} and objects in a folder of this "
+                    "name, which a directory cannot have; rename one"
+                )
+        return found
 
     def fetch(self, name: str, entry: FileState, scratch: Path) -> Path:
         """Download an object, a large one by parts."""
         ended = threading.Event()
 
         def write(file: int, start: int) -> None:
-            if ended.is_set():
-                return
+            if ended.is_set() or self.ended.is_set():
+                raise DataError(f"--copy: the copy of {self.place}/{name} was interrupted")
             size = min(PART, entry.size - start)
             content = self.bucket.read_range(name, start, size, self._listed[name])
             if content is None:
@@ -171,18 +181,13 @@ def check_no_others(place: str, present: Iterable[str], wanted: Listing) -> None
         )
 
 
-def matching(path: Path, tag: str, not_md5: set[str]) -> str:
+def matching(path: Path, tag: str) -> str:
     """Return what an ETag proves of a file.
-
-    Args:
-        path: The file.
-        tag: The ETag.
-        not_md5: Kinds of ETags that are known not to be an MD5 in this store.
 
     Returns:
         ``md5`` if it is equal, ``size`` if it is no MD5, '' if it differs.
     """
-    equal = None if etags.kind(tag) in not_md5 else etags.is_of(tag, path)
+    equal = etags.is_of(tag, path)
     return "size" if equal is None else "md5" if equal else ""
 
 

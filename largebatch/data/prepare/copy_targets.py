@@ -65,6 +65,9 @@ class Target(Protocol):
             DataError: The copy differs from the file.
         """
 
+    def forget(self, name: str) -> None:
+        """Let `kept` be false of a file in the next copy, if it was put."""
+
     def finish(self, wanted: Listing) -> None:
         """Make the copy a data set, of which these are the files."""
 
@@ -121,6 +124,10 @@ class Directory:
         row = {"size": entry.size, "version": entry.version, "sha256": digest, "mtime_ns": time_ns}
         self._note(name, row)
         return verified
+
+    def forget(self, name: str) -> None:
+        """Add a line with no size to the journal."""
+        self._note(name, {"size": -1, "version": ""})
 
     def finish(self, wanted: Listing) -> None:
         """Move all files to their places, those that make it a data set last."""
@@ -256,7 +263,9 @@ class StoreFolder:
         """Upload a file; compare the ETag, and where that is no MD5 of one of them, the content."""
         with _UPLOADS if entry.size > _SMALL else contextlib.nullcontext():
             tag = (self._bucket.write(name, path, parts=1).e_tag or "").strip('"')
-        verified = matching(path, tag, self._not_md5)
+        verified = matching(path, tag)
+        if not verified and etags.kind(tag) in self._not_md5:
+            verified = "size"
         if not verified:
             back = self.scratch / f"{threading.get_ident()}-back"
             self._bucket.download(name, back)
@@ -272,6 +281,10 @@ class StoreFolder:
             if time.monotonic() - self._saved > _SAVE_S:
                 self._save(finished=False)
         return verified
+
+    def forget(self, name: str) -> None:
+        """Remove a file from the journal, which `close` writes."""
+        self._rows.pop(name, None)
 
     def finish(self, wanted: Listing) -> None:
         """Raise a DataError unless the folder holds what was written; else mark it as finished."""

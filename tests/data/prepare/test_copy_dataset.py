@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from largebatch import object_store
 from largebatch.data.openers import open_records
 from largebatch.data.prepare import copy_dataset as copy_module
 from largebatch.data.prepare import copy_ends, copy_targets, etags
@@ -419,6 +421,80 @@ def test_half_a_set_is_not_opened(tmp_path, monkeypatch):
     (tmp_path / WORK / "plan.json").touch()
     with pytest.raises(DataError, match="unfinished"):
         check_finished(str(tmp_path / "out" / "*.tar"))
+
+
+@pytest.mark.parametrize("first", ["a", "z"])
+def test_damage_that_repeats_is_no_encryption(served, tmp_path, first, monkeypatch):
+    """A file that differs from its ETag in both downloads, where other ETags are an MD5."""
+    monkeypatch.setattr(copy_module, "_FILES", 1)  # either before or after the others
+    gateway, url = served
+    upload(url, FILES | {f"{first}/bad": b"x" * 100})
+    gateway.fault = lambda method, path, number: "damaged" if path.endswith("/bad") else ""
+    with pytest.raises(DataError, match=f"{first}/bad"):
+        copy(url, tmp_path / "out")
+    gateway.fault = None
+    copy(url, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES | {f"{first}/bad": b"x" * 100}
+
+
+def test_an_object_in_place_of_a_folder_is_refused(served, tmp_path):
+    _, url = served
+    upload(url, {"train": b"content", "train/x": b"x"})
+    with pytest.raises(DataError, match="train"):
+        copy(url, tmp_path / "out")
+
+
+def test_an_error_ends_the_downloads_in_progress(served, tmp_path, monkeypatch):
+    monkeypatch.setattr(copy_ends, "PART", 2**16)
+    gateway, url = served
+    upload(url, {"large": bytes(2**23), "lost": b"x"})
+    opened, parts = [], []
+    genuine = copy_ends.Objects.__init__
+
+    def opening(self, bucket):
+        genuine(self, bucket)
+        opened.append(self)
+
+    def fault(method, path, number):
+        if path.endswith("lost"):
+            return "404"
+        if path.endswith("large"):
+            parts.append(number)
+            opened[0].ended.wait(60)
+        return ""
+
+    monkeypatch.setattr(copy_ends.Objects, "__init__", opening)
+    gateway.fault = fault
+    with pytest.raises(DataError, match="lost"):
+        copy(url, tmp_path / "out")
+    assert len(parts) <= 2 * copy_ends._REQUESTS < 2**23 // 2**16
+
+
+def test_uploads_are_bounded_and_repeated(served, tmp_path, monkeypatch):
+    """A slow line carries few bytes within the limit of time of a request."""
+    monkeypatch.setattr(copy_module, "_REQUEST_S", 1)
+    monkeypatch.setattr(copy_module, "_RETRY_S", 30)
+    gateway, url = served
+    files = {f"train/{number:02}": bytes([number]) * (2**20 + 1) for number in range(20)}
+    files["train/parts"] = bytes(2 * object_store.PART + 1)
+    waiting, most, hung, lock = [], [], [], threading.Lock()
+
+    def fault(method, path, number):
+        if method != "PUT" or "train" not in path:
+            return ""
+        with lock:
+            waiting.append(path)
+            most.append(len(waiting))
+            first = not hung and hung.append(path) is None
+        time.sleep(0.2)
+        with lock:
+            waiting.remove(path)
+        return "hang" if first else ""
+
+    gateway.fault = fault
+    copy(write(tmp_path / "set", files), url)
+    assert 1 < max(most) <= 8
+    assert Bucket(url).objects("train") == {name: len(data) for name, data in files.items()}
 
 
 @pytest.mark.parametrize(
