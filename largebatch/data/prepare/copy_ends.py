@@ -94,6 +94,12 @@ class Objects:
                     f"--copy: {self.place} has an object {name} and objects in a folder of this "
                     "name, which a directory cannot have; rename one"
                 )
+        # A listing names `empty` and `empty/` alike.
+        for above in {name.rpartition("/")[0] for name, state in found.items() if not state.size}:
+            for folder in self.bucket.folders(above):
+                name = f"{above}/{folder}".lstrip("/")
+                if name in found and not found[name].size:
+                    del found[name]
         return found
 
     def fetch(self, name: str, entry: FileState, scratch: Path) -> Path:
