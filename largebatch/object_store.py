@@ -81,11 +81,13 @@ class Entry(NamedTuple):
 class Bucket:
     """The objects below a URL; names are relative to it. Thread-safe."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, request_s: int = 0, retry_s: int = 0) -> None:
         """Send no request yet.
 
         Args:
             url: ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or ``az://CONTAINER/PATH``.
+            request_s: Limit of one request, seconds; 0 is `_TIMEOUT_S`.
+            retry_s: Time after which a failed request is not repeated, seconds; 0 is `_RETRY_S`.
 
         Raises:
             ConfigError: The URL is malformed, or obstore is not installed.
@@ -113,12 +115,15 @@ class Bucket:
             self._store: Any = store.from_url(
                 self.url,
                 client_options={
-                    "timeout": f"{_TIMEOUT_S}s",
+                    "timeout": f"{request_s or _TIMEOUT_S}s",
                     "connect_timeout": "10s",
                     # Only local servers are reached without encryption.
                     "allow_http": os.environ.get(_SERVERS.get(scheme, ""), "").startswith("http:"),
                 },
-                retry_config={"max_retries": 20, "retry_timeout": timedelta(seconds=_RETRY_S)},
+                retry_config={
+                    "max_retries": 20,
+                    "retry_timeout": timedelta(seconds=retry_s or _RETRY_S),
+                },
                 **_access(scheme),
             )
 
@@ -223,8 +228,14 @@ class Bucket:
                     file.write(piece)
             partial.replace(path)
 
-    def write(self, name: str, content: bytes | Path) -> Version:
+    def write(self, name: str, content: bytes | Path, parts: int = 12) -> Version:
         """Create or replace an object atomically, from bytes or a file; return its version.
+
+        Args:
+            name: The object.
+            content: Its content.
+            parts: Number of parts of `PART` bytes that are uploaded at a time, each with its own
+                limit of time.
 
         Raises:
             FileNotFoundError: The file does not exist.
@@ -233,7 +244,9 @@ class Bucket:
         if isinstance(content, Path):
             os.stat(content)
         with _explained(f"{self.url}/{name}"):
-            return Version.of(self._store.put(name, content, chunk_size=PART))
+            return Version.of(
+                self._store.put(name, content, chunk_size=PART, max_concurrency=parts)
+            )
 
     def swap(self, name: str, content: bytes, expected: Version | None) -> Version | None:
         """Write a small object only if nobody has changed it.

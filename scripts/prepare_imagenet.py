@@ -9,6 +9,7 @@ After an interruption, the same command continues. Manual: docs/imagenet.md and 
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,4 +183,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if code == codes.INTERRUPTED:  # without waiting for requests of a copy
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -7,6 +7,7 @@ from typing import NamedTuple, get_args
 
 from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
+from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
 from largebatch.object_store import url_of
 from largebatch.registry import Registry, add_directory, imported, is_reference
@@ -108,13 +109,16 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
     return Photos(opened, options)
 
 
-def open_records(spec: str, split: Split, options: SourceOptions) -> Records | None:
+def open_records(
+    spec: str, split: Split, options: SourceOptions, *, finished: bool = True
+) -> Records | None:
     """Open the encoded images of a split; return None for a source without.
 
     Args:
         spec: As for `open_source`.
         split: As for `open_source`.
         options: As for `open_source`.
+        finished: Whether a dataset that is being written is an error.
 
     Raises:
         ConfigError: As for `open_source`.
@@ -123,7 +127,7 @@ def open_records(spec: str, split: Split, options: SourceOptions) -> Records | N
     scheme = spec.partition(":")[0]
     if scheme in SOURCES and not SOURCES[scheme].encoded:
         return None
-    opened = _opened(spec, split, options)
+    opened = _opened(spec, split, options, finished=finished)
     return None if hasattr(opened, "image_shape") else opened
 
 
@@ -136,7 +140,9 @@ def is_photographs(spec: str) -> bool:
     return scheme == "decoded" or scheme not in SOURCES or SOURCES[scheme].encoded
 
 
-def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records:
+def _opened(
+    spec: str, split: Split, options: SourceOptions, *, finished: bool = True
+) -> Source | Records:
     """Call the function of a scheme, or a user's own factory."""
     scheme = spec.partition(":")[0]
     if options.validation_split and scheme != "folder":
@@ -152,6 +158,9 @@ def _opened(spec: str, split: Split, options: SourceOptions) -> Source | Records
                 f"data.source={spec}: expected one of {read} in object storage, got {scheme}; copy "
                 f"the files: python scripts/prepare_imagenet.py --copy {place} DIR"
             )
+        # A dataset of TFDS is found by its name, and checked there.
+        if finished and place and scheme != "tfds":
+            check_finished(place)
         return imported(SOURCES[scheme].function, "data.source")(spec, split, options)
     module, _, rest = spec.partition(":")
     factory, _, argument = rest.partition(":")

@@ -20,6 +20,7 @@ from largebatch.data.sharded import ShardedRecords, Shards, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
 from largebatch.data.storage import absolute, storage_of, subfolders
 from largebatch.data.tfrecord import TFRecordShards, positions_of
+from largebatch.data.unfinished import check_finished
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.object_store import Bucket, url_of
 
@@ -64,7 +65,9 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
     root = root_of(options.data_dir)
     if url_of(root) and not subfolders(root):
         raise DataError(f"data.data_dir={root}: expected datasets, got no folder; correct the URL")
-    return open_prepared(spec, split, _find(spec, root, *parts, version=version), options)
+    directory = _find(spec, root, *parts, version=version)
+    check_finished(directory)
+    return open_prepared(spec, split, directory, options)
 
 
 def root_of(data_dir: str) -> str:

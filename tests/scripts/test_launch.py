@@ -372,11 +372,14 @@ def test_kubernetes_fits_the_code(name):
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"]
     # What is started again is what docs/reliability.md says.
-    fail, stopped, _ = spec["podFailurePolicy"]["rules"]
-    assert (fail["action"], set(fail["onExitCodes"]["values"])) == (
-        "FailJob",
-        {codes.FAILED, codes.MISTAKE},
-    )
+    *failing, stopped, _ = spec["podFailurePolicy"]["rules"]
+    every = [container, *pod.get("initContainers", [])]
+    assert [fail["onExitCodes"]["containerName"] for fail in failing] == [c["name"] for c in every]
+    for fail in failing:
+        assert (fail["action"], set(fail["onExitCodes"]["values"])) == (
+            "FailJob",
+            {codes.FAILED, codes.MISTAKE},
+        )
     assert (stopped["action"], stopped["onExitCodes"]["values"]) == ("Ignore", [codes.PREEMPTED])
     assert pod["restartPolicy"] == "Never"  # without which there is no policy
     assert pod["terminationGracePeriodSeconds"] > Config().health.grace_s
@@ -391,12 +394,13 @@ def test_kubernetes_fits_the_code(name):
     assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_kubernetes_gpus_are_told_where_to_meet():
-    service, job, pod = documents("kubernetes.yaml")
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes_store.yaml"])
+def test_kubernetes_gpus_are_told_where_to_meet(name):
+    service, job, pod = documents(name)
     (container,) = pod["containers"]
     told = {each["name"]: each for each in container["env"]}
     names = {processes.COORDINATOR, processes.PROCESSES, processes.PROCESS, "JAX_LOCAL_DEVICE_IDS"}
-    assert set(told) == names | {"SCRIPT"}
+    assert names | {"SCRIPT"} <= set(told) <= names | {"SCRIPT", "TMPDIR"}
     host, _, port = told[processes.COORDINATOR]["value"].partition(":")
     assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert container["ports"] == [{"containerPort": int(port)}]

@@ -250,7 +250,7 @@ def _check(conversion: Conversion, splits: dict[str, Records]) -> None:
     if conversion.form == "folder":
         _check_folders(conversion, splits)
     for split, records in splits.items():
-        found = open_records(spec, split, SourceOptions(sequential=True))
+        found = open_records(spec, split, SourceOptions(sequential=True), finished=False)
         expected = forms.FORMS[conversion.form].classes(records.classes)
         if len(found) != len(records) or found.classes != expected:
             raise DataError(

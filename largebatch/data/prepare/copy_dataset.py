@@ -12,9 +12,9 @@ from pathlib import Path
 
 from largebatch.data.prepare import etags, jobs
 from largebatch.data.prepare.copy_ends import (
-    Entries,
-    Entry,
+    FileState,
     Folder,
+    Listing,
     Objects,
     Source,
     changed,
@@ -24,12 +24,16 @@ from largebatch.data.prepare.copy_targets import LAST, Target, opened_directory,
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha256
 from largebatch.data.prepare.run import GIB
+from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, counted
 from largebatch.object_store import Bucket, url_of
 
 _FILES = 32
 """Files that are copied at a time."""
 _ATTEMPTS = 3
+_REQUEST_S, _RETRY_S = 300, 1200
+"""Limits of one request and of its repetitions. At most 256 MiB are requested at a time, so that a
+line of 10 Mbit/s is enough; a connection that hangs is replaced."""
 _MIB = 1 << 20
 _VERIFIED = {"sha256": "by SHA-256", "md5": "by the MD5 in the store's ETag", "size": "by size"}
 """What may be verified of a file, the strongest first."""
@@ -57,14 +61,17 @@ def copy_dataset(
         StorageError: A store cannot be reached.
     """
     _check_apart(source, target)
-    end: Source = Objects(Bucket(source)) if url_of(source) else Folder(Path(source))
+    end: Source = (
+        Objects(Bucket(source, _REQUEST_S, _RETRY_S)) if url_of(source) else Folder(Path(source))
+    )
+    check_finished(source)
     with system_errors(Path(source)):
         wanted = end.entries()
     if not wanted:
         raise DataError(f"--copy: {source} holds no files; correct the first path")
     with contextlib.ExitStack() as stack:
         if url := url_of(target):
-            opened = opened_store(Bucket(url), end, wanted)
+            opened = opened_store(Bucket(url, _REQUEST_S, _RETRY_S), end, wanted, reads)
         else:
             opened = opened_directory(Path(target), end, wanted, reads)
         to = stack.enter_context(opened)
@@ -76,11 +83,12 @@ class _Copy:
     """One copy."""
 
     def __init__(
-        self, source: Source, target: Target, wanted: Entries, say: Callable[[str], None]
+        self, source: Source, target: Target, wanted: Listing, say: Callable[[str], None]
     ) -> None:
         self._source, self._target, self._wanted, self._say = source, target, wanted, say
         self._recorded: Files = {}
-        self._untold: set[str] = set()
+        self._equal: set[str] = set()
+        self._not_md5: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -92,12 +100,13 @@ class _Copy:
             if not self._target.kept(name, self._wanted[name]):
                 missing.append(name)
 
-        _each(sorted(self._wanted), look)
+        _each(sorted(self._wanted), look, self._source.ended)
         need = sum(self._wanted[name].size for name in missing)
         self._say(
             f"{counted(len(self._wanted), 'file')}, {size / GIB:,.2f} GiB in {self._source.place}; "
             f"{counted(len(missing), 'file')}, {need / GIB:,.2f} GiB to copy"
         )
+        self._target.begin(missing)
         verified: Counter[str] = Counter()
         if missing:
             self._check_space(missing)
@@ -116,8 +125,13 @@ class _Copy:
                         if more := math.ceil(done / _MIB) - before:
                             advance(more)
 
-                _each(sorted(set(missing) - set(last)), transfer)
-                _each(last, transfer)
+                try:
+                    _each(sorted(set(missing) - set(last)), transfer, self._source.ended)
+                    _each(last, transfer, self._source.ended)
+                finally:
+                    for kind in self._equal & self._not_md5.keys():
+                        for name in self._not_md5[kind]:
+                            self._target.forget(name)
             self._check_unchanged()
         self._target.finish(self._wanted)
         parts = [f"{n:,} {_VERIFIED[key]}" for key in _VERIFIED if (n := verified[key])]
@@ -139,7 +153,7 @@ class _Copy:
         order = list(_VERIFIED)
         return max((v for v in (verified, put) if v), key=order.index)
 
-    def _fetched(self, name: str, entry: Entry, scratch: Path) -> tuple[Path, str]:
+    def _fetched(self, name: str, entry: FileState, scratch: Path) -> tuple[Path, str]:
         """Return a verified local file, and what was verified; '' if it is the source itself."""
         earlier = ""
         for _ in range(_ATTEMPTS):
@@ -152,20 +166,39 @@ class _Copy:
                     return path, "sha256" if path == scratch else ""
             elif path != scratch:
                 return path, ""
-            elif verified := matching(path, entry.version, self._untold):
+            elif verified := matching(path, entry.version):
+                if verified == "md5":
+                    self._compared(name, entry, equal=True)
                 return path, verified
             else:
                 digest = sha256(path)
-                if digest == earlier:  # equal twice: the ETag is no MD5
-                    self._untold.add(etags.kind(entry.version))
+                if digest == earlier or etags.kind(entry.version) in self._not_md5:
+                    self._compared(name, entry, equal=False)
                     return path, "size"
             if path != scratch or digest == earlier:
                 break
             earlier = digest
-        raise DataError(
-            f"--copy: {self._source.place}/{name} has not the checksum that "
-            f"{MANIFEST if name in self._recorded else 'its ETag'} has; restore the file, then "
-            "give the same command again"
+        raise self._differs(name, MANIFEST if name in self._recorded else "its ETag")
+
+    def _compared(self, name: str, entry: FileState, *, equal: bool) -> None:
+        """Record that a file equals its ETag, or that this seems to be no MD5.
+
+        Raises:
+            DataError: Some files equal ETags of this kind, others differ from them.
+        """
+        kind = etags.kind(entry.version)
+        with self._lock:
+            if equal:
+                self._equal.add(kind)
+            else:
+                self._not_md5.setdefault(kind, []).append(name)
+            if kind in self._equal and kind in self._not_md5:
+                raise self._differs(self._not_md5[kind][0], "its ETag")
+
+    def _differs(self, name: str, what: str) -> DataError:
+        return DataError(
+            f"--copy: {self._source.place}/{name} has not the checksum that {what} has; restore "
+            "the file, then give the same command again"
         )
 
     def _read_manifests(self) -> None:
@@ -207,29 +240,32 @@ class _Copy:
             raise changed(self._source.place, names[0][0])
 
 
-def _each(names: Iterable[str], function: Callable[[str], None]) -> None:
-    """Call a function for each name in threads; the first error ends all."""
+def _each(names: Iterable[str], function: Callable[[str], None], ended: threading.Event) -> None:
+    """Call a function for each name in threads; the first error ends all, and sets `ended`."""
     left = deque(names)
+    errors: list[BaseException] = []
 
     def work() -> None:
-        while True:
-            try:
+        with contextlib.suppress(IndexError):
+            while not ended.is_set():
                 name = left.popleft()
-            except IndexError:
-                return
-            try:
-                function(name)
-            except BaseException:
-                left.clear()
-                raise
+                try:
+                    function(name)
+                except BaseException as error:
+                    errors.append(error)
+                    ended.set()
 
     threads = ThreadPoolExecutor(_FILES, "file")
     try:
         for running in [threads.submit(work) for _ in range(min(_FILES, len(left)))]:
             running.result()
+    except BaseException:  # Ctrl-C
+        ended.set()
+        raise
     finally:
-        left.clear()
         threads.shutdown()
+    if errors:
+        raise errors[0]
 
 
 def _check_apart(source: str, target: str) -> None:

@@ -19,29 +19,31 @@ _REQUESTS = 16
 """Parts of large objects that are requested at a time; each takes 16 MiB of memory."""
 
 
-class Entry(NamedTuple):
+class FileState(NamedTuple):
     """A file of a data set: its size in bytes, and what changes when it is written."""
 
     size: int
     version: str
 
 
-Entries = dict[str, Entry]
+Listing = dict[str, FileState]
 
 
 class Source(Protocol):
     """Where files come from."""
 
     place: str
+    ended: threading.Event
+    """Set when the copy has failed: `fetch` then ends."""
 
-    def entries(self) -> Entries:
+    def entries(self) -> Listing:
         """Return all files by name, without hidden ones.
 
         Raises:
             DataError: It cannot be listed.
         """
 
-    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+    def fetch(self, name: str, entry: FileState, scratch: Path) -> Path:
         """Return a local file with the content, which is written to ``scratch`` if necessary.
 
         Raises:
@@ -54,13 +56,14 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         """Take the directory."""
-        self.path, self.place = path, str(path)
+        self.path, self.place = path, str(path.absolute())
+        self.ended = threading.Event()
 
-    def entries(self) -> Entries:
+    def entries(self) -> Listing:
         """Return all files; see `Source.entries`."""
-        return files_of(self.path)
+        return list_folder(self.path)
 
-    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+    def fetch(self, name: str, entry: FileState, scratch: Path) -> Path:
         """Return the file itself; the last listing finds changes."""
         return self.path / name
 
@@ -71,28 +74,41 @@ class Objects:
     def __init__(self, bucket: Bucket) -> None:
         """Take the folder; send no request yet."""
         self.bucket, self.place = bucket, bucket.url
+        self.ended = threading.Event()
         self._listed: dict[str, object_store.Entry] = {}
         self._requests = ThreadPoolExecutor(_REQUESTS, "part")
 
-    def entries(self) -> Entries:
+    def entries(self) -> Listing:
         """Return all objects; see `Source.entries`."""
         self._listed = self.bucket.all_entries()
         found = {
-            name: Entry(entry.size, entry.tag)
+            name: FileState(entry.size, entry.tag)
             for name, entry in self._listed.items()
             if _is_visible(name)
         }
         # Consoles of clouds create empty objects in place of folders.
         folders = {str(folder) for name in found for folder in PurePosixPath(name).parents}
-        return {name: entry for name, entry in found.items() if name not in folders}
+        for name in folders & found.keys():
+            if found.pop(name).size:
+                raise DataError(
+                    f"--copy: {self.place} has an object {name} and objects in a folder of this "
+                    "name, which a directory cannot have; rename one"
+                )
+        # A listing names `empty` and `empty/` alike.
+        for above in {name.rpartition("/")[0] for name, state in found.items() if not state.size}:
+            for folder in self.bucket.folders(above):
+                name = f"{above}/{folder}".lstrip("/")
+                if name in found and not found[name].size:
+                    del found[name]
+        return found
 
-    def fetch(self, name: str, entry: Entry, scratch: Path) -> Path:
+    def fetch(self, name: str, entry: FileState, scratch: Path) -> Path:
         """Download an object, a large one by parts."""
         ended = threading.Event()
 
         def write(file: int, start: int) -> None:
-            if ended.is_set():
-                return
+            if ended.is_set() or self.ended.is_set():
+                raise DataError(f"--copy: the copy of {self.place}/{name} was interrupted")
             size = min(PART, entry.size - start)
             content = self.bucket.read_range(name, start, size, self._listed[name])
             if content is None:
@@ -120,7 +136,7 @@ class Objects:
         return scratch
 
 
-def files_of(path: Path, *, finished: bool = True) -> Entries:
+def list_folder(path: Path, *, finished: bool = True) -> Listing:
     """Return all files below a directory by name, without hidden ones.
 
     Args:
@@ -148,7 +164,7 @@ def files_of(path: Path, *, finished: bool = True) -> Entries:
             status = file.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{file} is not a file; remove it")
-            found[file.relative_to(path).as_posix()] = Entry(
+            found[file.relative_to(path).as_posix()] = FileState(
                 status.st_size, str(status.st_mtime_ns)
             )
     return found
@@ -162,7 +178,7 @@ def changed(place: str, name: str) -> DataError:
     )
 
 
-def check_no_others(place: str, present: Iterable[str], wanted: Entries) -> None:
+def check_no_others(place: str, present: Iterable[str], wanted: Listing) -> None:
     """Raise a DataError if a target holds files that the source does not have."""
     if others := sorted(set(present) - set(wanted)):
         raise DataError(
@@ -171,18 +187,13 @@ def check_no_others(place: str, present: Iterable[str], wanted: Entries) -> None
         )
 
 
-def matching(path: Path, tag: str, untold: set[str]) -> str:
+def matching(path: Path, tag: str) -> str:
     """Return what an ETag proves of a file.
-
-    Args:
-        path: The file.
-        tag: The ETag.
-        untold: Kinds of ETags that are known not to be an MD5 in this store.
 
     Returns:
         ``md5`` if it is equal, ``size`` if it is no MD5, '' if it differs.
     """
-    equal = None if etags.kind(tag) in untold else etags.is_of(tag, path)
+    equal = etags.is_of(tag, path)
     return "size" if equal is None else "md5" if equal else ""
 
 

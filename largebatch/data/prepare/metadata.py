@@ -15,6 +15,7 @@ from pathlib import Path
 from largebatch.data.prepare import names
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.plan import Store
+from largebatch.data.unfinished import PLAN, WORK
 from largebatch.errors import DataError
 from largebatch.files import read_json, write_json
 
@@ -130,7 +131,7 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
         DataError: The directory holds another preparation.
     """
     manifest = read_manifest(directory) if (directory / MANIFEST).exists() else None
-    plan = work_of(directory) / "plan.json"
+    plan = work_of(directory) / PLAN
     earlier = manifest.plan if manifest else read_json(plan) if plan.exists() else None
     if earlier is None:
         return {}
@@ -151,7 +152,7 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
 
 def begin(directory: Path, identity: Mapping[str, str]) -> None:
     """Record what the shards that follow depend on, unless a preparation has begun."""
-    plan = work_of(directory) / "plan.json"
+    plan = work_of(directory) / PLAN
     if not plan.exists():
         for path in work_of(directory).glob("shard-*.json"):
             path.unlink()
@@ -167,7 +168,7 @@ def publish(shard: Shard, written: Path, directory: Path) -> None:
 
 def work_of(directory: Path) -> Path:
     """Return the directory of unfinished work within that of a set."""
-    return directory / ".prepare"
+    return directory / WORK
 
 
 def files_of(paths: Iterable[Path]) -> Files:

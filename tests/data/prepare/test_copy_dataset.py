@@ -1,25 +1,33 @@
 """Copies of data sets between object stores and disks: kills, faults, damage and resumption."""
 
 import hashlib
+import http.client
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 
 from largebatch import object_store
+from largebatch.data.openers import open_records
+from largebatch.data.prepare import copy_dataset as copy_module
 from largebatch.data.prepare import copy_ends, copy_targets, etags
 from largebatch.data.prepare.copy_dataset import copy_dataset
 from largebatch.data.prepare.metadata import MANIFEST, Manifest, Shard, work_of
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import working
+from largebatch.data.sources import SourceOptions
+from largebatch.data.unfinished import MARKER, WORK, check_finished
 from largebatch.errors import ConfigError, DataError
 from largebatch.object_store import Bucket, StorageError
 from scripts import prepare_imagenet
+from tests.data import forms
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(ROOT / "scripts" / "prepare_imagenet.py")
@@ -59,7 +67,8 @@ def upload(url, files=FILES):
 def downloads(gateway, before=0):
     """Names of the files that were requested."""
     paths = [path for method, path in gateway.requests[before:] if method == "GET"]
-    return {unquote(path).rpartition("/")[2] for path in paths if "?" not in path}
+    names = {unquote(path).rpartition("/")[2] for path in paths if "?" not in path}
+    return names - {MARKER}
 
 
 def copy(source, target, **options):
@@ -85,8 +94,13 @@ def test_all_directions_give_equal_files(served, tmp_path):
 
 
 def test_hidden_files_and_objects_in_place_of_folders_are_left_out(served, tmp_path):
-    _, url = served
+    gateway, url = served
     upload(url, FILES | {".profile": b"x", "train": b"", "train/a": b"", "a/.git/config": b"x"})
+    for folder in ("none/", "train/c/"):
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.moto, timeout=60)
+        connection.request("PUT", quote(f"/{url.partition('://')[2]}/{folder}"))
+        assert connection.getresponse().status == 200
+        connection.close()
     copy(url, tmp_path / "out")
     assert content(tmp_path / "out") == FILES
 
@@ -143,7 +157,7 @@ def test_faults_are_repeated(served, tmp_path, fault):
 
 
 def test_a_store_that_stays_down_ends_the_copy(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(object_store, "_RETRY_S", 0)
+    monkeypatch.setattr(copy_module, "_RETRY_S", 1)
     gateway, url = served
     upload(url)
     gateway.fault = lambda method, path, number: "503" if path.endswith("5") else ""
@@ -288,13 +302,13 @@ def test_two_copies_into_one_target(served, tmp_path):
         copy(second.url, out)
     third = Bucket(f"{url}-3")
 
-    class Other(copy_targets.Store):
+    class Other(copy_targets.StoreFolder):
         def finish(self, wanted):
             third.write("train/a/1", b"1" * 101)
             super().finish(wanted)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copy_targets, "Store", Other)
+        patch.setattr(copy_targets, "StoreFolder", Other)
         with pytest.raises(DataError, match="train/a/1"):
             copy(url, third.url)
 
@@ -320,6 +334,177 @@ def test_targets_and_sources_that_are_refused(served, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="are free"):
         copy(url, tmp_path / "out")
     assert '"name"' not in (tmp_path / "out" / ".copied.jsonl").read_text()
+
+
+def test_a_failed_copy_into_a_store_is_no_dataset(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(copy_module, "_RETRY_S", 1)
+    gateway, url = served
+    forms.webdataset(tmp_path / "set")
+    spec, options = f"webdataset:{url}/a/b", SourceOptions(classes=4)
+    failing = sorted(path.name for path in (tmp_path / "set").glob("*train*"))[-1]
+    gateway.fault = lambda method, path, number: (
+        "503" if method == "PUT" and failing in unquote(path) else ""
+    )
+    with pytest.raises(StorageError):
+        copy(tmp_path / "set", f"{url}/a")
+    with pytest.raises(StorageError):
+        copy(tmp_path / "set", f"{url}/a/b")
+    for place in (spec, f"webdataset:{url}/a/b/*train*.tar", f"webdataset:{url}/a"):
+        with pytest.raises(DataError, match="unfinished"):
+            open_records(place, "train", options)
+    with pytest.raises(DataError, match="unfinished"):
+        copy(f"{url}/a/b", tmp_path / "out")
+    gateway.fault = None
+    copy(tmp_path / "set", f"{url}/a/b")
+    with pytest.raises(DataError, match="unfinished"):  # the folder above
+        open_records(spec, "train", options)
+    Bucket(url).delete(f"a/{MARKER}")
+    local = open_records(f"webdataset:{tmp_path / 'set'}", "train", options)
+    assert len(open_records(spec, "train", options)) == len(local)
+
+
+def test_files_of_other_sources_in_a_store_are_not_replaced(served, tmp_path):
+    _, url = served
+    first = write(tmp_path / "first")
+    other = write(tmp_path / "other", FILES | {"train/a/5": b"n" * 105})
+    for target in (f"{url}/copied", upload(f"{url}/uploaded").url):
+        copy(first, target)
+        before = Bucket(target).all_entries()
+        with pytest.raises(DataError, match="train/a/5"):
+            copy(other, target)
+        assert Bucket(target).all_entries() == before
+        assert f"{len(FILES)} of them kept" in copy(write(tmp_path / "equal"), target)[-1]
+    write(first, {"train/a/5": b"n" * 105})
+    assert f"{len(FILES) - 1} of them kept" in copy(first, f"{url}/copied")[-1]
+    assert Bucket(f"{url}/copied").read("train/a/5")[0] == b"n" * 105
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_copies_without_an_md5_are_kept(served, tmp_path, monkeypatch, remote):
+    """Those of Azure, and of uploads in parts of other sizes than the source's."""
+    gateway, url = served
+    monkeypatch.setattr(etags, "_HASH", re.compile("never"))
+    source = upload(url).url if remote else write(tmp_path / "first")
+    monkeypatch.setattr(copy_module, "_RETRY_S", 1)
+    gateway.fault = lambda method, path, number: (
+        "503" if method == "PUT" and unquote(path).endswith("dataset_info.json") else ""
+    )
+    with pytest.raises(StorageError):
+        copy(source, f"{url}-2")
+    gateway.fault = None
+    assert f"{len(FILES) - 1} of them kept" in copy(source, f"{url}-2")[-1]
+    assert f"{len(FILES)} of them kept" in copy(source, f"{url}-2")[-1]
+    Bucket(f"{url}-2").write("train/a/5", b"n" * 105)
+    assert f"{len(FILES) - 1} of them kept" in copy(source, f"{url}-2")[-1]
+    assert Bucket(f"{url}-2").read("train/a/5")[0] == FILES["train/a/5"]
+
+
+def test_half_a_set_is_not_opened(tmp_path, monkeypatch):
+    forms.webdataset(tmp_path / "set")
+    spec, options = f"webdataset:{tmp_path / 'out'}", SourceOptions(classes=4)
+    genuine, moved = os.replace, []
+
+    def replace(source, target):
+        if f"{WORK}/copied" in str(source):
+            moved.append(target)
+            if len(moved) > 3:
+                raise KeyboardInterrupt
+        genuine(source, target)
+
+    monkeypatch.setattr("os.replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        copy(tmp_path / "set", tmp_path / "out")
+    monkeypatch.setattr("os.replace", genuine)
+    assert content(tmp_path / "out")
+    with pytest.raises(DataError, match="unfinished"):
+        open_records(spec, "train", options)
+    copy(tmp_path / "set", tmp_path / "out")
+    local = open_records(f"webdataset:{tmp_path / 'set'}", "train", options)
+    assert len(open_records(spec, "train", options)) == len(local)
+    (tmp_path / WORK).mkdir()
+    check_finished(str(tmp_path / "out"))
+    (tmp_path / WORK / "plan.json").touch()
+    with pytest.raises(DataError, match="unfinished"):
+        check_finished(str(tmp_path / "out" / "*.tar"))
+
+
+@pytest.mark.parametrize("first", ["a", "z"])
+def test_damage_that_repeats_is_no_encryption(served, tmp_path, first, monkeypatch):
+    """A file that differs from its ETag in both downloads, where other ETags are an MD5."""
+    monkeypatch.setattr(copy_module, "_FILES", 1)  # either before or after the others
+    gateway, url = served
+    upload(url, FILES | {f"{first}/bad": b"x" * 100})
+    gateway.fault = lambda method, path, number: "damaged" if path.endswith("bad") else ""
+    with pytest.raises(DataError, match=f"{first}/bad"):
+        copy(url, tmp_path / "out")
+    gateway.fault = None
+    copy(url, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES | {f"{first}/bad": b"x" * 100}
+
+
+def test_an_object_in_place_of_a_folder_is_refused(served, tmp_path):
+    _, url = served
+    upload(url, {"train": b"content", "train/x": b"x"})
+    with pytest.raises(DataError, match="train"):
+        copy(url, tmp_path / "out")
+
+
+def test_an_error_ends_the_downloads_in_progress(served, tmp_path, monkeypatch):
+    monkeypatch.setattr(copy_ends, "PART", 2**16)
+    gateway, url = served
+    upload(url, {"large": bytes(2**23), "lost": b"x"})
+    opened, parts = [], []
+    genuine = copy_ends.Objects.__init__
+
+    def opening(self, bucket):
+        genuine(self, bucket)
+        opened.append(self)
+
+    def fault(method, path, number):
+        if path.endswith("lost"):
+            return "404"
+        if path.endswith("large"):
+            parts.append(number)
+            opened[0].ended.wait(60)
+        return ""
+
+    monkeypatch.setattr(copy_ends.Objects, "__init__", opening)
+    gateway.fault = fault
+    with pytest.raises(DataError, match="lost"):
+        copy(url, tmp_path / "out")
+    assert len(parts) <= 2 * copy_ends._REQUESTS < 2**23 // 2**16
+
+
+def test_uploads_are_bounded_and_repeated(served, tmp_path, monkeypatch):
+    """A slow line carries few bytes within the limit of time of a request."""
+    monkeypatch.setattr(copy_module, "_REQUEST_S", 1)
+    monkeypatch.setattr(copy_module, "_RETRY_S", 30)
+    gateway, url = served
+    files = {f"train/{number:02}": bytes([number]) * (2**20 + 1) for number in range(20)}
+    files["train/parts"] = bytes(2 * object_store.PART + 1)
+    waiting, most, of_file, hung, lock = [], [], [], [], threading.Lock()
+
+    def fault(method, path, number):
+        name = path.partition("?")[0]
+        if method != "PUT" or "train" not in name:
+            return ""
+        with lock:
+            waiting.append(name)
+            most.append(len(waiting))
+            of_file.append(waiting.count(name))
+            first = not hung and name.endswith("00") and hung.append(name) is None
+        time.sleep(0.2)
+        with lock:
+            waiting.remove(name)
+        return "hang" if first else ""
+
+    gateway.fault = fault
+    copy(write(tmp_path / "set", files), url)
+    assert hung
+    assert 1 < max(most) <= 8
+    assert max(of_file) == 1
+    assert Bucket(url).objects("train") == {name: len(data) for name, data in files.items()}
 
 
 @pytest.mark.parametrize(
