@@ -25,7 +25,7 @@ from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha256
 from largebatch.data.prepare.run import GIB
 from largebatch.errors import ConfigError, DataError, counted
-from largebatch.object_store import Bucket, url_of
+from largebatch.object_store import Bucket, shown, url_of
 
 _FILES = 32
 """Files that are copied at a time."""
@@ -240,5 +240,6 @@ def _check_apart(source: str, target: str) -> None:
         ends.append(f"{url.rstrip('/') if url else Path(place).resolve()}/")
     if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
         raise ConfigError(
-            f"--copy: {source} and {target} overlap; use directories outside of each other"
+            f"--copy: {shown(source)} and {shown(target)} overlap; use directories outside of each "
+            "other"
         )
