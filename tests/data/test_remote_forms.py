@@ -2,6 +2,8 @@
 
 import hashlib
 import multiprocessing
+import os
+import pickle
 import shutil
 import threading
 from pathlib import Path
@@ -21,7 +23,7 @@ from largebatch.data import (
 )
 from largebatch.data.openers import open_records
 from largebatch.data.record_cache import RecordCache
-from largebatch.errors import UserError
+from largebatch.errors import ConfigError, UserError
 from largebatch.object_store import Bucket
 from tests.data import forms, stores
 from tests.object_servers import SECRET
@@ -278,6 +280,24 @@ def test_a_cache_keeps_the_first_records_up_to_its_limit(tmp_path):
     assert fill(other, 300) == kept
     assert other.used() <= 10**6
     assert fill(RecordCache(tmp_path / "other", 10**8), 300) == list(range(300))
+
+
+def test_the_datasets_of_a_process_share_the_limit(place, tmp_path):
+    limit = 10 * 2**20
+    options = cached(tmp_path, limit)
+    spec = place("tfrecord")
+    caches = [open_records(spec, split, options)._shards.storage._cache for split in forms.SPLITS]
+    caches.append(pickle.loads(pickle.dumps(caches[0])))
+    for row in range(100):
+        for number, cache in enumerate(caches):
+            cache.put(f"{number}-1", row, row * 100_000, bytes(100_000))
+    assert limit // 2 < caches[0].used() <= limit
+
+
+def test_a_cache_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)  # root may always
+    with pytest.raises(ConfigError, match=r"data\.cache_dir"):
+        RecordCache(tmp_path, 10**6)
 
 
 def test_torn_and_foreign_entries_are_not_used(tmp_path):
