@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -262,6 +264,47 @@ def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, t
     served[0].fault = hold
     records.read(EVERY[::5])  # returns only if 20 requests are under way together
     assert most[0] >= 20
+
+
+ENDING = """
+import sys
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from largebatch.data import SourceOptions
+from largebatch.data.openers import open_records
+records = open_records(sys.argv[1], "train", SourceOptions())
+print("open", flush=True)
+sys.stdin.readline()
+ThreadPoolExecutor().submit(records.read, np.arange(0, 160, 20))  # as the feed reads
+sys.stdin.readline()
+sys.exit(75)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_store_that_hangs_does_not_keep_a_process_from_ending(place, served):
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(method, path, number):
+        asked.set()
+        answer.wait()
+        return ""
+
+    program = [sys.executable, "-c", ENDING, place("tfrecord")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, **pipes) as ending:
+        while ending.stdout.readline() != "open\n":
+            assert ending.poll() is None
+        served[0].fault = hang
+        ending.stdin.write("\n")
+        ending.stdin.flush()
+        assert asked.wait(60)
+        ending.stdin.close()
+        try:
+            assert ending.wait(40) == 75  # a request would be given up after 60 s
+        finally:
+            answer.set()
+            ending.kill()
 
 
 def fill(cache, count, size=10_000):
