@@ -5,6 +5,7 @@ import json
 import math
 import numbers
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,7 +85,7 @@ def no_folder_reason(error: OSError) -> str:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     """Write a file atomically.
 
     The bytes go to a temporary file beside `path`, which is flushed to disk and then renamed. If
@@ -92,6 +93,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Args:
         path: The file to create or replace; a missing directory is created.
+        shared: Whether several processes may write it at once; a killed one leaves its temporary
+            file behind.
 
     Yields:
         The stream to write to.
@@ -99,7 +102,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The fixed name lets the next process overwrite what a killed process left behind. tempfile
     # would create the file with mode 0600, which other users could not read.
-    temporary = path.with_name(f".{path.name}.tmp")
+    unique = f".{secrets.token_hex(8)}" if shared else ""
+    temporary = path.with_name(f".{path.name}{unique}.tmp")
     try:
         with temporary.open("wb") as stream:
             yield stream

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from largebatch.errors import ConfigError, UserError
 
 SCHEMES = ("s3", "gs", "az")
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://([^/@?#]+)(?:/([^?#]*))?")
+_BUCKET = r"[A-Za-z0-9._-]+"
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://({_BUCKET})(?:/([^?#]*))?")
+_PATTERN = re.compile(rf"({'|'.join(SCHEMES)})://{_BUCKET}(?:/(?!.*\?[^/]*=).*)?", re.DOTALL)
 _RETRY_S = 60
 _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
@@ -50,6 +52,32 @@ def url_of(path: str | os.PathLike) -> str:
     """
     scheme, colon, rest = str(path).partition(":/")
     return f"{scheme}://{rest.lstrip('/')}" if colon and scheme in SCHEMES else ""
+
+
+def check_url(url: str) -> None:
+    """Check a URL, or a pattern of URLs in which `?` stands for a character, before it is shown.
+
+    Raises:
+        ConfigError: The bucket is malformed, or there are credentials or a query.
+    """
+    if not _PATTERN.fullmatch(url):
+        raise _malformed(url)
+
+
+def shown(text: str) -> str:
+    """Return a text that ends with a URL, for messages: without user, password and query."""
+    start = re.search(rf"({'|'.join(SCHEMES)}):/+", text)
+    if start is None or _URL.fullmatch(text[start.start() :]):
+        return text
+    rest = re.sub(r"^.*@", "…@", text[start.end() :], flags=re.DOTALL)
+    return text[: start.end()] + re.sub(r"[?#].*", "?…", rest, flags=re.DOTALL)
+
+
+def _malformed(url: str) -> ConfigError:
+    return ConfigError(
+        f"{shown(url)}: expected s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, "
+        "without credentials; set these in the environment"
+    )
 
 
 class Entry(NamedTuple):
@@ -95,11 +123,7 @@ class Bucket:
         """
         match = _URL.fullmatch(url)
         if match is None:
-            hidden = re.sub(r"//[^/]*@", "//…@", url)
-            raise ConfigError(
-                f"{hidden}: expected s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, "
-                "without credentials; set these in the environment"
-            )
+            raise _malformed(url)
         try:
             from obstore import store
         except ImportError:
@@ -319,7 +343,7 @@ def _explained(place: str) -> Iterator[None]:
         return
     try:
         yield
-    except (BaseError, FileNotFoundError, PermissionError) as error:
+    except (BaseError, FileNotFoundError, PermissionError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # a local file
             raise
         # The rest of the text describes obstore's own objects.
@@ -327,6 +351,7 @@ def _explained(place: str) -> Iterator[None]:
         if answer := re.search(r"<Code>(\w+)</Code>\s*<Message>([^<]*)", reason):
             reason = f"{answer[1]}: {answer[2]}"
         reason = re.sub(r"\?[^\s)\"]*", "?…", " ".join(reason.split()))  # a signed URL is a secret
+        place = " ".join(place.splitlines())
         raise StorageError(
             f"{place}: {reason[:300] or type(error).__name__}; check the URL, the credentials and "
             "the network"

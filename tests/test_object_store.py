@@ -1,12 +1,16 @@
 """Objects in S3 and Google Cloud Storage, on local servers that fail now and then."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from largebatch import object_store
-from largebatch.errors import ConfigError
-from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.data import SourceOptions
+from largebatch.data.openers import open_records
+from largebatch.data.prepare.copy_dataset import copy_dataset
+from largebatch.errors import UserError
+from largebatch.object_store import Bucket, StorageError, check_url, shown, url_of
 from tests import object_servers
 
 
@@ -76,11 +80,46 @@ def test_a_store_that_stays_down_is_an_error_without_secrets(served, monkeypatch
             request()
 
 
-@pytest.mark.parametrize("url", ["s3://", "gs:///run", "s3://KEY:WORD@bucket/run", "s3://b?x=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "gs:///run",
+        "s3://KEY:WORD@bucket/run",
+        "s3://KEY:WO/RD@bucket/run",
+        "s3://KEY:W@O?R#D@bucket/run",
+        "s3://b?x=WORD",
+        "az://bucket/a?Signature=WORD/b",
+    ],
+)
 def test_malformed_urls_are_refused(url):
-    with pytest.raises(ConfigError) as raised:
-        Bucket(url)
-    assert "WORD" not in str(raised.value)
+    for call in (
+        Bucket,
+        check_url,
+        lambda url: open_records(f"folder:{url}", "train", SourceOptions()),
+        lambda url: open_records(f"tfrecord:{url}", "train", SourceOptions()),
+        lambda url: copy_dataset(f"{url}/a", f"{url}/a/b"),
+    ):
+        with pytest.raises(UserError) as raised:
+            call(url)
+        assert not re.search("WO|RD|KEY", str(raised.value))
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a@b", "gs://my-bucket.x/a b/*-000?.tar", "az://box_1"]
+)
+def test_a_url_without_credentials_is_shown(url):
+    check_url(url)
+    assert shown(f"tfrecord:{url}") == f"tfrecord:{url}".replace("?.tar", "?…")
+
+
+def test_a_name_that_a_store_refuses_is_one_line(served):
+    bucket = Bucket(served[1])
+    for call in (bucket.read, lambda name: bucket.write(name, b"")):
+        with pytest.raises(StorageError) as raised:
+            call("a\nb")
+        assert "\n" not in str(raised.value)
 
 
 def test_a_url_is_distinguished_from_a_path():

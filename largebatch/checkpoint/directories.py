@@ -18,12 +18,11 @@ from largebatch.checkpoint import arrays as stored_arrays
 from largebatch.checkpoint import manifest
 from largebatch.checkpoint.arrays import first_line
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rejected
-from largebatch.config import Config, Plan, differences, freeze, norm_statistics, table
+from largebatch.config import Config, Facts, Plan, differences, freeze, norm_statistics, table
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError
 
 PyTree = Any
-_SHARDS = ("arrayrecord", "tfrecord", "webdataset")
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _SET_ASIDE = re.compile(rf"({_STEP.pattern})\.corrupt(-[0-9]+)?")
 _LEFTOVER = re.compile(rf"\.({_STEP.pattern})\.(partial|deleting)")
@@ -221,7 +220,7 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
             config = freeze(about.config)
         except Exception as error:
             raise OtherVersion(f"its options cannot be read ({first_line(error)})") from error
-        found = option_differences(config, about.facts.identity, plan)
+        found = option_differences(config, about.facts, plan)
         if any(d.mathematics for d in found):
             raise CheckpointError(
                 f"checkpoint {path} has different options that change the mathematics; restore "
@@ -258,23 +257,22 @@ def read_manifest(path: Path) -> Manifest:
         raise Rejected(f"{manifest.NAME} cannot be read ({error})") from error
 
 
-def option_differences(stored: Config, identity: int, plan: Plan) -> tuple[Difference, ...]:
+def option_differences(stored: Config, facts: Facts, plan: Plan) -> tuple[Difference, ...]:
     """Return the options in which a run differs from a checkpoint.
 
-    Shards of which names, lengths and positions of records are equal are the same data in another
-    place, such as an object store: their path does not change the mathematics.
+    Shards with the same `Facts.content` are the same data in another place, such as an object
+    store: their path does not change the mathematics.
 
     Args:
       stored: Options of the checkpoint.
-      identity: `Facts.identity` of the checkpoint; 0 if it is not known.
+      facts: Facts of the checkpoint.
       plan: Plan of the run.
     """
     sources = [config.data.source.partition(":")[0] for config in (stored, plan.config)]
     moved = (
         sources[0] == sources[1]
-        and sources[0] in _SHARDS
-        and identity
-        and identity == plan.facts.identity
+        and facts.content
+        and (facts.identity, facts.content) == (plan.facts.identity, plan.facts.content)
     )
     return tuple(
         dataclasses.replace(each, mathematics=False)

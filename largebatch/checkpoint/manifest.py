@@ -23,6 +23,8 @@ LARGEST = 64 * 2**20
 
 _ADDED = {"validation_top1": -1.0}
 """Fields of the progress that earlier versions did not write, with their values in this case."""
+_ADDED_FACTS = {"content": 0}
+"""Likewise of the facts."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -139,7 +141,7 @@ def decode(text: bytes) -> Manifest:
     config = _mapping(body["config"], "config")
     for section, options in config.items():
         _mapping(options, f"config.{_shown(section)}")
-    facts = _numbers(Facts, body["facts"], "facts")
+    facts = _numbers(Facts, _ADDED_FACTS | _mapping(body["facts"], "facts"), "facts")
     if body["plan"] != _plan_hash({"config": config, "facts": body["facts"]}):
         raise Rejected("plan is not the hash of config and facts")
     arrays = _entries(Array, body["arrays"], "arrays", _PATH)

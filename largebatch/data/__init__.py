@@ -10,7 +10,14 @@ from largebatch.data.feed import (
 from largebatch.data.openers import open_source
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
-from largebatch.data.sources import Source, SourceOptions, differing, identity, stored_source
+from largebatch.data.sources import (
+    Source,
+    SourceOptions,
+    content,
+    differing,
+    identity,
+    stored_source,
+)
 from largebatch.data.unreadable import Unreadable, as_far_as_possible
 from largebatch.data.views import View, rectangular_views, square_views
 
@@ -27,6 +34,7 @@ __all__ = [
     "View",
     "ahead",
     "as_far_as_possible",
+    "content",
     "cores",
     "differing",
     "evaluation_batches",

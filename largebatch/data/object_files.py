@@ -3,17 +3,21 @@
 It is listed once. Each read is on the condition that the object is still the one that was listed.
 """
 
+import concurrent.futures.thread  # noqa: F401  # its own wait at the end is then after ours
 import functools
+import itertools
+import queue
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from largebatch.data.record_cache import RecordCache, key_of
 from largebatch.errors import DataError
-from largebatch.object_store import Bucket, Entry
+from largebatch.object_store import Bucket, Entry, StorageError
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -29,6 +33,12 @@ _JOINED = 8 * 2**20  # bytes of neighbours that one request reads
 _NEAR = 16 * 1024
 _WINDOW = 2**20  # bytes that a scan reads at most
 _LARGEST_TEXT = 2**28
+_LOOKING_S = 1.0  # between looks whether the process ends
+
+
+# Set before the interpreter waits for threads, such as those of the feed, which wait for these.
+_ending = threading.Event()
+threading._register_atexit(_ending.set)  # type: ignore[attr-defined]
 
 
 class ObjectStorage:
@@ -171,13 +181,59 @@ class _Window(ObjectFile):
 
 
 def at_once(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
-    """Return the results of a function that waits for object storage, in order."""
-    return list(_threads().map(function, items))
+    """Return the results of a function that waits for object storage, in order.
+
+    A store that does not answer does not keep the process from ending.
+
+    Raises:
+        StorageError: The process ends before the results are there.
+    """
+    return [_result(future) for future in [_threads().submit(function, item) for item in items]]
+
+
+def _result(future: Future[T]) -> T:
+    while True:
+        try:
+            return future.result(_LOOKING_S)
+        except TimeoutError:
+            if future.done():  # it is the function's own
+                raise
+            if _ending.is_set():  # the interpreter waits for this thread
+                raise StorageError(
+                    "object storage has not answered before the process ended; "
+                    "check the network and the server"
+                ) from None
+
+
+class _DaemonThreads:
+    """Threads for which the interpreter does not wait when the process ends."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._tasks: queue.SimpleQueue[tuple[Future, Callable, Any]] = queue.SimpleQueue()
+        self._started = itertools.count()
+
+    def submit(self, function: Callable[[S], T], item: S) -> Future[T]:
+        future: Future[T] = Future()
+        self._tasks.put((future, function, item))
+        if (number := next(self._started)) < self._count:
+            name = f"largebatch-objects-{number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, function, item = self._tasks.get()
+            try:
+                future.set_result(function(item))
+            except BaseException as error:  # raised by `Future.result`
+                future.set_exception(error)
+            del future, function, item
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="largebatch-objects")
+def _threads() -> _DaemonThreads:
+    return _DaemonThreads(IN_FLIGHT)
 
 
 def _joined(spans: Iterable[Span]) -> list[list[Span]]:

@@ -9,7 +9,7 @@ from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
-from largebatch.object_store import url_of
+from largebatch.object_store import check_url, url_of
 from largebatch.registry import Registry, add_directory, imported, is_reference
 
 
@@ -152,7 +152,9 @@ def _opened(
         )
     if scheme in SOURCES:
         place = spec.partition(":")[2]
-        if url_of(place) and not SOURCES[scheme].remote:
+        if url := url_of(place):
+            check_url(url)
+        if url and not SOURCES[scheme].remote:
             read = ", ".join(name for name, opener in SOURCES.items() if opener.remote)
             raise DataError(
                 f"data.source={spec}: expected one of {read} in object storage, got {scheme}; copy "

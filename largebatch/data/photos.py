@@ -89,6 +89,10 @@ class Photos:
     def marks(self) -> Iterable[bytes]:
         return self._records.marks()
 
+    def content_digest(self) -> bytes:
+        """Return that of the records; b'' if they have none."""
+        return getattr(self._records, "content_digest", bytes)()
+
     def describe(self) -> str:
         height, width = self.image_shape[:2]
         return f"{self._records.describe()}, seen at {height}×{width}"

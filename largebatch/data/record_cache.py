@@ -12,6 +12,7 @@ first ones answers the share s of all reads.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import struct
@@ -43,25 +44,35 @@ class RecordCache:
             limit: Bytes on the disk at which storing stops.
 
         Raises:
-            ConfigError: The directory cannot be created or written.
+            ConfigError: See `create`.
         """
         self._directory = directory
         self._limit = limit
         self._lock = threading.Lock()
-        self._left = 0  # bytes until the cache is measured again
-        self._full = False
+        self.create()
+
+    def create(self) -> None:
+        """Create the directory where it is absent, and measure it again.
+
+        Raises:
+            ConfigError: The directory cannot be created, listed or written.
+        """
+        with self._lock:
+            self._left = 0  # bytes until the cache is measured again
+            self._full = False
+        directory = self._directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            if not os.access(directory, os.W_OK):
+            if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(None, "no permission")
         except OSError as error:
             raise ConfigError(
-                f"data.cache_dir={directory}: expected a directory that can be written "
+                f"data.cache_dir={directory}: expected a directory that can be read and written "
                 f"({no_folder_reason(error)}); use another one or data.cache_gb=0"
             ) from error
 
     def __reduce__(self) -> tuple:
-        return RecordCache, (self._directory, self._limit)
+        return open_cache, (self._directory, self._limit)
 
     def get(self, key: str, row: int, offset: int, size: int) -> bytes | None:
         """Return a record; None if it is not stored.
@@ -144,6 +155,20 @@ class RecordCache:
                 self._full = self._left < size
             self._left -= size
             return not self._full
+
+
+def open_cache(directory: Path, limit: int) -> RecordCache:
+    """Return the cache that all datasets of this process share, so that they share its limit.
+
+    Raises:
+        ConfigError: See `RecordCache`.
+    """
+    cache = _shared(directory, limit)
+    cache.create()
+    return cache
+
+
+_shared = functools.cache(RecordCache)
 
 
 def key_of(url: str, version: str) -> str:

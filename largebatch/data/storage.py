@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from largebatch.data.object_files import ObjectStorage, Span
-from largebatch.data.record_cache import RecordCache
+from largebatch.data.record_cache import open_cache
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 from largebatch.files import folders, user_cache
@@ -183,7 +183,7 @@ def storage_of(path: str, options: SourceOptions) -> Storage:
     cache = None
     if options.cache_bytes:
         directory = os.path.expanduser(options.cache_dir) or user_cache() / "records"
-        cache = RecordCache(Path(directory), options.cache_bytes)
+        cache = open_cache(Path(directory), options.cache_bytes)
     return ObjectStorage(path, cache)
 
 

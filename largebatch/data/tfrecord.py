@@ -47,6 +47,10 @@ class TFRecordShards(Shards):
     def in_flight(self) -> int:
         return self.storage.in_flight
 
+    @property
+    def located(self) -> bool:
+        return True
+
     def mark(self, shard: int) -> bytes:
         return super().mark(shard) + digest(self.rows[shard])
 

@@ -6,6 +6,8 @@ moment at which JAX would compile. With ``gs://`` and ``s3://`` themselves, JAX 
 reads each entry from the network at every start, and uploads it before the program is used.
 """
 
+import contextlib
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +43,7 @@ class StoredPrograms:
         self._uploads = ThreadPoolExecutor(1, "compile-cache")
         self._absent: set[str] = set()
         self._submitted: set[str] = set()
+        self._read: dict[str, bytes] = {}  # hashes of what JAX has read
         self._stored: set[str] | None = None
         self._failing = threading.Lock()
         self._failed = False
@@ -61,20 +64,35 @@ class StoredPrograms:
         if found is None:
             self._absent.add(name)
             return False
-        with replacing(path) as stream:
+        with replacing(path, shared=True) as stream:
             stream.write(found[0])
         self._submitted.add(name)
         return True
 
+    def read(self, name: str) -> bytes:
+        """Return the content of an entry in the local folder."""
+        content = (self.folder / name).read_bytes()
+        self._read[name] = hashlib.sha256(content).digest()
+        return content
+
     def write(self, name: str, content: bytes) -> None:
         """Add an entry; it is uploaded in a thread."""
-        with replacing(self.folder / name) as stream:
+        with replacing(self.folder / name, shared=True) as stream:
             stream.write(content)
         self._submit(name)
 
     def remove(self, name: str) -> None:
-        """Delete a damaged entry; the one that is written next replaces it in the store."""
-        (self.folder / name).unlink(missing_ok=True)
+        """Delete a damaged entry; the one that is written next replaces it in the store.
+
+        An entry that another process has replaced since it was read here is kept, and so is one
+        that was not read here.
+        """
+        read = self._read.pop(name, None)
+        if read is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if hashlib.sha256((self.folder / name).read_bytes()).digest() == read:
+                (self.folder / name).unlink()
         self._absent.add(name)
         self._submitted.discard(name)
 
@@ -124,7 +142,7 @@ class _Path:
         return self._programs.contains(self._name)
 
     def read_bytes(self) -> bytes:
-        return Path(str(self)).read_bytes()
+        return self._programs.read(self._name)
 
     def write_bytes(self, content: bytes) -> int:
         self._programs.write(self._name, content)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 import os
@@ -341,6 +342,15 @@ def test_a_checkpoint_without_the_accuracy_of_an_earlier_version(copied):
     reseal(copied / "8", progress=progress)
     assert newest(copied) == (8, [])
     assert checkpoint_directories.best(copied) is None
+
+
+def test_a_checkpoint_without_the_content_of_an_earlier_version(copied):
+    body = json.loads((copied / "8" / manifest.NAME).read_text())
+    assert body["facts"].pop("content") == 0
+    run = {name: body[name] for name in ("config", "facts")}
+    text = json.dumps(run, indent=1, sort_keys=True)
+    reseal(copied / "8", **run, plan=hashlib.sha256(text.encode()).hexdigest())
+    assert newest(copied) == (8, [])
 
 
 def test_a_checkpoint_that_is_there_is_not_written_again(copied):

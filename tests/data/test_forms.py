@@ -21,6 +21,7 @@ from largebatch.data import (
     Order,
     Reading,
     SourceOptions,
+    content,
     huggingface,
     identity,
     open_source,
@@ -345,3 +346,33 @@ def test_patterns_of_tars(sets, pattern, train, validation):
             assert f"{shards} shards" in records.describe()
             images = [image for _, image, _ in forms.photographs(split)]
             assert records.read(np.arange(len(records)))[0] == images
+
+
+@pytest.mark.parametrize("form", ["tfrecord", "webdataset", "tfds TFRecord", "arrayrecord"])
+def test_the_same_shards_have_the_same_content_in_another_place(form, tmp_path, monkeypatch):
+    """Other labels or images of the same size, in either split, are other data."""
+
+    def found(name):
+        spec = forms.FORMS[form](tmp_path / name)
+        return content(*(open_source(spec, split, OPTIONS) for split in forms.SPLITS))
+
+    own, photographs = found("own"), forms.photographs
+    assert bool(own) == (form != "arrayrecord")  # its positions are not known
+    if not own:
+        return
+    assert found("copy") == own
+    for changed in forms.SPLITS:
+        for name in ("image", "label"):
+
+            def other(split, name=name, changed=changed):
+                def last(image, label):
+                    if split != changed:
+                        return image, label
+                    if name == "label":
+                        return image, (label + 1) % len(forms.CLASSES)
+                    return image[:-1] + bytes([image[-1] ^ 1]), label
+
+                return [(key, *last(image, label)) for key, image, label in photographs(split)]
+
+            monkeypatch.setattr(forms, "photographs", other)
+            assert found(f"{changed} {name}") not in ("", own)

@@ -2,7 +2,11 @@
 
 import hashlib
 import multiprocessing
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import unquote
@@ -23,7 +27,7 @@ from largebatch.data import (
 from largebatch.data.openers import open_records
 from largebatch.data.record_cache import RecordCache
 from largebatch.data.unfinished import MARKER
-from largebatch.errors import UserError
+from largebatch.errors import ConfigError, UserError
 from largebatch.object_store import Bucket
 from tests.data import forms, stores
 from tests.object_servers import SECRET
@@ -264,6 +268,47 @@ def test_neighbours_share_a_request_and_a_batch_is_read_at_once(place, served, t
     assert most[0] >= 20
 
 
+ENDING = """
+import sys
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from largebatch.data import SourceOptions
+from largebatch.data.openers import open_records
+records = open_records(sys.argv[1], "train", SourceOptions())
+print("open", flush=True)
+sys.stdin.readline()
+ThreadPoolExecutor().submit(records.read, np.arange(0, 160, 20))  # as the feed reads
+sys.stdin.readline()
+sys.exit(75)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_store_that_hangs_does_not_keep_a_process_from_ending(place, served):
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(method, path, number):
+        asked.set()
+        answer.wait()
+        return ""
+
+    program = [sys.executable, "-c", ENDING, place("tfrecord")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, **pipes) as ending:
+        while ending.stdout.readline() != "open\n":
+            assert ending.poll() is None
+        served[0].fault = hang
+        ending.stdin.write("\n")
+        ending.stdin.flush()
+        assert asked.wait(60)
+        ending.stdin.close()
+        try:
+            assert ending.wait(40) == 75  # a request would be given up after 60 s
+        finally:
+            answer.set()
+            ending.kill()
+
+
 def fill(cache, count, size=10_000):
     for row in range(count):
         cache.put("a-1", row, row * size, bytes([row % 256]) * size)
@@ -280,6 +325,24 @@ def test_a_cache_keeps_the_first_records_up_to_its_limit(tmp_path):
     assert fill(other, 300) == kept
     assert other.used() <= 10**6
     assert fill(RecordCache(tmp_path / "other", 10**8), 300) == list(range(300))
+
+
+def test_the_datasets_of_a_process_share_the_limit(place, tmp_path):
+    limit = 10 * 2**20
+    options = cached(tmp_path, limit)
+    spec = place("tfrecord")
+    caches = [open_records(spec, split, options)._shards.storage._cache for split in forms.SPLITS]
+    caches.append(pickle.loads(pickle.dumps(caches[0])))
+    for row in range(100):
+        for number, cache in enumerate(caches):
+            cache.put(f"{number}-1", row, row * 100_000, bytes(100_000))
+    assert limit // 2 < caches[0].used() <= limit
+
+
+def test_a_cache_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)  # root may always
+    with pytest.raises(ConfigError, match=r"data\.cache_dir"):
+        RecordCache(tmp_path, 10**6)
 
 
 def test_torn_and_foreign_entries_are_not_used(tmp_path):

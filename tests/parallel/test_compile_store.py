@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from largebatch.errors import ConfigError
 from largebatch.object_store import Bucket
 from largebatch.parallel import compile_cache
+from largebatch.parallel.compile_store import StoredPrograms
 from tests.parallel.test_compile_cache import PROGRAM
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +123,48 @@ def test_an_upload_that_is_cut_is_repeated(start, served, tmp_path):
     assert start("first")[2] == []
     assert failed
     assert stored(url) == entries(tmp_path / "first")
+
+
+@pytest.fixture
+def two_processes(served, tmp_path):
+    """The same cache as two processes of one host have it, which warn of nothing."""
+    found = [StoredPrograms(Bucket(served[1]), tmp_path, pytest.fail) for _ in range(2)]
+    yield found
+    for programs in found:
+        programs._uploads.shutdown()
+
+
+def test_processes_of_a_host_download_an_entry_at_once(two_processes, monkeypatch, tmp_path):
+    two_processes[0].bucket.write("f-1-cache", b"program")
+    both, flush = threading.Barrier(2), os.fsync
+
+    def together(descriptor):  # both have written their files, and neither has renamed its own
+        both.wait(10)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", together)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(programs.contains, "f-1-cache") for programs in two_processes]
+        assert [call.result() for call in calls] == [True, True]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "f-1-cache": b"program"
+    }
+
+
+def test_only_the_damaged_entry_that_was_read_is_removed(two_processes, tmp_path):
+    one, other = two_processes
+    one.bucket.write("f-1-cache", b"damaged")
+    assert one.contains("f-1-cache")
+    one.remove("f-1-cache")  # it is that of another process: not read here
+    assert one.read("f-1-cache") == b"damaged"
+    other.write("f-1-cache", b"program")
+    one.remove("f-1-cache")
+    assert one.contains("f-1-cache")  # uploads it in place of the damaged one
+    one._uploads.shutdown()
+    assert one.bucket.read("f-1-cache")[0] == b"program"
+    assert other.read("f-1-cache") == b"program"
+    other.remove("f-1-cache")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_limit_of_the_size_is_refused(served, tmp_path, monkeypatch):

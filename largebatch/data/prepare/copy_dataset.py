@@ -26,7 +26,7 @@ from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha
 from largebatch.data.prepare.run import GIB
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, counted
-from largebatch.object_store import Bucket, url_of
+from largebatch.object_store import Bucket, shown, url_of
 
 _FILES = 32
 """Files that are copied at a time."""
@@ -276,5 +276,6 @@ def _check_apart(source: str, target: str) -> None:
         ends.append(f"{url.rstrip('/') if url else Path(place).resolve()}/")
     if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
         raise ConfigError(
-            f"--copy: {source} and {target} overlap; use directories outside of each other"
+            f"--copy: {shown(source)} and {shown(target)} overlap; use directories outside of each "
+            "other"
         )
