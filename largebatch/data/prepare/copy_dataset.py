@@ -20,7 +20,8 @@ from largebatch.data.prepare.copy_ends import (
     changed,
     matching,
 )
-from largebatch.data.prepare.copy_targets import LAST, Target, opened_directory, opened_store
+from largebatch.data.prepare.copy_store import opened_store
+from largebatch.data.prepare.copy_targets import LAST, Target, opened_directory
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha256
 from largebatch.data.prepare.run import GIB

@@ -17,7 +17,7 @@ import pytest
 from largebatch import object_store
 from largebatch.data.openers import open_records
 from largebatch.data.prepare import copy_dataset as copy_module
-from largebatch.data.prepare import copy_ends, copy_targets, etags
+from largebatch.data.prepare import copy_ends, copy_store, etags
 from largebatch.data.prepare.copy_dataset import copy_dataset
 from largebatch.data.prepare.metadata import MANIFEST, Manifest, Shard, work_of
 from largebatch.data.prepare.plan import Store
@@ -302,13 +302,13 @@ def test_two_copies_into_one_target(served, tmp_path):
         copy(second.url, out)
     third = Bucket(f"{url}-3")
 
-    class Other(copy_targets.StoreFolder):
+    class Other(copy_store.StoreFolder):
         def finish(self, wanted):
             third.write("train/a/1", b"1" * 101)
             super().finish(wanted)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copy_targets, "StoreFolder", Other)
+        patch.setattr(copy_store, "StoreFolder", Other)
         with pytest.raises(DataError, match="train/a/1"):
             copy(url, third.url)
 
