@@ -171,7 +171,7 @@ def probe(steps: Steps) -> Callable[[PyTree, PyTree, Images, jax.Array], jax.Arr
     alone = dataclasses.replace(steps, plan=dataclasses.replace(steps.plan, members=1))
 
     def probe(params: PyTree, stats: PyTree, images: Images, labels: jax.Array) -> jax.Array:
-        gradients, _ = alone.gradients(params, stats, images, labels)
+        gradients, _ = alone.objective.gradients(params, stats, images, labels)
         total = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients))
         return total.astype(jnp.float32)[None]
 
