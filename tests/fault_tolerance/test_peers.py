@@ -34,6 +34,7 @@ def store():
     return Store()
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_never_answers_is_missed_by_its_port():
     """A request may wait for ever; only a refused connection says that nobody is there."""
 
@@ -77,6 +78,7 @@ def test_a_last_word_reaches_the_others_and_not_its_speaker(started):
     assert second.ended is None
 
 
+@pytest.mark.slow
 def test_silence_is_death_by_process_0s_clock(store, started):
     first, third = started(0, 3), started(2, 3)
     # Process 1 beats twice, from a clock of its own, and is then never heard of again.

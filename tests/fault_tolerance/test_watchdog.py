@@ -113,6 +113,7 @@ def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
         assert "waits_for_ever" in text
 
 
+@pytest.mark.slow
 def test_the_end_of_a_slurm_job_is_a_signal(tmp_path):
     end = {"SLURM_JOB_END_TIME": str(int(time.time()) + 100)}
     body = """

@@ -121,6 +121,7 @@ def test_how_a_competitor_fails(prepare, error):
         Competitor(prepare, one_core())
 
 
+@pytest.mark.slow
 @linux
 def test_a_peer_that_fails_or_hangs_is_absent_and_the_rest_is_measured():
     work = one_core(answer_s=120.0)

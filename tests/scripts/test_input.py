@@ -183,6 +183,7 @@ def test_the_flax_example_is_found_in_a_checkout(tmp_path):
 # ---- a tiny run
 
 
+@pytest.mark.slow
 @linux
 def test_the_record_of_a_tiny_run(folder, tmp_path, capsys):
     kept = tmp_path / "records" / "input.json"

@@ -68,6 +68,7 @@ def test_resumed_is_bitwise_uninterrupted(trained, tmp_path):
     assert all(digests(tmp_path, step) == digests(trained, step) for step in steps)
 
 
+@pytest.mark.slow
 def test_the_averaged_weights_decide(tmp_path):
     train(changed(CONFIG, schedule__ema="2 steps", schedule__length="24 steps"), tmp_path)
     top1 = accuracies(tmp_path, "ema_top1")

@@ -137,20 +137,16 @@ def whole(name):
     return trained(programs(1, 8, OPTIMIZERS[name], schedule={"ema": "100 samples"}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("name", "devices", "update"),
     [
         ("clipped", 4, "sharded"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("lars", 4, "replicated"),
-                ("lars", 2, "sharded"),
-                ("lamb", 4, "sharded"),
-                ("adamw", 8, "sharded"),
-            )
-        ),
+        ("lars", 4, "replicated"),
+        ("lars", 2, "sharded"),
+        ("lamb", 4, "sharded"),
+        ("adamw", 8, "sharded"),
     ],
 )
 def test_the_devices_do_not_matter(name, devices, update):

@@ -91,11 +91,7 @@ SLOW = [
     ("PlainResNet", "lars", "replicated", "all", 2, 4),
 ]
 CASES = [FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
-NAMES = [
-    pytest.param("ConvNext", marks=pytest.mark.slow),
-    pytest.param("VisionTransformer", marks=pytest.mark.slow),
-    "PlainResNet",
-]
+NAMES = ("ConvNext", "VisionTransformer", "PlainResNet")
 
 
 @pytest.mark.parametrize(("name", "optimizer", "update", "span", "devices", "microbatch"), CASES)
@@ -113,6 +109,7 @@ def test_training_does_not_depend_on_the_devices(
     assert all(value > 0 for value in moved.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_a_plain_flax_loop(name):
     """``nnx.BatchNorm`` over the whole batch, autodiff and optax, without any of this package."""

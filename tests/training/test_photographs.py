@@ -92,6 +92,7 @@ def test_a_run_from_files_is_the_same_on_any_devices(folder, trained, tmp_path):
 AUGMENT = {"augment__mixup": "0.5", "augment__cutmix": "1", "augment__erase": "0.5"}
 
 
+@pytest.mark.slow
 def test_an_augmented_run_is_the_same_on_any_devices(folder, trained, tmp_path):
     """With operations on the host, and erasing and mixing on the device."""
     made = config(folder, augment__policy="randaugment", **AUGMENT)

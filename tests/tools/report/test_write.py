@@ -250,6 +250,7 @@ def test_remains_make_a_page(tmp_path, kept):
     assert "There is no layers.jsonl." in words
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     metrics = [row | {"loss": row["loss"] + 1} for row in made_up.rows(steps=100_000)]
