@@ -51,7 +51,7 @@ def url_of(path: str | os.PathLike) -> str:
     A `Path` made of a URL has one slash less.
     """
     scheme, colon, rest = str(path).partition(":/")
-    return f"{scheme}://{rest.lstrip('/')}" if colon and scheme in SCHEMES else ""
+    return f"{scheme}://{rest.removeprefix('/')}" if colon and scheme in SCHEMES else ""
 
 
 def check_url(url: str) -> None:

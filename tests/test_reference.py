@@ -218,12 +218,13 @@ def test_three_updates_equal_optax(optimizer, nesterov):
     else:
         other = optax.lars(0.5, 0.01, decayed, 0.02, 1e-3, decayed, momentum=0.9)
     hyper = {**HYPER, "optimizer": optimizer, "nesterov": nesterov}
-    theirs, ours, state = flat, flat, other.init(flat)
+    theirs, ours, state = flat, flat, jax.jit(other.init)(flat)
+    update = jax.jit(other.update)
     velocity = {path: np.zeros(w.shape) for path, w in flat.items()}
     rng = np.random.default_rng(5)
     for _ in range(3):
         gradients = {path: rng.normal(0, 0.1, w.shape) for path, w in flat.items()}
-        change, state = other.update(gradients, state, theirs)
+        change, state = update(gradients, state, theirs)
         theirs = optax.apply_updates(theirs, change)
         new = {
             path: reference.update(path, ours[path], velocity[path], g, **hyper)

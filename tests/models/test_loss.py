@@ -3,8 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from largebatch.models.loss import Partners, classification_sums
+from largebatch.models import loss as losses
+from largebatch.models.loss import Partners
 from largebatch.weights.evaluation.classifier import per_image
+
+classification_sums = jax.jit(
+    losses.classification_sums, static_argnames=("kind", "target_threshold")
+)
 
 
 def dense(logits, target, kind):
@@ -116,7 +121,7 @@ def test_targets_are_those_of_the_definition(kind, threshold, smoothing, mixed):
         return sums.loss, sums
 
     with jax.enable_x64(True):
-        gradient, sums = jax.device_get(jax.grad(loss, has_aux=True)(jnp.asarray(logits)))
+        gradient, sums = jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(jnp.asarray(logits)))
     np.testing.assert_allclose(sums.loss, expected, rtol=1e-12)
     assert (sums.top1, sums.count) == (hits, weights.sum())
     if kind == "sigmoid":

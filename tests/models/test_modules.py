@@ -58,6 +58,7 @@ def trained(model, steps=3):
     return np.asarray(losses), logits, nnx.to_pure_dict(nnx.state(model))
 
 
+@pytest.mark.slow
 def test_a_plain_loop_equals_one_with_flaxs_layers():
     ours = trained(network())
     theirs = trained(network(conv=nnx.Conv, norm=nnx.BatchNorm))

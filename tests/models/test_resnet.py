@@ -140,7 +140,9 @@ def test_space_to_depth_is_the_same_function_of_the_same_parameters(size):
         return jax.jit(jax.grad(loss, has_aux=True))(params)
 
     with jax.enable_x64(True):
-        params, stats, images = jax.tree.map(lambda x: x.astype("float64"), (params, stats, images))
+        params, stats, images = jax.tree.map(
+            lambda x: np.asarray(x, "float64"), (params, stats, images)
+        )
         for a, b in zip(*map(jax.tree.leaves, (results(plain), results(blocked))), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(abs(a).max()))
 

@@ -43,15 +43,35 @@ def run(rule, params, grads, rates, **others):
 
     A rate may be a whole `Rates` instead.
     """
-    params, state, history = device(params), rule.init(device(params)), []
-    update = jax.jit(rule.update)
+    params, history = device(params), []
+    state = jax.jit(rule.init)(params)
+
+    @jax.jit
+    def update(grads, state, params, rates):
+        updates, state = rule.update(grads, state, params, rates=rates)
+        return optax.apply_updates(params, updates), state
+
     for step, (g, rate) in enumerate(zip(grads, rates, strict=True), start=1):
         given = rate if isinstance(rate, Rates) else Rates(rate, step=step, **others)
-        given = Rates(*map(jnp.asarray, given))
-        updates, state = update(device(g), state, params, rates=given)
-        params = optax.apply_updates(params, updates)
+        params, state = update(device(g), state, params, Rates(*map(jnp.asarray, given)))
         history.append(params)
     return history, state
+
+
+def run_optax(rule, params, grads):
+    """Parameters after each step of a rule of optax, whose rates are its own."""
+    params, history = device(params), []
+    state = jax.jit(rule.init)(params)
+
+    @jax.jit
+    def update(grads, state, params):
+        updates, state = rule.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for g in grads:
+        params, state = update(device(g), state, params)
+        history.append(params)
+    return history
 
 
 def assert_close(actual, expected, tolerance):

@@ -42,25 +42,31 @@ def decayed(params):
 
 def by_hand(make):
     """Parameters after some steps of ``make(learning rate, weight decay)``."""
+
+    @jax.jit
+    def update(grads, state, params, rates):
+        updates, state = make(*rates).update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
     params = jax.tree.map(jax.numpy.asarray, tree(0))
-    state = make(1.0, 0.0).init(params)
+    state = jax.jit(make(1.0, 0.0).init)(params)
     for step in range(STEPS):
-        grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
-        updates, state = make(*rates(step)).update(grads, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = update(tree(1 + step), state, params, rates(step))
     return params
 
 
 def ours(**optimizer):
     rule = optimizer_of(freeze({"optimizer": optimizer}))
     params = jax.tree.map(jax.numpy.asarray, tree(0))
-    state = rule.init(params)
-    update = jax.jit(rule.update)
+    state = jax.jit(rule.init)(params)
+
+    @jax.jit
+    def update(grads, state, params, rates):
+        updates, state = rule.update(grads, state, params, rates=rates)
+        return optax.apply_updates(params, updates), state
+
     for step in range(STEPS):
-        grads = jax.tree.map(jax.numpy.asarray, tree(1 + step))
-        n, decay = rates(step)
-        updates, state = update(grads, state, params, rates=optim.Rates(n, decay))
-        params = optax.apply_updates(params, updates)
+        params, state = update(tree(1 + step), state, params, optim.Rates(*rates(step)))
     return params, state
 
 

@@ -1,6 +1,7 @@
 """The cuts against all cuts, the prediction against the recurrence, and what runs are given."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import random
@@ -27,7 +28,12 @@ from largebatch.parallel.hardware import HARDWARE
 from largebatch.parallel.network import all_reduce_s
 from tests.planning.networks import parameters
 
-ELEMENTS = [(path, math.prod(shape)) for path, shape in parameters()]
+
+@functools.cache
+def elements():
+    return [(path, math.prod(shape)) for path, shape in parameters()]
+
+
 FACTS = {"images": 40, "image_shape": (224, 224, 3), "dtype": "float16"}
 
 
@@ -69,14 +75,14 @@ def schemes(itemsize):
     fixed = {"leaf": 0, "tree": 0} | {f"{mib} MiB": mib for mib in sizes}
     found = {
         name: plan_buckets(
-            ELEMENTS,
+            elements(),
             scheme="bucket" if mib else name,
             least_bytes=mib * 2**20,
             itemsize=itemsize,
         )
         for name, mib in fixed.items()
     }
-    return found | {"cubic": buckets_at(ELEMENTS, cubic_cuts(len(ELEMENTS)))}
+    return found | {"cubic": buckets_at(elements(), cubic_cuts(len(elements())))}
 
 
 @pytest.mark.parametrize(("name", "itemsize"), [("v100", 2), ("h200", 4)])
@@ -97,7 +103,7 @@ def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
     best = {}
     for factor in SLOWER:
         optimum = plan(
-            ELEMENTS, profile, lambda n, f=factor: f * cost_s(n), itemsize=itemsize, slower=(1.0,)
+            elements(), profile, lambda n, f=factor: f * cost_s(n), itemsize=itemsize, slower=(1.0,)
         )
         best[factor] = end(optimum, factor)
         for other in others.values():
@@ -106,7 +112,7 @@ def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
     def regret(buckets):
         return max(end(buckets, factor) / best[factor] for factor in SLOWER)
 
-    found = regret(plan(ELEMENTS, profile, cost_s, itemsize=itemsize))
+    found = regret(plan(elements(), profile, cost_s, itemsize=itemsize))
     assert 1 - 1e-9 <= found < 1.12  # the worst of all hardware is 1.115, H200 with four bytes
     # Never clearly behind the others, of which each is far off somewhere.
     assert found < min(regret(other) for other in others.values()) + 0.01
@@ -135,7 +141,7 @@ def test_a_prediction_says_what_the_recurrence_does():
 def test_the_records_groups_are_those_of_its_source():
     # Fujitsu's MLPerf v0.6 submission: 3, 21, 57 and 80 tensors, 4.10, 22.0, 20.1 and 4.84 MB fp16
     # beside some BatchNorm in fp32 (RECIPES 1.3); here all of it is fp16.
-    buckets = buckets_at(ELEMENTS, cubic_cuts(len(ELEMENTS)))
+    buckets = buckets_at(elements(), cubic_cuts(len(elements())))
     assert [len(bucket.paths) for bucket in buckets] == [3, 21, 57, 80]
     found = [2e-6 * bucket.size for bucket in buckets]
     assert found == pytest.approx([4.10, 22.0, 20.1, 4.84], abs=0.06)
@@ -234,7 +240,9 @@ def test_a_number_and_the_other_schemes_are_taken_as_they_are():
         Comm(allreduce="leaf"),
         Comm(allreduce="tree", bucket_mib=2.0),
     ):
-        expected = plan_buckets(ELEMENTS, scheme=comm.allreduce, least_bytes=8 * 2**20, itemsize=2)
+        expected = plan_buckets(
+            elements(), scheme=comm.allreduce, least_bytes=8 * 2**20, itemsize=2
+        )
         assert paths(gradient_buckets(parameters(), comm, v100s, **FACTS)) == paths(expected)
 
 
@@ -245,12 +253,12 @@ def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
     profile = estimate(parameters(), HARDWARE["v100"], **FACTS)
     cluster = Cluster(HARDWARE["v100"], 2048)
     assert paths(found) == paths(
-        plan(ELEMENTS, profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
+        plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
     )
-    first = frozenset(path for path, _ in ELEMENTS if path.startswith(("stem/", "stages/0/")))
+    first = frozenset(path for path, _ in elements() if path.startswith(("stem/", "stages/0/")))
     trained = gradient_buckets(parameters(), comm, v100s, frozen=first, **FACTS)
     flat = [path for bucket in trained for path in bucket.paths]
-    assert flat == [path for path, _ in reversed(ELEMENTS) if path not in first]
+    assert flat == [path for path, _ in reversed(elements()) if path not in first]
     assert len(trained) > 1
     file = tmp_path / "profile.json"
     # The same estimate from a file; then one of a device without any work in its early stages.

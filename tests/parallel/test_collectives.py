@@ -45,7 +45,7 @@ def test_the_gradient_of_member_sum_counts_every_device_that_uses_it(mesh):
         s = jnp.repeat(x.reshape(-1, members).sum(1), members)
         return (w * s**2).sum()
 
-    np.testing.assert_allclose(got, jax.grad(whole)(x), rtol=1e-6)  # f32, sums of at most 8
+    np.testing.assert_allclose(got, jax.jit(jax.grad(whole))(x), rtol=1e-6)  # f32, sums of at most 8
 
 
 @pytest.mark.parametrize("scheme", ["bucket", "leaf", "tree"])
@@ -72,7 +72,7 @@ def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carri
 
     mapped = parallel.map_over(mesh, gradient, (REPLICATED, SPLIT, SPLIT), REPLICATED)
     got = jax.jit(mapped)(params, x, held)
-    expected = jax.grad(lambda p: sum(loss(p, row[None]) for row in x))(params)
+    expected = jax.jit(jax.grad(lambda p: sum(loss(p, row[None]) for row in x)))(params)
     for i, bucket in enumerate(buckets):
         for path in bucket.paths:
             extra = mesh.size * (i + 1) if carried else 0

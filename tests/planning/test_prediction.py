@@ -110,6 +110,7 @@ def test_every_named_cluster_has_predictions():
         assert 1e-3 < found.step_s < min(1, again.step_s) < 4 * found.step_s, name
 
 
+@pytest.mark.slow
 def test_directions():
     base = predict(WORKLOAD, "abci")
     longer = [

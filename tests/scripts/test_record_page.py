@@ -110,7 +110,7 @@ def column(number):
 
 @pytest.mark.parametrize(
     ("command", "number", "hosts"),
-    [(STEPS["2"], 0, 8), (ONE_HOST.splitlines()[0], 1, 1)],
+    [pytest.param(STEPS["2"], 0, 8, marks=pytest.mark.slow), (ONE_HOST.splitlines()[0], 1, 1)],
     ids=["64", "8"],
 )
 def test_predictions_are_those_of_the_plan(command, number, hosts, cluster, tmp_path):

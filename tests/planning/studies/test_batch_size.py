@@ -47,6 +47,7 @@ def test_a_trial_is_the_trainers_run(shared, tmp_path):
     assert batch_size.evaluated(trial, state, "ema").loss != summary.loss
 
 
+@pytest.mark.slow
 def test_trials_are_functions_of_seed_and_schedule(shared):
     def state(arm, seed):
         return leaves(batch_size.trained(batch_size.with_programs(shared, config(arm, seed))))
