@@ -167,7 +167,7 @@ def started():
         server.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def moto():
     pytest.importorskip("obstore")
     pytest.importorskip("moto.server")
@@ -182,6 +182,6 @@ def served(request, moto, monkeypatch):
     gateway = Gateway(moto)
     for name, value in gateway.environment(request.param).items():
         monkeypatch.setenv(name, value)
-    yield gateway, f"{request.param}://bucket/{request.node.name}"
+    yield gateway, f"{request.param}://bucket/{request.module.__name__}/{request.node.name}"
     gateway.shutdown()
     gateway.server_close()

@@ -668,6 +668,7 @@ if first:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_restore_the_same(tmp_path):
     script = tmp_path / "two.py"

@@ -45,7 +45,9 @@ def test_the_gradient_of_member_sum_counts_every_device_that_uses_it(mesh):
         s = jnp.repeat(x.reshape(-1, members).sum(1), members)
         return (w * s**2).sum()
 
-    np.testing.assert_allclose(got, jax.jit(jax.grad(whole))(x), rtol=1e-6)  # f32, sums of at most 8
+    np.testing.assert_allclose(
+        got, jax.jit(jax.grad(whole))(x), rtol=1e-6
+    )  # f32, sums of at most 8
 
 
 @pytest.mark.parametrize("scheme", ["bucket", "leaf", "tree"])

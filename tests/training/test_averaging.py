@@ -43,7 +43,11 @@ def averaged(tmp_path_factory):
 
 def test_equals_the_recurrence_on_the_state_of_every_step():
     """First steps, with their short memory, and later ones; tolerance: rounding of four sums."""
-    made = worlds.config(optimizer={"update": "sharded"}, schedule={"ema": f"{HORIZON} samples"})
+    made = worlds.config(
+        model=worlds.SMALL_TWO,
+        optimizer={"update": "sharded"},
+        schedule={"ema": f"{HORIZON} samples"},
+    )
     with jax.enable_x64(True):
         programs = Programs(worlds.steps(made, 4, 1))
         state = programs.init(np.int32(0))
