@@ -2,15 +2,19 @@
 
     step --batch 32 --peer flax --json records/step.json
     step --batch 512,256 --dtype bfloat16 --peer flax,torch_eager,torch_compile --trace /tmp/trace
+    step --batch 256 --variant model.pointwise=matmul --variant 'model.stem=space_to_depth'
 
 Our step is the compiled program of the trainer with real state: ResNet-50, LARS, one worker;
---config.section.key=value changes its options. Every competitor is a separate process that is
+--config.section.key=value changes its options. A variant is our step with further options, as a
+peer in the same race. Every competitor is a separate process that is
 stopped while another one is measured; compilation and warm-up are not timed. --trace profiles some
 steps of those that run on JAX. Several batches also give the memory of an image.
 """
 
 import argparse
+import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +23,7 @@ from benchmarks.competitor import FailedError, Race, compete
 from benchmarks.measure import GIB, RATE, Result, chosen, numbers
 from benchmarks.peers import flax_step, torch_step
 from benchmarks.training import PROGRAM_GIB, TRACED_STEPS, StepWork
-from largebatch.errors import DataError
+from largebatch.errors import ConfigError, DataError
 from largebatch.tools.report import trace
 from largebatch.tools.report.trace import Profile
 
@@ -38,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", default="32", help="images of a step, several comma-separated (32)")
     add("--second_batch", type=int, default=0, help=argparse.SUPPRESS)  # old: of --batch
     add("--peer", default="", help=f"comma-separated: {', '.join(PEERS)}")
+    add(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="OPTIONS",
+        help="our step with other options as a peer, e.g. 'model.pointwise=matmul'; repeatable",
+    )
     add("--trace", type=Path, help="folder for profiles of some steps")
     add("--repeats", type=int, default=5, help="repeats, after one to warm up (5)")
     training.add_work(parser)
@@ -57,9 +68,11 @@ def run(flags: argparse.Namespace) -> list[Result]:
     for batch in batches:
         folder = str(flags.trace / f"batch{batch}") if flags.trace else ""
         work = StepWork.of(flags, batch=batch, profile=folder)
-        tasks = {name: (PEERS[name], work) for name in peers}
+        tasks = {"ours": (training.ours, work)}
+        tasks |= {name: (PEERS[name], work) for name in peers}
+        tasks |= {name: (training.ours, variant(work, name)) for name in flags.variant}
         try:
-            races[batch] = compete({"ours": (training.ours, work)} | tasks, flags.repeats)
+            races[batch] = compete(tasks, flags.repeats)
         except FailedError as error:  # such as a batch that does not fit
             if batch == batches[-1] and not races:
                 raise
@@ -70,6 +83,21 @@ def run(flags: argparse.Namespace) -> list[Result]:
     for batch, race in races.items() if flags.trace else ():
         results += profiles(flags.trace / f"batch{batch}", f"batch {batch}", list(race.figures))
     return results
+
+
+def variant(work: StepWork, options: str) -> StepWork:
+    """The same work with further options of ours, given as `section.key=value …`.
+
+    Raises:
+        ConfigError: The text is not of this form.
+    """
+    pairs = [word.removeprefix("--config.").partition("=") for word in shlex.split(options)]
+    if not pairs or not all(key and equals for key, equals, _ in pairs):
+        raise ConfigError(
+            f"--variant: expected options such as 'model.pointwise=matmul', got {options!r}"
+        )
+    added = tuple((key, text) for key, _, text in pairs)
+    return dataclasses.replace(work, overrides=(*work.overrides, *added), profile="")
 
 
 def memory_of_an_image(needed: Mapping[int, float]) -> list[Result]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import benchmark
 import pytest
-from benchmarks import gpu
+from benchmarks import gpu, step, training
 from benchmarks.competitor import Absent, Competitor, FailedError, Race, Work, compete, interleave
 from benchmarks.measure import Result, figure, summary, table
 
@@ -179,6 +179,7 @@ def test_a_competitor_ends_with_its_parent_though_it_is_stopped():
         (["step", "--batch", "32,x"], "--batch"),
         (["step", "--peer", "flaks"], "did you mean 'flax'"),
         (["step", "--nonsense"], "--nonsense"),
+        (["step", "--variant", "matmul"], "--variant"),
         (["input", "--config.run.seed=1"], "benchmark input"),
         (["end_to_end", "--workers", "3"], "--workers 3"),
         (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
@@ -217,7 +218,6 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch):
         "late": part("raise SystemExit(0)"),
     }
     monkeypatch.setitem(gpu.SIZES, "tiny", parts)
-    monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
     out = tmp_path / "out"
     flags = argparse.Namespace(out=out, parts="bad,slow,good", limit_s=60.0, size="tiny")
     bad, slow, good = gpu.run(flags)  # a result without rate or peer is in the record alone
@@ -230,16 +230,31 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch):
         assert "./good" in tar.getnames()
     flags.limit_s, flags.parts = -1.0, "late"
     (late,) = gpu.run(flags)
-    assert "no time" in late.absent
+    assert late.absent.endswith(f"benchmark.py gpu --out {out} --parts late")
 
 
-def test_all_parts_are_commands_and_leave_at_most_8_files():
+def test_a_variant_is_our_step_with_other_options():
+    work = step.StepWork(overrides=(("run.seed", "3"),), profile="traces")
+    made = step.variant(work, "model.pointwise=matmul --config.comm.xla_options='a=1, b='")
+    assert made.overrides == (
+        ("run.seed", "3"),
+        ("model.pointwise", "matmul"),
+        ("comm.xla_options", "a=1, b="),
+    )
+    assert not made.profile
+
+
+def test_all_parts_are_commands_and_the_first_fit_into_a_call():
     full, tiny = gpu.SIZES["full"], gpu.SIZES["tiny"]
     assert list(full) == list(tiny)
-    assert len(full) + len(["output.txt", "traces.tgz"]) <= 8
+    first, second, *_ = full.values()
+    assert first.limit_s + second.limit_s < gpu.LIMIT_S
+    assert all(each.limit_s < gpu.LIMIT_S for each in full.values())
     for each in [*full.values(), *tiny.values()]:
         words = shlex.split(each.words) + (["--trace", "folder"] if each.traces else [])
         flags, others = benchmark.parser([words[0]]).parse_known_args(words)
+        for options in getattr(flags, "variant", []):
+            assert training.config(step.variant(step.StepWork.of(flags, batch=4), options))
         assert flags.name == words[0]
         assert all(word.startswith("--config.") for word in others)
         assert flags.overridable or not others
