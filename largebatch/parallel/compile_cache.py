@@ -21,6 +21,8 @@ from largebatch.tracking import Console
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
 LEAST_S = 0.2
 """Seconds of compilation from which a program is kept."""
+_REQUEST_S, _RETRY_S = 20, 15
+"""Limits for an object store: without an answer, compiling is better than waiting."""
 
 
 def place(option: str, kind: str) -> Path | None:
@@ -101,7 +103,8 @@ def _stored(option: str, folder: Path) -> compile_store.StoredPrograms | None:
     # Programs for CPUs are in a folder of their own.
     place = f"{url.rstrip('/')}/{folder.name}" if jax.default_backend() == "cpu" else url
     try:
-        return compile_store.StoredPrograms(Bucket(place), folder, warn)
+        bucket = Bucket(place, request_s=_REQUEST_S, retry_s=_RETRY_S)
+        return compile_store.StoredPrograms(bucket, folder, warn)
     except StorageError as error:
         warn(f"run.compile_cache: {error}; programs are kept in {folder} only")
         return None
