@@ -27,7 +27,8 @@ def start(served, tmp_path):
         home = {"XDG_CACHE_HOME": str(tmp_path / host), "JAX_COMPILATION_CACHE_DIR": ""}
         environment = os.environ | home | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
         program = (
-            f"from largebatch import object_store\nobject_store._RETRY_S = {patience}\n{PROGRAM}"
+            "from largebatch import object_store\nfrom largebatch.parallel import compile_cache\n"
+            f"object_store._RETRY_S = compile_cache._RETRY_S = {patience}\n{PROGRAM}"
         )
         done = subprocess.run(
             [sys.executable, "-c", program, url],
