@@ -53,6 +53,8 @@ class Request:
     """Of XLA, name to value."""
     microbatch: int | None = None
     """Workers at a time if ``batch.microbatch`` is auto; None: all of a device."""
+    complete: bool = False
+    """Compile all that training calls, evaluation too, not the last microbatch's program alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Compiled:
     """Elements of the statistics and metrics that are summed beside them."""
     head_flops: float
     """Of the head's matrix product."""
+    programs: dict[str, int]
+    """Peak bytes on a device of each compiled program, by name."""
     compile_s: float
     """Tracing and compiling."""
     compiler_gib: float
@@ -82,7 +86,7 @@ class Compiled:
 def compile_step(
     request: Request, *, limit_s: float = LIMIT_S, limit_gib: float = LIMIT_GIB
 ) -> Compiled:
-    """Compile the last microbatch's program, which has all collectives of a step.
+    """Compile the last microbatch's program, which has all collectives of a step, or all programs.
 
     Args:
       request: program, devices and options.

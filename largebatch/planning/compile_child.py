@@ -54,6 +54,10 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     steps = steps_of(plan, mesh, source)
     programs = Programs(steps, request["options"])
     compiled = programs.finish
+    if request["complete"]:
+        side = config.data.evaluation_size
+        _ = programs.init
+        programs.prepare([(side, side) if side else facts.image_shape[:2]])
     analysis = compiled.memory_analysis()
     return compiled.as_text(), {
         "device_kind": devices[0].device_kind,
@@ -68,6 +72,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         "buckets": [_sent(bucket, plan) for bucket in steps.buckets],
         "totals": jax.eval_shape(steps.empty_carry).totals.shape[1],
         "head_flops": _head_flops(steps),
+        "programs": programs.bytes,
         "compile_s": programs.compile_s,
         "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
         "versions": versions(_PACKAGES),

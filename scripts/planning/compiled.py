@@ -57,17 +57,27 @@ class Planning:
         config, options = self._variant(name)
         key = config, tuple(options.items()), microbatch
         if key not in self._done:
-            request = compiling.Request(
-                config,
-                self.topology,
-                self.facts,
-                options=options,
-                microbatch=microbatch,
-                **self._moments,
-            )
+            request = self._request(name, microbatch)
             with self.console.compiling(f"{name} ({VARIANTS[name]})"):
                 self._done[key] = study(request, name, **self._limits)
         return dataclasses.replace(self._done[key], name=name)
+
+    def all_programs(self) -> compiling.Compiled:
+        """Compile all that training calls on these devices, evaluation too."""
+        request = self._request("ours", self.microbatch())
+        request = dataclasses.replace(request, complete=True)
+        return compiling.compile_step(request, **self._limits)
+
+    def _request(self, name: str, microbatch: int | None) -> compiling.Request:
+        config, options = self._variant(name)
+        return compiling.Request(
+            config,
+            self.topology,
+            self.facts,
+            options=options,
+            microbatch=microbatch,
+            **self._moments,
+        )
 
     @functools.cache  # noqa: B019 - lives as long as the process
     def _variant(self, name: str) -> tuple[Config, dict[str, str]]:

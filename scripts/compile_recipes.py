@@ -1,0 +1,204 @@
+"""Compile every recipe for the devices of its published run, none of which has to be here.
+
+    python scripts/compile_recipes.py --json=records/compile.json
+    python scripts/compile_recipes.py fujitsu2019_81920 mlperf06_google_32k
+
+All programs of a training are compiled: initialization, microbatches, update and evaluation, with
+the options that training gives to XLA. The record has the memory of each program and the devices'.
+A recipe takes one to five minutes of CPU time. A record that exists is continued: what is in it by
+the same versions is not compiled again. The exit code is 2 if a recipe does not compile, or does
+not fit into the memory of its devices.
+
+A recipe whose published devices are unknown, or have no compiler here, is compiled for H200s. A
+compiler that is not installed (extras compile-gpu, compile-tpu) is named, and its recipes are left
+out. CUDA 12 with the extra compile-gpu compiles for V100s too.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from benchmarks.measure import environment, header
+from planning.compiled import Planning, sources
+from rich.console import Console
+from rich.table import Table
+
+from largebatch.cli import Parser
+from largebatch.config import resolve
+from largebatch.config.recipes import Recipe, all_recipes
+from largebatch.data.open import facts_of
+from largebatch.errors import ConfigError, UserError, counted, did_you_mean
+from largebatch.fault_tolerance import exit_code
+from largebatch.files import check_parent, write_json
+from largebatch.parallel.clusters import Cluster
+from largebatch.parallel.hardware import Hardware, machine
+from largebatch.planning.compile import LIMIT_GIB, LIMIT_S
+from largebatch.planning.topologies import GPUS, open_topology
+from largebatch.training.memory import GIB
+
+ROOT = Path(__file__).parents[1]
+OTHER = "h200"
+"""The devices of recipes whose own are unknown, or have no compiler."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The devices that a recipe is compiled for."""
+
+    topology: str
+    hardware: Hardware
+    published: bool
+    """Whether they are of the kind of the published run."""
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(__doc__)
+    made.add_argument("recipes", nargs="*", help="names in configs/ (all)")
+    made.add_argument("--json", type=Path, help="record to write, or to continue")
+    made.add_argument(
+        "--limit_s", type=float, default=LIMIT_S, help=f"seconds per recipe ({LIMIT_S:.0f})"
+    )
+    made.add_argument(
+        "--limit_gib", type=float, default=LIMIT_GIB, help=f"memory of the compiler ({LIMIT_GIB:g})"
+    )
+    return made
+
+
+def target_of(recipe: Recipe) -> Target:
+    """Return the published devices, or H200s; as many as can share the workers evenly."""
+    row = recipe.published
+    hardware = machine(row.cluster).hardware if row and row.cluster else None
+    kind = compiler_of(hardware) if hardware else ""
+    known = bool(kind)
+    if hardware is None or not known:
+        hardware = machine("h200-node").hardware
+        kind = OTHER
+    asked = (row.device_count if row else None) or 1
+    plan = resolve(recipe.config, facts_of(*sources(recipe.config), 1, 1))
+    workers = [stage.workers for stage in plan.stages]
+    devices = asked
+    while devices > 1 and (any(n % devices for n in workers) or not _fills(hardware, devices)):
+        devices -= 1
+    if hardware.torus:
+        cluster = Cluster(hardware, devices)
+        shape = "x".join(map(str, reversed(cluster.torus_shape)))
+        shape += f"x{cluster.nodes}slices" if cluster.nodes > 1 else ""
+        return Target(f"{kind}:{shape}", hardware, known)
+    return Target(f"{kind}:{devices}", hardware, known)
+
+
+def compiler_of(hardware: Hardware) -> str:
+    """Return the kind of devices in a topology's name, such as `v100`; '' without a compiler."""
+    if hardware.torus:
+        return hardware.name
+    return next((name for name in GPUS if hardware.name.startswith(name)), "")
+
+
+def _fills(hardware: Hardware, devices: int) -> bool:
+    """Return whether devices are full nodes, or a torus of whole chips."""
+    if hardware.torus:
+        return devices % hardware.devices_per_chip == 0 or devices == 1
+    return devices <= hardware.devices_per_node or devices % hardware.devices_per_node == 0
+
+
+def compiled(recipe: Recipe, target: Target, **limits: float) -> dict[str, Any]:
+    """Compile all programs of a recipe; returns its row of the record."""
+    start = time.monotonic()
+    row: dict[str, Any] = {"recipe": recipe.name, "topology": target.topology}
+    row |= {"published_devices": target.published, "error": "", "programs": {}}
+    try:
+        planning = Planning(recipe.config, open_topology(target.topology), **limits)
+        # Of the cluster's own board, which can have more or less memory than the compiler's.
+        room = target.hardware.memory * (1 - recipe.config.batch.memory_margin)
+        made = planning.all_programs()
+    except UserError as error:
+        return row | {"error": str(error), "seconds": round(time.monotonic() - start)}
+    if made.peak_bytes > room:
+        row["error"] = (
+            f"{made.peak_bytes / GIB:.1f} GiB do not fit into {room / GIB:.1f} GiB of its devices"
+        )
+    return row | {
+        "programs": made.programs,
+        "memory": target.hardware.memory,
+        "compile_s": made.compile_s,
+        "seconds": round(time.monotonic() - start),
+        "versions": made.versions,
+    }
+
+
+def chosen(names: Sequence[str]) -> list[Recipe]:
+    """Return the recipes of these names, or all.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    recipes = {recipe.name: recipe for recipe in all_recipes(ROOT / "configs")}
+    for name in names:
+        if name not in recipes:
+            raise ConfigError(f"unknown recipe {name!r}; {did_you_mean(name, recipes)}")
+    return [recipes[name] for name in names or recipes]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """One line for each recipe."""
+    shown = Table("recipe", "compiled for", "GiB", "of", "result")
+    for row in rows:
+        peak = max(row["programs"].values(), default=0) / GIB
+        numbers = (f"{peak:.1f}", f"{row['memory'] / GIB:.0f}") if peak else ("–", "–")
+        note = "" if row["published_devices"] else " (not the published devices)"
+        shown.add_row(row["recipe"], row["topology"] + note, *numbers, row["error"] or "compiles")
+    return shown
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the result is the process's exit code."""
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Compile, show, and write the record after each recipe.
+
+    Raises:
+        UserError: A mistake on the command line, or a recipe that does not compile.
+    """
+    flags = parser().parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
+    if flags.json:
+        check_parent(flags.json)
+    versions = environment()["versions"]
+    kept = kept_rows(flags.json, versions)
+    for recipe in chosen(flags.recipes):
+        if recipe.name in kept:
+            continue
+        target = target_of(recipe)
+        limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
+        row = kept[recipe.name] = compiled(recipe, target, **limits)
+        said = row["error"] or "compiles"
+        print(f"{recipe.name} for {target.topology}: {said} ({row['seconds']} s)", flush=True)
+        if flags.json:
+            rows = [kept[name] for name in sorted(kept)]
+            write_json(flags.json, header("compile_recipes.py", arguments) | {"results": rows})
+    rows = [kept[name] for name in sorted(kept)]
+    Console(width=160).print(table(rows))
+    if wrong := [row["recipe"] for row in rows if row["error"]]:
+        raise UserError(f"{counted(len(wrong), 'recipe')} of {len(rows)}: {', '.join(wrong)}")
+
+
+def kept_rows(path: Path | None, versions: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of a record by recipe; none if other versions made it."""
+    if path is None or not path.is_file():
+        return {}
+    record = json.loads(path.read_text())
+    if record["environment"]["versions"] != versions:
+        raise ConfigError(f"--json: {path} was made with other versions; use another file")
+    return {row["recipe"]: row for row in record["results"] if not row["error"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
