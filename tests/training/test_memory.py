@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -42,6 +43,13 @@ def test_memory_of_a_device():
     device = jax.devices()[0]
     assert device_bytes(device, 2.5, 1) == int(2.5 * GIB)
     assert device_bytes(device, 0.0, 4) * 2 == pytest.approx(device_bytes(device, 0.0, 2), abs=8)
+    # What an H200 reports, of which JAX reserves three quarters; some backends report nothing.
+    limited = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 112_000, "bytes_in_use": 7})
+    assert device_bytes(limited, 0.0, 4) == 112_000
+    assert device_bytes(limited, 1.0, 4) == GIB
+    for stats in (None, {"bytes_in_use": 7}):
+        silent = SimpleNamespace(memory_stats=lambda stats=stats: stats)
+        assert device_bytes(silent, 0.0, 4) == device_bytes(device, 0.0, 4)
 
 
 @pytest.mark.slow
