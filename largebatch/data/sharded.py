@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -64,6 +64,9 @@ class Shards:
     paths: tuple[str, ...]
     lengths: tuple[int, ...]
 
+    located: ClassVar[bool] = False
+    """Whether the marks state where each record is, so that most other data differ in them."""
+
     def open(self, shard: int) -> Reader:
         """Open a file.
 
@@ -81,11 +84,6 @@ class Shards:
     def in_flight(self) -> int:
         """Reads at once; if more than 1, `open` returns a `RowsReader`."""
         return 1
-
-    @property
-    def located(self) -> bool:
-        """Whether the marks state where each record is, so that most other data differ in them."""
-        return False
 
     def mark(self, shard: int) -> bytes:
         """Return what distinguishes a shard from another, such as its name and its length."""

@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of
+from largebatch.data.example_shards import open_shards
+from largebatch.data.examples import Keys
 from largebatch.data.object_files import ObjectStorage
-from largebatch.data.sharded import ShardedRecords, Shards, check_present
+from largebatch.data.sharded import ShardedRecords, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
 from largebatch.data.storage import absolute, storage_of, subfolders
-from largebatch.data.tfrecord import TFRecordShards, positions_of
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.object_store import Bucket, url_of
@@ -29,11 +29,6 @@ _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
 _FORMATS = ("array_record", "tfrecord")  # the first that a dataset has is read
 _INFO = "dataset_info.json"
 _METADATA = (".json", ".txt")
-COPY_IT = (
-    "ArrayRecord files in object storage cannot be read in place; copy them: "
-    "python scripts/prepare_imagenet.py --copy {} DIR"
-)
-"""What to do with a URL of ArrayRecord files."""
 _OWN = "tensorflow_datasets."
 _ELSEWHERE = (
     "prepare it where TensorFlow is installed (tfds build), copy it "
@@ -102,8 +97,6 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
     with copied or contextlib.nullcontext(directory) as local:
         info, form = _metadata(directory, local)
-    if copied and form == "array_record":
-        raise DataError(f"data.source: {spec}: {COPY_IT.format(directory)}")
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -126,15 +119,8 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     _check_known(directory, info, split, own, classes, options)
     paths = tuple(os.path.join(directory, name) for name in names)
     lengths = tuple(file.examples_in_shard for file in files)
-    shards: Shards
-    if form == "array_record":
-        found = lengths_of(paths)
-        shards = ArrayRecordShards(paths, lengths, keys)
-    else:
-        rows = positions_of(spec, paths, storage)
-        found = tuple(map(len, rows))
-        shards = TFRecordShards(paths, lengths, keys, rows, storage, options.sequential)
-    for path, stated, there in zip(paths, lengths, found, strict=True):
+    shards = open_shards(spec, form, paths, storage, keys, options.sequential)
+    for path, stated, there in zip(paths, lengths, shards.lengths, strict=True):
         if there != stated:
             raise DataError(
                 f"{path} holds {there:,} records, and dataset_info.json says {stated:,}; restore "
