@@ -27,7 +27,7 @@ from largebatch.data.sharded import Shards
 from largebatch.data.storage import Storage
 from largebatch.errors import DataError
 from largebatch.files import user_cache
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 
 _SAVE_EVERY_S = 30.0  # of a scan: writing the index of ImageNet, 20 to 30 MB, takes below 1 s
 _UNREAD = (-1, -1)  # the stamp of a shard that the index lacks
