@@ -5,7 +5,7 @@ from largebatch.data.example_shards import open_shards, with_own_keys
 from largebatch.data.examples import Keys
 from largebatch.data.sharded import ShardedRecords
 from largebatch.data.sources import SourceOptions
-from largebatch.data.storage import absolute
+from largebatch.data.storage import absolute, storage_of
 from largebatch.data.tfds import is_prepared, open_prepared
 from largebatch.errors import DataError
 
@@ -68,9 +68,12 @@ def open_tf_record(spec: str, split: str, options: SourceOptions) -> ShardedReco
 def _open(spec: str, split: str, options: SourceOptions, form: shard_files.Form) -> ShardedRecords:
     path = spec.partition(":")[2]
     directory = absolute(path)
-    if path and is_prepared(directory):
-        return open_prepared(spec, split, directory, options)
-    found = shard_files.of_split(spec, split, form, options)
+    storage = None
+    if path and not shard_files.is_pattern(directory):
+        storage = storage_of(directory, options)
+        if is_prepared(storage):
+            return open_prepared(spec, split, storage, options)
+    found = shard_files.of_split(spec, split, form, options, storage)
     name = "array_record" if form is _ARRAY_RECORD else "tfrecord"
     shards = open_shards(spec, name, found.paths, found.storage, _KEYS[0], options.sequential)
     if not sum(shards.lengths):

@@ -19,10 +19,10 @@ from largebatch.data.examples import Keys
 from largebatch.data.object_files import ObjectStorage
 from largebatch.data.sharded import ShardedRecords, check_present
 from largebatch.data.sources import SourceOptions, differing, holds, nearby
-from largebatch.data.storage import absolute, storage_of, subfolders
+from largebatch.data.storage import Storage, absolute, storage_of, subfolders
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import DataError, did_you_mean, one_line
-from largebatch.object_store import Bucket, url_of
+from largebatch.store_urls import url_of
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
@@ -61,8 +61,11 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
     if url_of(root) and not subfolders(root):
         raise DataError(f"data.data_dir={root}: expected datasets, got no folder; correct the URL")
     directory = _find(spec, root, *parts, version=version)
+    storage = storage_of(directory, options)
+    if not is_prepared(storage):
+        raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
     check_finished(directory)
-    return open_prepared(spec, split, directory, options)
+    return open_prepared(spec, split, storage, options)
 
 
 def root_of(data_dir: str) -> str:
@@ -71,20 +74,20 @@ def root_of(data_dir: str) -> str:
     return absolute(root)
 
 
-def is_prepared(directory: str) -> bool:
+def is_prepared(storage: Storage) -> bool:
     """Return whether a directory holds TFDS's metadata."""
-    if url_of(directory):
-        return _INFO in Bucket(directory).entries()
-    return os.path.isfile(os.path.join(directory, _INFO))
+    return storage.holds(_INFO)
 
 
-def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ShardedRecords:
+def open_prepared(
+    spec: str, split: str, storage: Storage, options: SourceOptions
+) -> ShardedRecords:
     """Open a dataset by the directory of one of its versions.
 
     Args:
         spec: The name of the result.
         split: As for `open_tfds`.
-        directory: Absolute; it holds dataset_info.json, features.json and the shards.
+        storage: Its directory, with dataset_info.json, features.json and the shards.
         options: As for `open_tfds`; `examples` accepts a part of a public dataset.
 
     Returns:
@@ -93,7 +96,7 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     Raises:
         DataError: As for `open_tfds`.
     """
-    storage = storage_of(directory, options)
+    directory = storage.path
     copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
     with copied or contextlib.nullcontext(directory) as local:
         info, form = _metadata(directory, local)
@@ -204,10 +207,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
             f"{', '.join(_versions(base) or subfolders(base)) or 'nothing'} but not "
             f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
         )
-    directory = os.path.join(base, matching[-1])
-    if not is_prepared(directory):
-        raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
-    return directory
+    return os.path.join(base, matching[-1])
 
 
 def _holds_set(base: str) -> bool:

@@ -246,10 +246,10 @@ def test_the_index_of_array_records_takes_two_requests_a_file(place, served):
     spec = place("arrayrecord")
     requests(served[0])
     open_records(spec, "train", SourceOptions())
-    # two lists, the labels, the files, and the first record for its keys
-    assert requests(served[0]) == 4 + 2 * forms.SHARDS["train"]
+    # the list, the labels, the files, and the first record for its keys
+    assert requests(served[0]) == 3 + 2 * forms.SHARDS["train"]
     open_records(spec, "train", SourceOptions())
-    assert requests(served[0]) == 4
+    assert requests(served[0]) == 3
 
 
 def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
@@ -258,7 +258,7 @@ def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     first = open_records(spec, "train", SourceOptions())
     assert 10 < requests(served[0]) < len(EVERY)  # the records are small: many in a window
     again = open_records(spec, "train", SourceOptions())
-    assert requests(served[0]) < 5
+    assert requests(served[0]) < 4
     assert again.marks() == first.marks()
     bucket = Bucket(spec.partition(":")[2])
     (index,) = (tmp_path / "cache" / "largebatch").iterdir()
@@ -266,7 +266,7 @@ def test_the_index_is_kept_until_an_object_changes(place, served, tmp_path):
     index.unlink()
     requests(served[0])
     again = open_records(spec, "train", SourceOptions())  # with the index beside the objects
-    assert requests(served[0]) < 6
+    assert requests(served[0]) < 5
     assert again.marks() == first.marks()
     name = "train.tfrecord-00001-of-00003"
     bucket.write(name, bucket.read("train.tfrecord-00000-of-00003")[0])
