@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from largebatch.data.randomness import held_out
-from largebatch.data.sources import SourceOptions, holds, nearby
+from largebatch.data.sources import SourceOptions
+from largebatch.data.suggestions import holds, nearby
 from largebatch.errors import DataError
 from largebatch.files import folders
 

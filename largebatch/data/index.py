@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from largebatch.data.prepare import jobs
-from largebatch.data.sharded import Shards
+from largebatch.data.shard_readers import Shards
 from largebatch.data.storage import Storage
 from largebatch.errors import DataError
 from largebatch.files import user_cache

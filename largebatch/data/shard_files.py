@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.sharded import check_present
-from largebatch.data.sources import SourceOptions, nearby
+from largebatch.data.sources import SourceOptions
 from largebatch.data.storage import LocalStorage, Storage, absolute, storage_of
+from largebatch.data.suggestions import nearby
 from largebatch.errors import DataError, one_line
 from largebatch.store_urls import url_of
 

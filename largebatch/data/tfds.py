@@ -5,10 +5,8 @@ TensorFlow.
 """
 
 import contextlib
-import json
 import os
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import tensorflow_datasets as tfds
@@ -18,22 +16,18 @@ from largebatch.data.example_shards import open_shards
 from largebatch.data.examples import Keys
 from largebatch.data.object_files import ObjectStorage
 from largebatch.data.sharded import ShardedRecords, check_present
-from largebatch.data.sources import SourceOptions, differing, holds, nearby
+from largebatch.data.sources import SourceOptions, differing
 from largebatch.data.storage import Storage, absolute, storage_of, subfolders
+from largebatch.data.suggestions import holds, nearby
+from largebatch.data.tfds_metadata import ELSEWHERE, key_of_kind, read_metadata
 from largebatch.data.unfinished import check_finished
-from largebatch.errors import DataError, did_you_mean, one_line
+from largebatch.errors import DataError, did_you_mean
 from largebatch.store_urls import url_of
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
-_FORMATS = ("array_record", "tfrecord")  # the first that a dataset has is read
 _INFO = "dataset_info.json"
 _METADATA = (".json", ".txt")
-_OWN = "tensorflow_datasets."
-_ELSEWHERE = (
-    "prepare it where TensorFlow is installed (tfds build), copy it "
-    "here, or use its images as class folders: data.source=folder:PATH"
-)
 
 
 def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
@@ -99,7 +93,7 @@ def open_prepared(
     directory = storage.path
     copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
     with copied or contextlib.nullcontext(directory) as local:
-        info, form = _metadata(directory, local)
+        info, form = read_metadata(directory, local)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -111,8 +105,8 @@ def open_prepared(
     names = [os.path.basename(file.filename) for file in files]
     check_present(directory, names, storage.names())
     keys = Keys(
-        image=_key(directory, info.features, "image", tfds.features.Image),
-        label=_key(directory, info.features, "label", tfds.features.ClassLabel),
+        image=key_of_kind(directory, info.features, "image", tfds.features.Image),
+        label=key_of_kind(directory, info.features, "label", tfds.features.ClassLabel),
     )
     if info.features[keys.image].np_dtype.kind == "f":
         raise DataError(
@@ -223,85 +217,10 @@ def _remedy(name: str, root: str) -> str:
         return f"prepare it: python scripts/prepare_imagenet.py --tars TARS --out {root}"
     if name == "imagenette":
         return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
-    return _ELSEWHERE
+    return ELSEWHERE
 
 
 def _versions(directory: str) -> list[str]:
     """Return the names of the folders that are versions, the newest last."""
     found = [name for name in subfolders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])
-
-
-def _metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
-    """Return TFDS's metadata, with the splits in the format that is read, and that format.
-
-    Args:
-        directory: Of the dataset, for messages.
-        local: A directory with its metadata.
-    """
-    _check_features(directory, local)
-    form = None
-    try:
-        info = tfds.builder_from_directory(local).info
-        available = {form.value for form in info.available_file_formats()}
-        form = next((name for name in _FORMATS if name in available), None)
-        if form:  # another one may be the first choice; as `as_data_source` does
-            info.set_file_format(form, override=True, override_if_initialized=True)
-    except Exception as error:  # TFDS raises many types for files that are missing or edited
-        raise DataError(
-            f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it again"
-        ) from error
-    if form is None:
-        raise DataError(
-            f"{directory} is in {' and '.join(sorted(available))} format, which has no random "
-            f"access; {_ELSEWHERE}"
-        )
-    return info, form
-
-
-def _check_features(directory: str, local: str) -> None:
-    """Raise a DataError where features.json names a class that is not TFDS's own.
-
-    TFDS would import any module that the file names.
-    """
-
-    def named(value: object) -> Iterator[str]:
-        if isinstance(value, dict):
-            yield from (
-                value[k] for k in ("pythonClassName", "type") if isinstance(value.get(k), str)
-            )
-        if isinstance(value, dict | list):
-            for inner in value.values() if isinstance(value, dict) else value:
-                yield from named(inner)
-
-    try:
-        with open(os.path.join(local, "features.json"), encoding="utf-8") as file:
-            foreign = [n for n in named(json.load(file)) if not n.startswith(_OWN) and "." in n]
-    except (OSError, ValueError, RecursionError):
-        return  # TFDS raises an error later
-    if foreign:
-        raise DataError(
-            f"{directory}/features.json names the class {foreign[0]!r}, which is not of TFDS; "
-            "nothing else is imported: prepare the dataset again"
-        )
-
-
-def _key(
-    directory: str,
-    features: tfds.features.FeaturesDict,
-    name: str,
-    kind: type[tfds.features.FeatureConnector],
-) -> str:
-    """Return the feature of a kind: the one with this name, or else the only one."""
-    if not isinstance(features, tfds.features.FeaturesDict):
-        features = {}
-    found = sorted(key for key, feature in features.items() if type(feature) is kind)
-    if name in found:
-        return name
-    if len(found) != 1:
-        raise DataError(
-            f"{directory} has {len(found)} {kind.__name__} features "
-            f"({', '.join(found or sorted(features)) or 'not a dictionary'}); one is needed, or "
-            f"one named {name!r}; use another dataset"
-        )
-    return found[0]
