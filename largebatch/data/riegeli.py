@@ -254,7 +254,7 @@ def _varints(data: bytes) -> np.ndarray:
 
 def _unsupported(path: str, found: str) -> DataError:
     return DataError(
-        f"data.source: {path}: ArrayRecord in object storage is read in place with one record in "
-        f"a chunk (group_size:1), uncompressed or compressed by zstd, got {found}; copy the "
-        f"files: python scripts/prepare_imagenet.py --copy {os.path.dirname(path)} DIR"
+        f"data.source: {path}: expected one record in a chunk (group_size:1), uncompressed or "
+        f"compressed by zstd, to read ArrayRecord in object storage, got {found}; copy the files: "
+        f"python scripts/prepare_imagenet.py --copy {os.path.dirname(path)} DIR"
     )
