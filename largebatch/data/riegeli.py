@@ -130,7 +130,7 @@ def _rows(path: str, file: File) -> np.ndarray:
         raise ValueError(f"its index is at byte {at:,}, expected one before byte {end:,}")
     data = tail[at - start : _BLOCK] if at >= start else file.read(at, end - at)
     footer = _chunk(path, data, at)
-    sizes = _varints(footer.sizes)
+    sizes = _varints(_decompressed(path, footer.compression, footer.sizes))
     if len(sizes) != footer.records or not len(sizes) or sizes.sum() != len(footer.contents):
         raise ValueError("the sizes in its index are damaged")
     entries = _varints(footer.contents[sizes[0] :])
@@ -154,10 +154,12 @@ class _Chunk(NamedTuple):
 
     records: int
     """Their number."""
-    sizes: bytes
-    """The size of each, as a varint."""
+    compression: int
+    """Of the sizes."""
+    sizes: memoryview
+    """The size of each as a varint, compressed."""
     contents: bytes
-    """The records, one after the other."""
+    """The records, one after the other, decompressed."""
 
 
 def _chunk(path: str, data: bytes, offset: int) -> _Chunk:
@@ -173,8 +175,7 @@ def _chunk(path: str, data: bytes, offset: int) -> _Chunk:
         raise ValueError(
             f"the chunk at byte {offset:,} holds {len(contents):,} bytes, expected {length:,}"
         )
-    sizes = _decompressed(path, body[0], body[start : start + middle])
-    return _Chunk(records, sizes, contents)
+    return _Chunk(records, body[0], body[start : start + middle], contents)
 
 
 def _header(path: str, data: bytes, offset: int) -> tuple[int, int, int]:
