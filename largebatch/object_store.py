@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from largebatch.errors import ConfigError, UserError
+from largebatch.store_urls import parts_of
+from largebatch.store_urls import url_of as url_of
 
-SCHEMES = ("s3", "gs", "az")
-_BUCKET = r"[A-Za-z0-9._-]+"
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://({_BUCKET})(?:/([^?#]*))?")
-_PATTERN = re.compile(rf"({'|'.join(SCHEMES)})://{_BUCKET}(?:/(?!.*\?[^/]*=).*)?", re.DOTALL)
 _RETRY_S = 60
 _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
@@ -43,41 +41,6 @@ class Version(NamedTuple):
     def of(cls, answer: Mapping[str, Any]) -> "Version":
         """Return the version that an answer of obstore names."""
         return cls(answer.get("e_tag"), answer.get("version"))
-
-
-def url_of(path: str | os.PathLike) -> str:
-    """Return the URL of a path in an object store, such as ``gs://bucket/runs/a``; '' if local.
-
-    A `Path` made of a URL has one slash less.
-    """
-    scheme, colon, rest = str(path).partition(":/")
-    return f"{scheme}://{rest.removeprefix('/')}" if colon and scheme in SCHEMES else ""
-
-
-def check_url(url: str) -> None:
-    """Check a URL, or a pattern of URLs in which `?` stands for a character, before it is shown.
-
-    Raises:
-        ConfigError: The bucket is malformed, or there are credentials or a query.
-    """
-    if not _PATTERN.fullmatch(url):
-        raise _malformed(url)
-
-
-def shown(text: str) -> str:
-    """Return a text that ends with a URL, for messages: without user, password and query."""
-    start = re.search(rf"({'|'.join(SCHEMES)}):/+", text)
-    if start is None or _URL.fullmatch(text[start.start() :]):
-        return text
-    rest = re.sub(r"^.*@", "…@", text[start.end() :], flags=re.DOTALL)
-    return text[: start.end()] + re.sub(r"[?#].*", "?…", rest, flags=re.DOTALL)
-
-
-def _malformed(url: str) -> ConfigError:
-    return ConfigError(
-        f"{shown(url)}: expected s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, "
-        "without credentials; set these in the environment"
-    )
 
 
 class Entry(NamedTuple):
@@ -121,9 +84,7 @@ class Bucket:
             ConfigError: The URL is malformed, or obstore is not installed.
             StorageError: The credentials are malformed.
         """
-        match = _URL.fullmatch(url)
-        if match is None:
-            raise _malformed(url)
+        scheme, bucket, path = parts_of(url)
         try:
             from obstore import store
         except ImportError:
@@ -131,10 +92,7 @@ class Bucket:
                 f"{url}: object storage needs the package obstore; use pip install "
                 "'largebatch[storage]'"
             ) from None
-        scheme, bucket, prefix = match.groups()
-        self.url = f"{scheme}://{bucket}" + (
-            f"/{path}" if (path := (prefix or "").strip("/")) else ""
-        )
+        self.url = f"{scheme}://{bucket}/{path}".rstrip("/")
         with _explained(self.url):
             self._store: Any = store.from_url(
                 self.url,
@@ -151,24 +109,19 @@ class Bucket:
                 **_access(scheme),
             )
 
-    def objects(self, prefix: str = "") -> dict[str, int]:
-        """Return the sizes in bytes of all objects in a folder and its folders, by name.
-
-        Args:
-            prefix: Path of a folder, or '' for all.
-
-        Raises:
-            StorageError: See `Bucket`.
-        """
-        return {name: entry.size for name, entry in self.all_entries(prefix).items()}
-
-    def all_entries(self, prefix: str = "") -> dict[str, Entry]:
-        """Return all objects in a folder and its folders, by name; see `objects`."""
+    def objects(self, prefix: str = "") -> dict[str, Entry]:
+        """Return all objects in a folder, or everywhere, and in its folders, by name."""
         found: dict[str, Entry] = {}
         with _explained(self.url):
             for page in self._store.list(prefix or None):
                 found |= {each["path"]: Entry.of(each) for each in page}
         return found
+
+    def entries(self) -> dict[str, Entry]:
+        """Return the objects of the first level, those in no folder, by name."""
+        with _explained(self.url):
+            found = self._store.list_with_delimiter()["objects"]
+        return {each["path"]: Entry.of(each) for each in found}
 
     def folders(self, prefix: str = "") -> list[str]:
         """Return the names of the folders directly below a path, sorted."""
@@ -184,19 +137,6 @@ class Bucket:
                 return bytes(found.bytes()), Version.of(found.meta)
             except FileNotFoundError:
                 return None
-
-    def entries(self, folder: str = "") -> dict[str, Entry]:
-        """Return the objects directly in a folder, by their names in it.
-
-        Args:
-            folder: Path of a folder, or '' for the first level.
-
-        Raises:
-            StorageError: See `Bucket`.
-        """
-        with _explained(f"{self.url}/{folder}".rstrip("/")):
-            found = self._store.list_with_delimiter(folder or None)["objects"]
-        return {each["path"].rpartition("/")[2]: Entry.of(each) for each in found}
 
     def read_range(self, name: str, offset: int, size: int, entry: Entry) -> bytes | None:
         """Return bytes of an object; None if it is no longer the one that was listed.

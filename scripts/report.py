@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 
 if TYPE_CHECKING:
     from largebatch.tools.report.trace import Profile

@@ -14,8 +14,9 @@ from largebatch.checkpoint import lease
 from largebatch.checkpoint.remote_directory import CHECKPOINTS, RemoteDirectory
 from largebatch.errors import CheckpointError
 from largebatch.fault_tolerance import IDLE, Watchdog
-from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import processes
+from largebatch.store_urls import url_of
 
 
 @contextlib.contextmanager

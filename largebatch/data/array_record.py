@@ -1,16 +1,13 @@
 """`arrayrecord:PATH` and `tfrecord:PATH`: directories of shards of `tf.train.Example`s."""
 
-from collections.abc import Sequence
-
-from largebatch.data import shard_files, tfrecord
-from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of, open_shard, parse
-from largebatch.data.sharded import ShardedRecords, Shards
+from largebatch.data import shard_files
+from largebatch.data.example_shards import open_shards, with_own_keys
+from largebatch.data.examples import Keys
+from largebatch.data.sharded import ShardedRecords
 from largebatch.data.sources import SourceOptions
-from largebatch.data.storage import absolute
-from largebatch.data.tfds import COPY_IT, is_prepared, open_prepared
-from largebatch.data.tfrecord import TFRecordShards
+from largebatch.data.storage import absolute, storage_of
+from largebatch.data.tfds import is_prepared, open_prepared
 from largebatch.errors import DataError
-from largebatch.object_store import url_of
 
 _KEYS = (Keys("image", "label"), Keys("image/encoded", "image/class/label"))
 _ARRAY_RECORD = shard_files.Form(
@@ -71,50 +68,23 @@ def open_tf_record(spec: str, split: str, options: SourceOptions) -> ShardedReco
 def _open(spec: str, split: str, options: SourceOptions, form: shard_files.Form) -> ShardedRecords:
     path = spec.partition(":")[2]
     directory = absolute(path)
-    if path and is_prepared(directory):
-        return open_prepared(spec, split, directory, options)
-    if url_of(path) and form is _ARRAY_RECORD:
-        raise DataError(f"data.source: {spec}: {COPY_IT.format(path)}")
-    found = shard_files.of_split(spec, split, form, options)
-    shards: Shards
-    if form is _ARRAY_RECORD:
-        lengths = lengths_of(found.paths)
-        first = _first(found, lengths)
-        record = open_shard(found.paths[first]).read([0])[0]
-        shards = ArrayRecordShards(found.paths, lengths, _keys(found.paths[first], record))
-    else:
-        rows = tfrecord.positions_of(spec, found.paths, found.storage)
-        lengths = tuple(map(len, rows))
-        first = _first(found, lengths)
-        record = tfrecord.record(found.paths[first], rows[first][0], found.storage)
-        keys = _keys(found.paths[first], record)
-        shards = TFRecordShards(found.paths, lengths, keys, rows, found.storage, options.sequential)
-    return ShardedRecords(
-        spec,
-        split,
-        shards,
-        shard_files.class_names(found.storage, options.classes),
-        f"{found.directory}, split {found.own}",
-    )
-
-
-def _first(found: shard_files.Found, lengths: Sequence[int]) -> int:
-    """Return the number of the first file that holds a record."""
-    if not sum(lengths):
+    storage = None
+    if path and not shard_files.is_pattern(directory):
+        storage = storage_of(directory, options)
+        if is_prepared(storage):
+            return open_prepared(spec, split, storage, options)
+    found = shard_files.of_split(spec, split, form, options, storage)
+    name = "array_record" if form is _ARRAY_RECORD else "tfrecord"
+    shards = open_shards(spec, name, found.paths, found.storage, _KEYS[0], options.sequential)
+    if not sum(shards.lengths):
         raise DataError(
             f"{found.directory}: the {len(found.names)} files of {found.own} hold no record; "
             "write them again"
         )
-    return next(shard for shard, length in enumerate(lengths) if length)
-
-
-def _keys(path: str, record: bytes) -> Keys:
-    """Return the keys of image and label, from a file's first record."""
-    problems = []
-    for keys in _KEYS:
-        try:
-            parse(record, keys)
-            return keys
-        except ValueError as error:
-            problems.append(str(error))
-    raise DataError(f"{path}, record 0: {'; '.join(problems)}; write the records again")
+    return ShardedRecords(
+        spec,
+        split,
+        with_own_keys(shards, _KEYS),
+        shard_files.class_names(found.storage, options.classes),
+        f"{found.directory}, split {found.own}",
+    )

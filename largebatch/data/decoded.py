@@ -10,7 +10,8 @@ from largebatch.data.decoded_reader import StoredSplit
 from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
-from largebatch.data.sources import SourceOptions, check_sizes, holds, nearby
+from largebatch.data.sources import SourceOptions, check_sizes
+from largebatch.data.suggestions import holds, nearby
 from largebatch.errors import DataError
 
 

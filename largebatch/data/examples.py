@@ -7,7 +7,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 
-from largebatch.data.sharded import Shards, check_length, in_threads
+from largebatch.data.shard_readers import Shards, check_length
+from largebatch.data.sharded import in_threads
 from largebatch.errors import DataError, one_line
 
 # array_record's grouped reads would take twice the processor time of reading each record alone.

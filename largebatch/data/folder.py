@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from largebatch.data.randomness import held_out
-from largebatch.data.sources import SourceOptions, holds, nearby
+from largebatch.data.sources import SourceOptions
+from largebatch.data.suggestions import holds, nearby
 from largebatch.errors import DataError
 from largebatch.files import folders
 
@@ -134,15 +135,15 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     root = os.path.abspath(os.path.expanduser(path))
     share = options.validation_split
     own = _folder_to_split(root, share) if share else _split_folder(root, split)
-    unsplit = not any(_split_folder(root, each) for each in _SPLITS)
-    if own is None and options.whole and unsplit and os.path.isdir(root) and _has_classes(root):
-        own = ""
     if own is None:
-        raise DataError(
-            f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
-            f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
-            + ("put them there" if options.whole and not unsplit else _remedy(root, split))
-        )
+        divided = any(_split_folder(root, each) for each in _SPLITS)
+        if not options.whole or divided or not _has_classes(root):
+            raise DataError(
+                f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
+                f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
+                + ("put them there" if options.whole and divided else _remedy(root, split))
+            )
+        own = ""
     directory = os.path.join(root, own) if own else root
     classes = _folders(directory)
     if not classes:
@@ -183,7 +184,7 @@ def _folder_to_split(root: str, share: float) -> str | None:
         )
     if own := _split_folder(root, "train"):
         return own
-    return "" if os.path.isdir(root) and _has_classes(root) else None
+    return "" if _has_classes(root) else None
 
 
 def _part(root: str, folder: str, files: list[str], share: float, split: str) -> list[str]:
@@ -225,13 +226,15 @@ def _remedy(root: str, split: str) -> str:
             f"download it (curl -L {_DOWNLOADS[os.path.basename(root)]} | tar -xz -C {parent}), "
             "or use data.source=folder:PATH for another set"
         )
-    if os.path.isdir(root) and _has_classes(root):
+    if _has_classes(root):
         return separate
     return "correct the path"
 
 
 def _has_classes(root: str) -> bool:
-    """Return whether the first folder in a directory has images."""
+    """Return whether a path is a directory, in which the first folder has images."""
+    if not os.path.isdir(root):
+        return False
     return any(_pictures(os.path.join(root, name))[0] for name in _folders(root)[:1])
 
 

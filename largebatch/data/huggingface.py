@@ -1,145 +1,38 @@
-"""`huggingface:PATH` and `parquet:PATTERN`: sets of Hugging Face's `datasets`, read by pyarrow.
+"""`huggingface:PATH` and `parquet:PATTERN`: sets of Hugging Face's `datasets`.
 
-An image is a struct of `bytes` and `path`; the label is an integer. Arrow files (`save_to_disk`)
-are memory-mapped. A Parquet file is read by row groups: a random example costs the reading of its
-group, 0.05 ms of one core for each image of ImageNet in it, beside 1 ms to decode an image. Groups
-of several images with more than `LARGEST_GROUP` bytes in the mean are refused in training; those of
-the hub have 100 images.
+A random example of a Parquet file costs the reading of its row group, 0.05 ms of one core for each
+image of ImageNet in it, beside 1 ms to decode an image. Groups of several images with more than
+`LARGEST_GROUP` bytes in the mean are refused in training; those of the hub have 100 images.
 """
 
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from largebatch.data import shard_files
-from largebatch.data.sharded import ShardedRecords, Shards, check_length, check_present, in_threads
-from largebatch.data.sources import SourceOptions, holds
+from largebatch.data.arrow import (
+    ArrowShards,
+    Columns,
+    ParquetShards,
+    check_installed,
+    open_parquet_file,
+    open_stream,
+)
+from largebatch.data.sharded import ShardedRecords, check_present, in_threads
+from largebatch.data.sources import SourceOptions
 from largebatch.data.storage import LocalStorage
+from largebatch.data.suggestions import holds
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 LARGEST_GROUP = 1 << 20
 """Bytes of a row group up to which a Parquet file is read in place: some 9 images of ImageNet."""
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
 _PARQUET = shard_files.Form("parquet", "Parquet", r"\.parquet$", "-00000-of-00004.parquet")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Names of the two columns that are read.
-
-    Attributes:
-        image: A struct with `bytes`.
-        label: An integer.
-    """
-
-    image: str = "image"
-    label: str = "label"
-
-
-@dataclass(frozen=True)
-class ArrowShards(Shards):
-    """Files of `datasets.save_to_disk`: Arrow streams.
-
-    Attributes:
-        columns: The columns that are read.
-    """
-
-    columns: Columns
-
-    def open(self, shard: int) -> "_Arrow":
-        path = self.paths[shard]
-        table = _stream(path)
-        check_length(path, len(table), self.lengths[shard])
-        return _Arrow(table, self.columns)
-
-    def mark(self, shard: int) -> bytes:
-        return super().mark(shard) + b" %d" % os.path.getsize(self.paths[shard])
-
-
-class _Arrow:
-    """A memory-mapped Arrow table."""
-
-    def __init__(self, table: "pa.Table", columns: Columns) -> None:
-        self._images = [part.field("bytes") for part in table.column(columns.image).chunks]
-        self._labels = table.column(columns.label).chunks
-        self._ends = np.cumsum([len(part) for part in self._images])
-
-    def read(self, row: int) -> tuple[bytes, int]:
-        part = int(np.searchsorted(self._ends, row, side="right"))
-        at = row - (int(self._ends[part - 1]) if part else 0)
-        return _example(self._images[part][at], self._labels[part][at])
-
-
-@dataclass(frozen=True)
-class ParquetShards(Shards):
-    """Parquet files.
-
-    Attributes:
-        columns: The columns that are read.
-        sequential: Whether the examples are read in order, so that few files need to be open.
-    """
-
-    columns: Columns
-    sequential: bool = False
-
-    @property
-    def open_at_once(self) -> int:
-        # An open file keeps a row group, of any size where the examples are read in order.
-        return 1 if self.sequential else 0
-
-    def open(self, shard: int) -> "_Parquet":
-        path = self.paths[shard]
-        file = _parquet(path)
-        check_length(path, file.metadata.num_rows, self.lengths[shard])
-        return _Parquet(file, self.columns)
-
-    def mark(self, shard: int) -> bytes:
-        return super().mark(shard) + b" %d" % os.path.getsize(self.paths[shard])
-
-
-class _Parquet:
-    """An open Parquet file, which keeps the row group read last, up to the group's last row."""
-
-    def __init__(self, file: "pq.ParquetFile", columns: Columns) -> None:
-        self._file = file
-        self._columns = columns
-        metadata = file.metadata
-        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        self._ends = np.cumsum(sizes)
-        self._last: tuple[int, _Arrow] | None = None
-        self._lock = threading.Lock()
-
-    def read(self, row: int) -> tuple[bytes, int]:
-        group = int(np.searchsorted(self._ends, row, side="right"))
-        at = row - (int(self._ends[group - 1]) if group else 0)
-        with self._lock:  # the file has one position
-            if self._last is None or self._last[0] != group:
-                names = [f"{self._columns.image}.bytes", self._columns.label]
-                table = self._file.read_row_group(group, columns=names, use_threads=False)
-                self._last = group, _Arrow(table, self._columns)
-            table = self._last[1]
-            if row + 1 == self._ends[group]:
-                self._last = None
-        return table.read(at)
-
-
-def _example(image: "pa.Scalar", label: "pa.Scalar") -> tuple[bytes, int]:
-    if not image.is_valid:
-        raise ValueError("its image has no bytes, only a path; embed the images in the set")
-    if not label.is_valid:
-        raise ValueError("it has no label")
-    return image.as_buffer().to_pybytes(), label.as_py()
 
 
 def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
@@ -187,11 +80,11 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
     check_present(directory, names)
     paths = tuple(os.path.join(directory, name) for name in names)
     info = _json(os.path.join(directory, "dataset_info.json"))
-    lengths = tuple(in_threads(lambda path: len(_stream(path)), paths))
+    lengths = tuple(in_threads(lambda path: len(open_stream(path)), paths))
     if not sum(lengths):
         raise DataError(f"{directory}: the files of {own} hold no record; save the set again")
     columns, classes = _features(directory, info.get("features") or {}, options.classes)
-    _check_columns(paths[0], _stream(paths[0]).schema, columns)
+    _check_columns(paths[0], open_stream(paths[0]).schema, columns)
     return ShardedRecords(
         spec, split, ArrowShards(paths, lengths, columns), classes, f"{root}, split {own}"
     )
@@ -216,8 +109,8 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     """
     check_installed()
     found = shard_files.of_split(spec, split, _PARQUET, options)
-    metadata = in_threads(lambda path: _parquet(path).metadata, found.paths)
-    schema = _parquet(found.paths[0]).schema_arrow
+    metadata = in_threads(lambda path: open_parquet_file(path).metadata, found.paths)
+    schema = open_parquet_file(found.paths[0]).schema_arrow
     stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = stored.get("info", {}).get("features", {})
     columns, classes = _features(found.directory, features, options.classes)
@@ -244,50 +137,6 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
         classes,
         f"{found.directory}, split {found.own}",
     )
-
-
-def check_installed() -> None:
-    """Raise a DataError if pyarrow is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise DataError(
-            "data.source: huggingface and parquet need pyarrow, which is not installed; run "
-            "pip install -e '.[huggingface]'"
-        ) from error
-
-
-def _stream(path: str) -> "pa.Table":
-    """Map an Arrow stream into memory.
-
-    Raises:
-        DataError: It is absent or not complete.
-    """
-    import pyarrow as pa
-
-    try:
-        source = pa.memory_map(path)
-        if source.size() < len(_END) or source.read_at(len(_END), source.size() - 8) != _END:
-            raise ValueError("it lacks the mark of its end")
-        source.seek(0)
-        return pa.ipc.open_stream(source).read_all()
-    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-        raise DataError(
-            f"{path} is not a complete Arrow file: {one_line(error)}; restore it or save the set "
-            "again"
-        ) from error
-
-
-def _parquet(path: str) -> "pq.ParquetFile":
-    """Open a Parquet file; raises a DataError if it is absent or not complete."""
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path, pre_buffer=False)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} is not a complete Parquet file: {one_line(error)}; get it again"
-        ) from error
 
 
 def _json(path: str) -> dict[str, Any]:

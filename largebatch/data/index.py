@@ -17,27 +17,55 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from largebatch.data.prepare import jobs
-from largebatch.data.storage import LocalStorage, Storage
+from largebatch.data.shard_readers import Shards
+from largebatch.data.storage import Storage
 from largebatch.errors import DataError
 from largebatch.files import user_cache
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 
 _SAVE_EVERY_S = 30.0  # of a scan: writing the index of ImageNet, 20 to 30 MB, takes below 1 s
 _UNREAD = (-1, -1)  # the stamp of a shard that the index lacks
 _VERSION = 1
 
 
+@dataclass(frozen=True, eq=False)
+class IndexedShards(Shards):
+    """Shards whose records are read by their positions.
+
+    Attributes:
+        rows: For each shard, the positions of its records, int64 (n, columns).
+        storage: The directory of the shards.
+    """
+
+    rows: tuple[np.ndarray, ...] = field(repr=False)
+    storage: Storage
+
+    located = True
+
+    @property
+    def in_flight(self) -> int:
+        return self.storage.in_flight
+
+    def mark(self, shard: int) -> bytes:
+        mark = super().mark(shard)
+        if not self.located:
+            return mark
+        rows = self.rows[shard].astype("<i8").tobytes()
+        return mark + hashlib.blake2b(rows, digest_size=8).digest()
+
+
 def positions(
     name: str,
     kind: str,
     paths: Sequence[str],
-    scan: Callable[[str], np.ndarray],
-    storage: Storage | None = None,
+    scan: Callable[[str, Storage], np.ndarray],
+    storage: Storage,
 ) -> list[np.ndarray]:
     """Return the positions of the records of each shard, from the index or by a scan.
 
@@ -47,8 +75,9 @@ def positions(
         name: What is indexed, for the progress.
         kind: Name of the format and of the columns.
         paths: The shards, all in one directory.
-        scan: Returns the positions of the records of a file, int64 (n, columns); called in threads.
-        storage: The directory of the shards; None is a local one.
+        scan: Called as scan(path, storage) in threads; returns the positions of the records of a
+            file, int64 (n, columns).
+        storage: The directory of the shards.
 
     Returns:
         int64 (n, columns) for each shard.
@@ -56,8 +85,6 @@ def positions(
     Raises:
         DataError: A shard cannot be read; see also `scan`.
     """
-    directory = os.path.dirname(paths[0])
-    storage = storage or LocalStorage(directory)
     names = [os.path.basename(path) for path in paths]
     with ThreadPoolExecutor(storage.scanners) as threads:
         stamps = np.array(list(threads.map(lambda name: _stamp(storage, name), names)), np.int64)
@@ -65,12 +92,13 @@ def positions(
     for shard in names:
         digest.update(os.fsencode(shard) + b"\0")
     own = f".{kind}-{digest.hexdigest()}.index.npz"
-    files = _places(directory, own)
+    remote = bool(url_of(storage.path))
+    files = _places(storage.path, own, remote)
     rows: dict[int, np.ndarray] = {}
     for file in files:
         if len(rows) < len(paths):
             rows = _load(file.read_bytes, stamps) | rows
-    if url_of(directory) and len(rows) < len(paths) and storage.holds(own):
+    if remote and len(rows) < len(paths) and storage.holds(own):
         rows = _load(lambda: storage.text(own), stamps) | rows
     missing = [at for at in range(len(paths)) if at not in rows]
     if not missing:
@@ -80,7 +108,7 @@ def positions(
         jobs.progress(f"indexing {name}", "shards", len(paths), len(rows)) as advance,
         ThreadPoolExecutor(storage.scanners) as threads,
     ):
-        futures = {threads.submit(scan, paths[at]): at for at in missing}
+        futures = {threads.submit(scan, paths[at], storage): at for at in missing}
         try:
             for future in as_completed(futures):
                 rows[futures[future]] = future.result()
@@ -96,11 +124,6 @@ def positions(
     return [rows[at] for at in range(len(paths))]
 
 
-def digest(rows: np.ndarray) -> bytes:
-    """Return a hash of the positions in a shard, 8 bytes, which distinguishes sets."""
-    return hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=8).digest()
-
-
 def _stamp(storage: Storage, name: str) -> tuple[int, int]:
     """Return the stamp of a file."""
     try:
@@ -112,12 +135,12 @@ def _stamp(storage: Storage, name: str) -> tuple[int, int]:
         ) from error
 
 
-def _places(directory: str, name: str) -> list[Path]:
+def _places(directory: str, name: str, remote: bool) -> list[Path]:
     """Return where the index may be: beside the shards, and in the user's cache."""
-    place = directory if url_of(directory) else os.path.realpath(directory)
+    place = directory if remote else os.path.realpath(directory)
     own = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
     cached = user_cache() / (own + name)
-    return [cached] if url_of(directory) else [Path(directory, name), cached]
+    return [cached] if remote else [Path(directory, name), cached]
 
 
 def _load(read: Callable[[], bytes], stamps: np.ndarray) -> dict[int, np.ndarray]:

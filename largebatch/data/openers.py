@@ -9,8 +9,8 @@ from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
-from largebatch.object_store import check_url, url_of
 from largebatch.registry import Registry, add_directory, imported, is_reference
+from largebatch.store_urls import check_url, url_of
 
 
 class Opener(NamedTuple):

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.sharded import check_present
-from largebatch.data.sources import SourceOptions, nearby
+from largebatch.data.sources import SourceOptions
 from largebatch.data.storage import LocalStorage, Storage, absolute, storage_of
+from largebatch.data.suggestions import nearby
 from largebatch.errors import DataError, one_line
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 
 SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
@@ -53,7 +54,18 @@ class Form(NamedTuple):
     """Name of a file after the name of its split."""
 
 
-def of_split(spec: str, split: str, form: Form, options: SourceOptions) -> Found:
+def is_pattern(path: str) -> bool:
+    """Return whether a path is a pattern of files in a directory."""
+    return bool(re.search(r"[*?\[{]", os.path.basename(path))) and not os.path.isdir(path)
+
+
+def of_split(
+    spec: str,
+    split: str,
+    form: Form,
+    options: SourceOptions,
+    storage: Storage | None = None,
+) -> Found:
     """Return the shards of a split.
 
     A file belongs to the split that is the last such word in its name: `train`; or `validation`,
@@ -68,6 +80,7 @@ def of_split(spec: str, split: str, form: Form, options: SourceOptions) -> Found
         split: `train` or `validation`.
         form: Names of the files.
         options: See `storage_of`.
+        storage: The directory PATH; None opens it.
 
     Raises:
         DataError: There are no such files, or some are missing.
@@ -77,24 +90,19 @@ def of_split(spec: str, split: str, form: Form, options: SourceOptions) -> Found
     if not spec.partition(":")[2]:
         raise DataError(f"data.source: {spec!r} has no path; write {form.scheme}:PATH")
     try:
-        return _of_split(spec, path, split, form, options)
+        if is_pattern(path):
+            found, wanted = _matching(spec, path, options)
+        else:
+            storage = storage or storage_of(path, options)
+            if not storage.exists():
+                raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
+            found, wanted = Found(storage, "", _shards(storage, form)), []
+        own, names = _split(found, split, form)
+        _check_wanted(found, wanted, own)
+        _check_series(found.storage, own, names)
+        return Found(found.storage, own, names)
     except OSError as error:
         raise _unreadable(error, path) from error
-
-
-def _of_split(spec: str, path: str, split: str, form: Form, options: SourceOptions) -> Found:
-    wanted: list[str] = []
-    is_pattern = bool(re.search(r"[*?\[{]", os.path.basename(path)))
-    if is_pattern and not os.path.isdir(path):
-        found, wanted = _matching(spec, path, options)
-    elif (storage := storage_of(path, options)).exists():
-        found = Found(storage, "", _shards(storage, form))
-    else:
-        raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
-    own, names = _split(found, split, form)
-    _check_wanted(found, wanted, own)
-    _check_series(found.storage, own, names)
-    return Found(found.storage, own, names)
 
 
 def word_of(name: str) -> str:

@@ -1,18 +1,15 @@
 """Protocols of data sources, and what several sources need to open their files."""
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from largebatch.errors import ConfigError, DataError
-from largebatch.files import folders
 
 Split = Literal["train", "validation"]
-_LOOKED_AT = 200  # folders within a folder that `nearby` tries
 
 
 @dataclass(frozen=True)
@@ -280,46 +277,3 @@ def content(train: Source, validation: Source) -> str:
             return ""
         digest.update(identity(source).encode() + sample)
     return digest.hexdigest()
-
-
-def nearby(directory: str, fits: Callable[[str], bool]) -> str | None:
-    """Return a directory near a wrong path that holds what is expected there, for messages.
-
-    Args:
-        directory: Absolute path that was given; it need not exist.
-        fits: Whether a directory holds what is expected.
-
-    Returns:
-        The first that fits of the two parents, the folders within and the siblings; or None.
-    """
-    above = os.path.dirname(directory)
-    for candidate in (
-        above,
-        os.path.dirname(above),
-        *_within(directory),
-        *(beside for beside in _within(above) if beside != directory),
-    ):
-        if fits(candidate):
-            return candidate
-    return None
-
-
-def holds(directory: str) -> str:
-    """Return what a directory holds, for messages: a clause after its name."""
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return "does not exist"
-    except OSError as error:
-        return f"cannot be listed ({error.strerror})"
-    examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"holds {len(names):,} entries: {examples}" if names else "is empty"
-
-
-def _within(directory: str) -> Iterator[str]:
-    try:
-        found = folders(directory)
-    except OSError:
-        return
-    for name in found[:_LOOKED_AT]:
-        yield os.path.join(directory, name)

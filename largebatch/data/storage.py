@@ -10,7 +10,8 @@ from largebatch.data.record_cache import open_cache
 from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 from largebatch.files import folders, user_cache
-from largebatch.object_store import Bucket, url_of
+from largebatch.object_store import Bucket
+from largebatch.store_urls import url_of
 
 
 class File(Protocol):

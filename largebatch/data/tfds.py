@@ -5,40 +5,29 @@ TensorFlow.
 """
 
 import contextlib
-import json
 import os
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import tensorflow_datasets as tfds
 
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.data.examples import ArrayRecordShards, Keys, lengths_of
+from largebatch.data.example_shards import open_shards
+from largebatch.data.examples import Keys
 from largebatch.data.object_files import ObjectStorage
-from largebatch.data.sharded import ShardedRecords, Shards, check_present
-from largebatch.data.sources import SourceOptions, differing, holds, nearby
-from largebatch.data.storage import absolute, storage_of, subfolders
-from largebatch.data.tfrecord import TFRecordShards, positions_of
+from largebatch.data.sharded import ShardedRecords, check_present
+from largebatch.data.sources import SourceOptions, differing
+from largebatch.data.storage import Storage, absolute, storage_of, subfolders
+from largebatch.data.suggestions import holds, nearby
+from largebatch.data.tfds_metadata import ELSEWHERE, key_of_kind, read_metadata
 from largebatch.data.unfinished import check_finished
-from largebatch.errors import DataError, did_you_mean, one_line
-from largebatch.object_store import Bucket, url_of
+from largebatch.errors import DataError, did_you_mean
+from largebatch.store_urls import url_of
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
 _SPLITS = {"train": ("train",), "validation": ("validation", "test")}
-_FORMATS = ("array_record", "tfrecord")  # the first that a dataset has is read
 _INFO = "dataset_info.json"
 _METADATA = (".json", ".txt")
-COPY_IT = (
-    "ArrayRecord files in object storage cannot be read in place; copy them: "
-    "python scripts/prepare_imagenet.py --copy {} DIR"
-)
-"""What to do with a URL of ArrayRecord files."""
-_OWN = "tensorflow_datasets."
-_ELSEWHERE = (
-    "prepare it where TensorFlow is installed (tfds build), copy it "
-    "here, or use its images as class folders: data.source=folder:PATH"
-)
 
 
 def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
@@ -66,8 +55,11 @@ def open_tfds(spec: str, split: str, options: SourceOptions) -> ShardedRecords:
     if url_of(root) and not subfolders(root):
         raise DataError(f"data.data_dir={root}: expected datasets, got no folder; correct the URL")
     directory = _find(spec, root, *parts, version=version)
+    storage = storage_of(directory, options)
+    if not is_prepared(storage):
+        raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
     check_finished(directory)
-    return open_prepared(spec, split, directory, options)
+    return open_prepared(spec, split, storage, options)
 
 
 def root_of(data_dir: str) -> str:
@@ -76,20 +68,20 @@ def root_of(data_dir: str) -> str:
     return absolute(root)
 
 
-def is_prepared(directory: str) -> bool:
+def is_prepared(storage: Storage) -> bool:
     """Return whether a directory holds TFDS's metadata."""
-    if url_of(directory):
-        return _INFO in Bucket(directory).entries()
-    return os.path.isfile(os.path.join(directory, _INFO))
+    return storage.holds(_INFO)
 
 
-def open_prepared(spec: str, split: str, directory: str, options: SourceOptions) -> ShardedRecords:
+def open_prepared(
+    spec: str, split: str, storage: Storage, options: SourceOptions
+) -> ShardedRecords:
     """Open a dataset by the directory of one of its versions.
 
     Args:
         spec: The name of the result.
         split: As for `open_tfds`.
-        directory: Absolute; it holds dataset_info.json, features.json and the shards.
+        storage: Its directory, with dataset_info.json, features.json and the shards.
         options: As for `open_tfds`; `examples` accepts a part of a public dataset.
 
     Returns:
@@ -98,12 +90,10 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     Raises:
         DataError: As for `open_tfds`.
     """
-    storage = storage_of(directory, options)
+    directory = storage.path
     copied = storage.copied(_METADATA) if isinstance(storage, ObjectStorage) else None
     with copied or contextlib.nullcontext(directory) as local:
-        info, form = _metadata(directory, local)
-    if copied and form == "array_record":
-        raise DataError(f"data.source: {spec}: {COPY_IT.format(directory)}")
+        info, form = read_metadata(directory, local)
     own = next((name for name in _SPLITS[split] if name in info.splits), None)
     if own is None or not info.splits[own].num_examples:
         raise DataError(
@@ -115,8 +105,8 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     names = [os.path.basename(file.filename) for file in files]
     check_present(directory, names, storage.names())
     keys = Keys(
-        image=_key(directory, info.features, "image", tfds.features.Image),
-        label=_key(directory, info.features, "label", tfds.features.ClassLabel),
+        image=key_of_kind(directory, info.features, "image", tfds.features.Image),
+        label=key_of_kind(directory, info.features, "label", tfds.features.ClassLabel),
     )
     if info.features[keys.image].np_dtype.kind == "f":
         raise DataError(
@@ -126,15 +116,8 @@ def open_prepared(spec: str, split: str, directory: str, options: SourceOptions)
     _check_known(directory, info, split, own, classes, options)
     paths = tuple(os.path.join(directory, name) for name in names)
     lengths = tuple(file.examples_in_shard for file in files)
-    shards: Shards
-    if form == "array_record":
-        found = lengths_of(paths)
-        shards = ArrayRecordShards(paths, lengths, keys)
-    else:
-        rows = positions_of(spec, paths, storage)
-        found = tuple(map(len, rows))
-        shards = TFRecordShards(paths, lengths, keys, rows, storage, options.sequential)
-    for path, stated, there in zip(paths, lengths, found, strict=True):
+    shards = open_shards(spec, form, paths, storage, keys, options.sequential)
+    for path, stated, there in zip(paths, lengths, shards.lengths, strict=True):
         if there != stated:
             raise DataError(
                 f"{path} holds {there:,} records, and dataset_info.json says {stated:,}; restore "
@@ -218,10 +201,7 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
             f"{', '.join(_versions(base) or subfolders(base)) or 'nothing'} but not "
             f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
         )
-    directory = os.path.join(base, matching[-1])
-    if not is_prepared(directory):
-        raise DataError(f"{directory} has no dataset_info.json; TFDS did not finish: prepare it")
-    return directory
+    return os.path.join(base, matching[-1])
 
 
 def _holds_set(base: str) -> bool:
@@ -237,85 +217,10 @@ def _remedy(name: str, root: str) -> str:
         return f"prepare it: python scripts/prepare_imagenet.py --tars TARS --out {root}"
     if name == "imagenette":
         return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
-    return _ELSEWHERE
+    return ELSEWHERE
 
 
 def _versions(directory: str) -> list[str]:
     """Return the names of the folders that are versions, the newest last."""
     found = [name for name in subfolders(directory) if re.fullmatch(r"\d+\.\d+\.\d+", name)]
     return sorted(found, key=lambda name: [int(number) for number in name.split(".")])
-
-
-def _metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, str]:
-    """Return TFDS's metadata, with the splits in the format that is read, and that format.
-
-    Args:
-        directory: Of the dataset, for messages.
-        local: A directory with its metadata.
-    """
-    _check_features(directory, local)
-    form = None
-    try:
-        info = tfds.builder_from_directory(local).info
-        available = {form.value for form in info.available_file_formats()}
-        form = next((name for name in _FORMATS if name in available), None)
-        if form:  # another one may be the first choice; as `as_data_source` does
-            info.set_file_format(form, override=True, override_if_initialized=True)
-    except Exception as error:  # TFDS raises many types for files that are missing or edited
-        raise DataError(
-            f"{directory}: TFDS cannot read its own metadata ({one_line(error)}); prepare it again"
-        ) from error
-    if form is None:
-        raise DataError(
-            f"{directory} is in {' and '.join(sorted(available))} format, which has no random "
-            f"access; {_ELSEWHERE}"
-        )
-    return info, form
-
-
-def _check_features(directory: str, local: str) -> None:
-    """Raise a DataError where features.json names a class that is not TFDS's own.
-
-    TFDS would import any module that the file names.
-    """
-
-    def named(value: object) -> Iterator[str]:
-        if isinstance(value, dict):
-            yield from (
-                value[k] for k in ("pythonClassName", "type") if isinstance(value.get(k), str)
-            )
-        if isinstance(value, dict | list):
-            for inner in value.values() if isinstance(value, dict) else value:
-                yield from named(inner)
-
-    try:
-        with open(os.path.join(local, "features.json"), encoding="utf-8") as file:
-            foreign = [n for n in named(json.load(file)) if not n.startswith(_OWN) and "." in n]
-    except (OSError, ValueError, RecursionError):
-        return  # TFDS raises an error later
-    if foreign:
-        raise DataError(
-            f"{directory}/features.json names the class {foreign[0]!r}, which is not of TFDS; "
-            "nothing else is imported: prepare the dataset again"
-        )
-
-
-def _key(
-    directory: str,
-    features: tfds.features.FeaturesDict,
-    name: str,
-    kind: type[tfds.features.FeatureConnector],
-) -> str:
-    """Return the feature of a kind: the one with this name, or else the only one."""
-    if not isinstance(features, tfds.features.FeaturesDict):
-        features = {}
-    found = sorted(key for key, feature in features.items() if type(feature) is kind)
-    if name in found:
-        return name
-    if len(found) != 1:
-        raise DataError(
-            f"{directory} has {len(found)} {kind.__name__} features "
-            f"({', '.join(found or sorted(features)) or 'not a dictionary'}); one is needed, or "
-            f"one named {name!r}; use another dataset"
-        )
-    return found[0]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.errors import DataError
-from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.object_store import Bucket, StorageError
+from largebatch.store_urls import url_of
 
 WORK = ".prepare"
 """Name of the directory of unfinished work within that of a dataset."""

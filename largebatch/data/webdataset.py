@@ -8,15 +8,15 @@ of the samples is that of the tars by name, and within each of its members.
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from largebatch.data import shard_files
 from largebatch.data.folder import SUFFIXES
-from largebatch.data.index import digest, positions
-from largebatch.data.sharded import ShardedRecords, Shards
+from largebatch.data.index import IndexedShards, positions
+from largebatch.data.sharded import ShardedRecords
 from largebatch.data.sources import SourceOptions
 from largebatch.data.storage import File, Storage
 from largebatch.errors import DataError, one_line
@@ -41,30 +41,11 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TarShards(Shards):
-    """Tars of samples.
-
-    Attributes:
-        rows: For each tar, offset and bytes of each image and its label, int64 (n, 3).
-        storage: The directory of the tars.
-    """
-
-    rows: tuple[np.ndarray, ...] = field(repr=False)
-    storage: Storage
+class TarShards(IndexedShards):
+    """Tars of samples; `rows` has offset and bytes of each image, and its label."""
 
     def open(self, shard: int) -> "_Samples":
         return _Samples(self.storage.open(self.paths[shard]), self.rows[shard])
-
-    @property
-    def in_flight(self) -> int:
-        return self.storage.in_flight
-
-    @property
-    def located(self) -> bool:
-        return True
-
-    def mark(self, shard: int) -> bytes:
-        return super().mark(shard) + digest(self.rows[shard])
 
 
 class _Samples:
@@ -106,10 +87,7 @@ def open_webdataset(spec: str, split: str, options: SourceOptions) -> ShardedRec
     """
     found = shard_files.of_split(spec, split, _FORM, options)
     stated = _stated(found)
-    storage = found.storage
-    rows = tuple(
-        positions(spec, "webdataset", found.paths, lambda path: scan(path, storage), storage)
-    )
+    rows = tuple(positions(spec, "webdataset", found.paths, scan, found.storage))
     lengths = tuple(map(len, rows))
     for path, length in zip(found.paths, lengths, strict=True):
         if stated.get(os.path.basename(path), length) != length:

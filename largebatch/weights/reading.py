@@ -13,7 +13,7 @@ from largebatch.checkpoint.directories import is_complete
 from largebatch.checkpoint.staging import downloaded
 from largebatch.errors import CheckpointError, one_line
 from largebatch.models import Model
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
 from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
 

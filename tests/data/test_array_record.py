@@ -123,6 +123,9 @@ def test_a_corrupt_record_is_named_and_the_others_are_read(directory):
     assert said.startswith(f"{shard}, record 3 ")
     others = np.array([i for i in range(23) if i != 15])
     assert records.read(others)[0] == [TRAIN[i][0] for i in others]
+    first = directory / "birds-train.array_record-00000-of-00004"
+    stores.damage(first, 0)
+    assert refused(directory).startswith(f"{first}, record 0")
 
 
 def test_records_of_another_form_are_named(directory):

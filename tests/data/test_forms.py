@@ -21,6 +21,7 @@ from largebatch.data import (
     Order,
     Reading,
     SourceOptions,
+    arrow,
     content,
     huggingface,
     identity,
@@ -297,14 +298,14 @@ def test_a_missing_pyarrow_is_named(sets, monkeypatch, form):
 def test_row_groups_of_any_size_are_copied_and_one_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface, "LARGEST_GROUP", 50_000)
     spec = forms.parquet(tmp_path / "set", rows=1000)
-    tables, make = weakref.WeakSet(), huggingface._Arrow
+    tables, make = weakref.WeakSet(), arrow._Arrow
 
     def opened(*arguments):
         table = make(*arguments)
         tables.add(table)
         return table
 
-    monkeypatch.setattr(huggingface, "_Arrow", opened)
+    monkeypatch.setattr(arrow, "_Arrow", opened)
     records = open_records(spec, "train", SourceOptions(sequential=True))
     starts = np.cumsum([0, *(len(part) for part in forms.parts("train"))])[:-1]
     records.read(starts)  # in each of the files

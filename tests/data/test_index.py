@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from largebatch.data import index
-from largebatch.data.index import positions
+from largebatch.data.storage import LocalStorage
 
 
 class Scan:
@@ -20,7 +20,7 @@ class Scan:
     def __init__(self):
         self.calls = 0
 
-    def __call__(self, path):
+    def __call__(self, path, storage):
         self.calls += 1
         with open(path, "rb") as file:
             return np.array([[b, 7] for b in file.read()], np.int64).reshape(-1, 2)
@@ -36,56 +36,60 @@ def paths(tmp_path, monkeypatch):
     return list(map(str, found))
 
 
+def positions(paths, scan, kind="kind"):
+    return index.positions("pets", kind, paths, scan, LocalStorage(os.path.dirname(paths[0])))
+
+
 def plain(rows):
     return [part[:, 0].tolist() for part in rows]
 
 
 def test_an_index_is_kept_until_a_shard_changes(paths):
     scan = Scan()
-    first = positions("pets", "kind", paths, scan)
+    first = positions(paths, scan)
     assert plain(first) == [[49, 50], [], [51, 52, 53]]
-    assert (plain(positions("pets", "kind", paths, scan)), scan.calls) == (plain(first), 3)
-    positions("pets", "other kind", paths, scan)
-    positions("pets", "kind", paths[:2], scan)
+    assert (plain(positions(paths, scan)), scan.calls) == (plain(first), 3)
+    positions(paths, scan, "other kind")
+    positions(paths[:2], scan)
     assert scan.calls == 8
     # Other content of the same size, written at another time.
     os.utime(paths[0], ns=(1, 1))
-    positions("pets", "kind", paths, scan)
+    positions(paths, scan)
     with open(paths[2], "ab") as file:
         file.write(b"6")
-    assert plain(positions("pets", "kind", paths, scan))[2] == [51, 52, 53, 54]
+    assert plain(positions(paths, scan))[2] == [51, 52, 53, 54]
     assert scan.calls == 10  # the changed ones alone
 
 
 def test_an_interrupted_scan_continues(paths, tmp_path, monkeypatch):
-    monkeypatch.setattr(index.LocalStorage, "scanners", 1)
+    monkeypatch.setattr(LocalStorage, "scanners", 1)
     first, interrupted = Scan(), Scan()
 
-    def until_the_last(path):
+    def until_the_last(path, storage):
         if path == paths[2]:
             raise KeyboardInterrupt
-        return interrupted(path)
+        return interrupted(path, storage)
 
     with pytest.raises(KeyboardInterrupt):
-        positions("pets", "kind", paths, until_the_last)
+        positions(paths, until_the_last)
     assert interrupted.calls == 2
-    assert plain(positions("pets", "kind", paths, first)) == [[49, 50], [], [51, 52, 53]]
+    assert plain(positions(paths, first)) == [[49, 50], [], [51, 52, 53]]
     assert first.calls == 1
-    assert positions("pets", "kind", paths, first)[1].shape == (0, 2)
+    assert positions(paths, first)[1].shape == (0, 2)
     assert first.calls == 1
 
 
 def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
     """A killed process leaves what it has read so far."""
-    monkeypatch.setattr(index.LocalStorage, "scanners", 1)
+    monkeypatch.setattr(LocalStorage, "scanners", 1)
     monkeypatch.setattr(index, "_SAVE_EVERY_S", 0.0)
     scan, kept = Scan(), tmp_path / "kept"
     last = threading.Event()
 
-    def waiting(path):
+    def waiting(path, storage):
         if path == paths[2]:
             last.wait(10)
-        return scan(path)
+        return scan(path, storage)
 
     replace = os.replace
 
@@ -96,17 +100,17 @@ def test_the_index_is_written_during_a_scan(paths, tmp_path, monkeypatch):
             last.set()
 
     monkeypatch.setattr(index.os, "replace", copied)
-    positions("pets", "kind", paths, waiting)
+    positions(paths, waiting)
     (file,) = (tmp_path / "set").glob(".kind*")
     replace(kept, file)
     again = Scan()
-    assert plain(positions("pets", "kind", paths, again))[0] == [49, 50]
+    assert plain(positions(paths, again))[0] == [49, 50]
     assert again.calls in (1, 2)  # not the first
 
 
 def test_a_damaged_index_is_replaced(paths, tmp_path):
     scan = Scan()
-    first = positions("pets", "kind", paths, scan)
+    first = positions(paths, scan)
     (file,) = (tmp_path / "set").glob(".kind*")
     intact = file.read_bytes()
     compression = intact.index(b"PK\1\2") + 10  # of the first array, in the zip's directory
@@ -116,7 +120,7 @@ def test_a_damaged_index_is_replaced(paths, tmp_path):
     cut = (b"", b"x" * 100, intact[:200], intact[:-30])
     for content in (*cut, bytes(unknown), bytes(encrypted)):
         file.write_bytes(content)
-        assert plain(positions("pets", "kind", paths, scan)) == plain(first)
+        assert plain(positions(paths, scan)) == plain(first)
         assert file.read_bytes() == intact
     assert scan.calls == 21
 
@@ -131,21 +135,21 @@ def test_a_set_that_cannot_be_written_has_its_index_in_the_cache(paths, tmp_path
 
     monkeypatch.setattr(index.tempfile, "mkstemp", refuse)
     for _ in range(2):
-        assert plain(positions("pets", "kind", paths, scan))[0] == [49, 50]
+        assert plain(positions(paths, scan))[0] == [49, 50]
     assert scan.calls == 3
     assert len(list((tmp_path / "cache" / "largebatch").iterdir())) == 1
     monkeypatch.setattr(index.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(OSError))
     os.utime(paths[0], ns=(1, 1))
-    assert plain(positions("pets", "kind", paths, scan))[0] == [49, 50]  # nowhere to keep it
+    assert plain(positions(paths, scan))[0] == [49, 50]  # nowhere to keep it
 
 
-def _slow(path):
+def _slow(path, storage):
     time.sleep(0.2)
-    return Scan()(path)
+    return Scan()(path, storage)
 
 
 def _build(paths):
-    return plain(positions("pets", "kind", paths, _slow))
+    return plain(positions(paths, _slow))
 
 
 def test_processes_that_build_at_once_do_not_disturb_each_other(paths, tmp_path):
@@ -153,6 +157,6 @@ def test_processes_that_build_at_once_do_not_disturb_each_other(paths, tmp_path)
         one, other = pool.map(_build, [paths, paths])
     assert one == other == [[49, 50], [], [51, 52, 53]]
     scan = Scan()
-    assert plain(positions("pets", "kind", paths, scan)) == one
+    assert plain(positions(paths, scan)) == one
     assert scan.calls == 0
     assert len(list((tmp_path / "set").iterdir())) == 4  # no temporary file is left

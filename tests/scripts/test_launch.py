@@ -19,8 +19,8 @@ import pytest
 import train as entry
 from largebatch.config import Config, load
 from largebatch.fault_tolerance import exit_codes as codes
-from largebatch.object_store import url_of
 from largebatch.parallel import processes
+from largebatch.store_urls import url_of
 from scripts import prepare_imagenet
 
 ROOT = Path(entry.__file__).parent

@@ -40,18 +40,23 @@ def train(made, workdir, **request):
 
 
 @pytest.mark.slow
-def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch):
+@pytest.mark.parametrize("form", ["tfrecord", "tfds ArrayRecord"])
+def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, monkeypatch, form):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    local = forms.tfrecord(tmp_path / "set")
-    bucket = Bucket(f"{served[1]}/set")
-    for path in (tmp_path / "set").iterdir():
-        bucket.write(path.name, path)
-    remote = f"tfrecord:{bucket.url}"
-    train(config(local), tmp_path / "local")
+    root, url = tmp_path / "set", f"{served[1]}/set"
+    local, remote = forms.FORMS[form](root), f"tfrecord:{url}"
+    for path in root.rglob("*.*"):
+        if path.is_file():
+            Bucket(url).write(path.relative_to(root).as_posix(), path)
+    here, there = {}, {}
+    if form.startswith("tfds"):  # which recognises it by its name in any data.data_dir
+        local = remote = "tfds:pets"
+        here, there = {"data__data_dir": str(root)}, {"data__data_dir": url}
+    train(config(local, **here), tmp_path / "local")
     half = tmp_path / "half"
-    train(config(remote, str(tmp_path / "records")), half, dry_run=True)
-    train(config(local, run__stop_after="2 steps"), half)
-    train(config(remote, str(tmp_path / "records")), half)
+    train(config(remote, str(tmp_path / "records"), **there), half, dry_run=True)
+    train(config(local, run__stop_after="2 steps", **here), half)
+    train(config(remote, str(tmp_path / "records"), **there), half)
     assert worlds.digests(half, STEPS) == worlds.digests(tmp_path / "local", STEPS)
     last = [worlds.rows(place)[-1] for place in (half, tmp_path / "local")]
     assert last[0]["fingerprint"] == last[1]["fingerprint"]
@@ -59,4 +64,4 @@ def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, m
     assert any((tmp_path / "records").iterdir())
     other = forms.webdataset(tmp_path / "tars")
     with pytest.raises(CheckpointError):
-        train(config(other), half)
+        train(config(other, **here), half)

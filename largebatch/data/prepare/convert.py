@@ -112,7 +112,7 @@ def convert(conversion: Conversion, say: Callable[[str], None] = print) -> Path:
     """
     out = conversion.out
     if conversion.form in ("parquet", "huggingface"):
-        from largebatch.data.huggingface import check_installed
+        from largebatch.data.arrow import check_installed
 
         check_installed()
     splits = {split: conversion.open(split) for split in _SPLITS}

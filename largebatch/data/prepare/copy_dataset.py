@@ -27,7 +27,8 @@ from largebatch.data.prepare.metadata import MANIFEST, Files, read_manifest, sha
 from largebatch.data.prepare.run import GIB
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, counted
-from largebatch.object_store import Bucket, shown, url_of
+from largebatch.object_store import Bucket
+from largebatch.store_urls import shown, url_of
 
 _FILES = 32
 """Files that are copied at a time."""

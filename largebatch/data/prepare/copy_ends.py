@@ -80,7 +80,7 @@ class Objects:
 
     def entries(self) -> Listing:
         """Return all objects; see `Source.entries`."""
-        self._listed = self.bucket.all_entries()
+        self._listed = self.bucket.objects()
         found = {
             name: FileState(entry.size, entry.tag)
             for name, entry in self._listed.items()
