@@ -18,9 +18,9 @@ from largebatch.planning import costs
 from largebatch.planning.hlo import Array, Instruction, Module
 
 _BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")
-_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async)-done")
-_PASSED_ON = ("async-update", "get-tuple-element", "bitcast", "opt-barrier", "fusion")
-# On a TPU v5e a collective may be fused with computations, which carry it forward step by step.
+_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async|call)-done")
+_PASSED_ON = re.compile("(async|call)-update|get-tuple-element|bitcast|opt-barrier|fusion")
+# On some TPUs a collective may be fused with computations, which carry it forward step by step.
 _FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
 
@@ -182,7 +182,10 @@ class _Found:
     def arrays(self, module: Module) -> list[Array]:
         """Return the whole arrays that are reduced or gathered."""
         if self.opcode != "all-gather":
-            return module.operand_arrays(self.instruction)
+            given = self.instruction
+            if given.opcode == "call-update":  # its first operand is the call
+                given = dataclasses.replace(given, operands=given.operands[1:])
+            return module.operand_arrays(given)
         # The result of a start is (operands, results, …).
         count = len(module.operand_arrays(self.inner))
         results = self.inner.arrays
@@ -247,13 +250,25 @@ def _alike(flops: float, head: float) -> bool:
 
 
 def _reduced(module: Module, instruction: Instruction) -> Instruction | None:
-    """Return the collective that an instruction starts: itself, or the one that it wraps."""
+    """Return the collective that an instruction starts: itself, or the one that it wraps.
+
+    A SparseCore's program is called by ``call-start``, often before its operands exist; then it
+    waits for them, and ``call-update`` hands them over. The collective starts there.
+    """
     if _BEGINS.fullmatch(instruction.opcode):
         return instruction
-    if instruction.opcode == "async-start" or _holds(module, instruction, _FUSED_START):
-        wrapped = (i for i in module.within(instruction) if _BEGINS.fullmatch(i.opcode))
-        return next(wrapped, None)
-    return None
+    caller = instruction
+    if instruction.opcode == "call-update":
+        caller = module.instructions[instruction.operands[0]]
+        if caller.opcode != "call-start" or caller.operands:
+            return None  # of a program that has its operands already
+    elif instruction.opcode == "call-start":
+        if not instruction.operands:
+            return None
+    elif instruction.opcode != "async-start" and not _holds(module, instruction, _FUSED_START):
+        return None
+    wrapped = (i for i in module.within(caller) if _BEGINS.fullmatch(i.opcode))
+    return next(wrapped, None)
 
 
 def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
@@ -275,7 +290,7 @@ def _source(module: Module, done: Instruction) -> str:
         instruction = module.instructions[waiting.popleft()]
         if _reduced(module, instruction) is not None:
             return instruction.name
-        if instruction.name not in seen and instruction.opcode in _PASSED_ON:
+        if instruction.name not in seen and _PASSED_ON.fullmatch(instruction.opcode):
             seen.add(instruction.name)
             waiting.extend(instruction.operands)
     return ""

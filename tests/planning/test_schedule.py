@@ -161,6 +161,67 @@ def test_a_tpus_fused_collective_lasts_from_its_start_over_its_steps_to_its_end(
     assert found.overlapped_share == 1
 
 
+SPARSECORE = (
+    "%inner (i: f32[100]) -> f32[100] {\n"
+    "  %i = f32[100]{0} parameter(0)\n"
+    f"  ROOT %all = f32[100]{{0}} all-reduce(%i), {attributes(ALL)}\n}}\n\n"
+    '%offloaded (o: f32[100]) -> f32[100], execution_thread="sparsecore" {\n'
+    "  %o = f32[100]{0} parameter(0)\n"
+    "  ROOT %run = f32[100]{0} fusion(%o), kind=kCustom, calls=%inner\n}\n\n"
+    '%sorted (k: s32[9]) -> s32[9], execution_thread="sparsecore" {\n'
+    "  %k = s32[9]{0} parameter(0)\n"
+    "  ROOT %sort = s32[9]{0} sort(%k), dimensions={0}\n}\n\n"
+)
+CALL = 'async_execution_thread="sparsecore", to_apply='
+
+
+def test_a_sparsecores_collective_begins_when_its_operand_arrives():
+    lines = (
+        f"  %c = ((), (), (s32[1]{{0:T(128)S(2)}})) call-start(), {CALL}%offloaded",
+        conv("waiting"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c, %g1)",
+        conv("under"),
+        f"  %k = ((), (), (s32[1]{{0}})) call-start(), {CALL}%sorted",
+        "  %d = f32[100]{0} call-done(%u)",
+        conv("later"),
+    )
+    found = read(*lines, before=SPARSECORE)
+    (only,) = found.collectives
+    assert (only.name, only.opcode, only.nbytes) == ("u", "all-reduce", 400)
+    assert (only.is_async, only.convolutions_before, only.backward_between) == (True, 1, 1)
+    assert (found.gradient_bytes, found.overlapped_share) == (400, 1)
+    # Only the convolutions take time of the device.
+    parsed = hlo.parse(module(*lines, arrays=ARRAYS, before=SPARSECORE))
+    made = schedule.operations(parsed, schedule.read(parsed, SIZES), CLUSTER)
+    names = [each.name for each in made]
+    assert names == ["waiting", "u", "under", "u", "later"]
+
+
+def test_a_sparsecores_collective_with_its_operand_in_the_call_begins_there():
+    found = read(
+        f"  %c = ((f32[100]{{0}}), f32[100]{{0}}) call-start(%g1), {CALL}%offloaded",
+        conv("under"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c)",
+        conv("also"),
+        "  %d = f32[100]{0} call-done(%u)",
+        before=SPARSECORE,
+    )
+    (only,) = found.collectives
+    assert (only.name, only.nbytes, only.backward_between) == ("c", 400, 2)
+
+
+def test_a_sparsecores_collective_under_no_convolution_is_not_overlapped():
+    found = read(
+        f"  %c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded",
+        conv("waiting"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c, %g1)",
+        "  %d = f32[100]{0} call-done(%u)",
+        before=SPARSECORE,
+    )
+    assert found.collectives[0].is_async
+    assert (found.gradient_bytes, found.overlapped_share) == (400, 0)
+
+
 def test_a_convolution_in_a_fusion_counts_by_its_own_origin():
     fused = (
         "%fused (i: f32[2,8,8,4], k: f32[3,3,4,4]) -> f32[2,8,8,4] {\n"
