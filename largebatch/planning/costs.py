@@ -20,7 +20,7 @@ BACKWARD = "transpose("  # JAX's name for operations of the backward pass
 _FREE = re.compile(
     "parameter|constant|tuple|get-tuple-element|bitcast|after-all|partition-id|replica-id"
     "|opt-barrier|(copy|slice|async|call)-(start|update|done)"
-    "|(all-reduce|reduce-scatter|all-gather)(-start|-done)?"
+    "|(all-reduce|reduce-scatter|all-gather)(-start|-done)?|(send|recv)(-done)?"
 )
 
 

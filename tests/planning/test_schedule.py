@@ -222,6 +222,84 @@ def test_a_sparsecores_collective_under_no_convolution_is_not_overlapped():
     assert (found.gradient_bytes, found.overlapped_share) == (400, 0)
 
 
+SCATTER = (
+    "%all-reduce-scatter.1 (w: f32[1024]) -> f32[256] {\n"
+    "  %w = f32[1024]{0} parameter(0)\n"
+    f"  %w.all = f32[1024]{{0}} all-reduce(%w), {attributes(ALL)}\n"
+    "  ROOT %w.part = f32[256]{0} slice(%w.all), slice={[0:256]}\n}\n\n"
+    "%cut (v: f32[1024]) -> f32[256] {\n"
+    "  %v = f32[1024]{0} parameter(0)\n"
+    "  ROOT %v.part = f32[256]{0} slice(%v), slice={[0:256]}\n}\n\n"
+)
+
+
+def crossing(name, part):
+    """The transfer between slices of an array's part, up to its beginning."""
+    by = (
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="'
+        f'{name}",_xla_megascale_transfer_type="ALL_REDUCE"}}'
+    )
+    return (
+        f"  %{name}.s = (f32[256]{{0}}, u32[], token[]) send(%{part}, %token), {by}\n"
+        f"  %{name}.r = (f32[256]{{0}}, u32[], token[]) recv(%token), {by}"
+    )
+
+
+def arriving(name):
+    """Its end, and the gathering in the slice."""
+    return (
+        f"  %{name}.rd = (f32[256]{{0}}, token[]) recv-done(%{name}.r)\n"
+        f"  %{name}.g = f32[256]{{0}} get-tuple-element(%{name}.rd), index=0\n"
+        f"  %{name}.whole = f32[1024]{{0}} all-gather(%{name}.g), dimensions={{0}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        ["  %p = f32[256]{0} fusion(%padded), kind=kCustom, calls=%all-reduce-scatter.1"],
+        [reduce_("a", "padded"), "  %p = f32[256]{0} fusion(%a), kind=kLoop, calls=%cut"],
+    ],
+    ids=["fused", "apart"],
+)
+def test_reductions_between_slices_last_from_the_first_slice_to_the_gather(reduction):
+    lines = (
+        conv("before"),
+        "  %token = token[] after-all()",
+        *reduction,
+        conv("inside"),
+        crossing("x", "p"),
+        conv("under"),
+        arriving("x"),
+        conv("later"),
+        reduce_("alone", "g2"),
+        "  %parameters = f32[400]{0} all-gather(%g1), dimensions={0}",
+    )
+    # Parts of whole tiles: 1,000 gradients are sent as 1,024.
+    text = module(*lines, arrays=[*ARRAYS, ("padded", "f32[1024]{0}")], before=SCATTER)
+    parsed = hlo.parse(text)
+    found = schedule.read(parsed, (1000, 300))
+    across, alone, parameters = found.collectives
+    assert (across.opcode, across.nbytes, across.gradient_bytes) == ("all-reduce", 4096, 4000)
+    assert (across.is_async, across.convolutions_before, across.backward_between) == (True, 1, 2)
+    assert (alone.opcode, alone.gradient_elements, alone.is_async) == ("all-reduce", 300, False)
+    assert (parameters.opcode, parameters.gradient_bytes) == ("all-gather", 0)
+    assert found.gradient_elements == 1300
+    two = Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2))
+    made = schedule.operations(parsed, found, two)
+    assert [type(o) for o in made if o.name == across.name] == [Start, Done]
+    start_, *_ = (o for o in made if isinstance(o, Start))
+    assert start_.seconds == all_reduce_s(two, 4096)
+
+
+def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
+    line = "  %p = f32[256]{0} fusion(%padded), kind=kCustom, calls=%all-reduce-scatter.1"
+    text = module(conv("b"), line, arrays=[("padded", "f32[1024]{0}")], before=SCATTER)
+    found = schedule.read(hlo.parse(text), (1024,))
+    (only,) = found.collectives
+    assert (only.opcode, only.is_async, only.gradient_bytes) == ("reduce-scatter", False, 4096)
+
+
 def test_a_convolution_in_a_fusion_counts_by_its_own_origin():
     fused = (
         "%fused (i: f32[2,8,8,4], k: f32[3,3,4,4]) -> f32[2,8,8,4] {\n"
