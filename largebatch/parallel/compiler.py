@@ -22,6 +22,7 @@ from largebatch.config.registries import SCHEMES
 from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import user_cache, write_json
+from largebatch.parallel.hardware import hardware_of
 from largebatch.parallel.processes import agreed_minimum
 
 _CHECK = Path(__file__).with_name("option_check.py")
@@ -43,6 +44,52 @@ class Option:
     deterministic: bool = False
     """Only for ``run.deterministic``."""
 
+
+# TPUs whose SparseCores can reduce while the TensorCore computes.
+_SPARSECORE = (
+    Option(
+        "xla_tpu_enable_sparse_core_collective_offload_all_reduce",
+        "True",
+        "reduces on the SparseCores beside backward; by default all all-reduces are synchronous",
+        separates=True,
+    ),
+    Option(
+        "xla_jf_crs_combiner_threshold_in_bytes",
+        "0",
+        "keeps the buckets apart before they are assigned to the SparseCores",
+        separates=True,
+    ),
+    Option(
+        "xla_tpu_enable_async_collective_merger",
+        "False",
+        "the same after it",
+        separates=True,
+    ),
+    Option(
+        "xla_tpu_use_tc_device_shape_on_sc",
+        "True",
+        "leaves the arrays in the TensorCore's layout",
+        separates=True,
+    ),
+    Option(
+        "xla_sc_disable_megacore_partitioning",
+        "True",
+        "gives an all-reduce to the SparseCores of a chip as a whole",
+        separates=True,
+    ),
+    Option(
+        "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment",
+        "True",
+        "schedules again once the all-reduces are asynchronous; without it most are not overlapped",
+        separates=True,
+    ),
+    Option(
+        "xla_tpu_sparse_core_all_reduce_latency_multiplier",
+        "4",
+        "expects a slower all-reduce, and leaves more convolutions between its start and end",
+        separates=True,
+    ),
+)
 
 TABLE: Mapping[str, tuple[Option, ...]] = {
     "cuda": (
@@ -90,6 +137,9 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             separates=True,
         ),
     ),
+    # Of a generation, beside those of all TPUs.
+    "tpu:v5p": _SPARSECORE,
+    "tpu:v6e": _SPARSECORE,
     # The CPU's compiler always merges them, and has one thread for all work.
     "cpu": (),
     # Untested.
@@ -107,7 +157,10 @@ class Verdict:
 
 
 def platform_of(device: jax.Device) -> str:
-    """The table's name for a device's platform: cuda, rocm, tpu or cpu."""
+    """The table's name for a device's platform: cuda, rocm, tpu, tpu:v5p (a known one), or cpu."""
+    if device.platform == "tpu":
+        known = hardware_of(device.device_kind)
+        return known.name if known else "tpu"
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
@@ -116,9 +169,11 @@ def platform_of(device: jax.Device) -> str:
 def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -> dict[str, str]:
     """Return our options for ``comm.allreduce`` and ``run.deterministic``, name to value."""
     separate = SCHEMES[allreduce].separate
+    family, _, generation = platform.partition(":")
+    ours = (*TABLE.get(family, ()), *(TABLE.get(platform, ()) if generation else ()))
     return {
         option.name: option.value
-        for option in TABLE.get(platform, ())
+        for option in ours
         if (separate or not option.separates) and (deterministic or not option.deterministic)
     }
 
@@ -186,7 +241,7 @@ def checked(platform: str, options: Mapping[str, str], cache: Path | None = None
     The verdict is cached by the versions of the compilers.
 
     Args:
-      platform: cuda, rocm, tpu or cpu.
+      platform: as ``platform_of`` names it.
       options: name to value.
       cache: directory of verdicts; None: ``largebatch/xla_options`` in the user's cache.
     """

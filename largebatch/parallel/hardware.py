@@ -56,6 +56,8 @@ class Hardware:
     wrap: int = 1
     """An axis closes to a ring if its length is a multiple of this."""
     devices_per_chip: int = 1
+    bucket_mib: float = 0.0
+    """Least size of a bucket for ``comm.bucket_mib=auto``, in MiB; 0: planned from the network."""
     source: str = ""
 
 

@@ -10,7 +10,15 @@ import json
 import sys
 from typing import Any
 
-TINY_TPU = "v5e:2x2"
+TINY_TPUS = {
+    "tpu": "v5e:2x2",
+    "tpu:v3": "v3:2x2",
+    "tpu:v4": "v4:2x2x1",
+    "tpu:v5e": "v5e:2x2",
+    "tpu:v5p": "v5p:2x2x1",
+    "tpu:v6e": "v6e:2x2",
+}
+"""The smallest absent slice of each platform."""
 
 
 def lowered(platform: str) -> Any:
@@ -20,8 +28,9 @@ def lowered(platform: str) -> Any:
     from jax.sharding import SingleDeviceSharding
 
     number = jax.ShapeDtypeStruct((), "float32")
-    if platform == "tpu":
-        described = topologies.get_topology_desc(platform="tpu", topology_name=TINY_TPU)
+    if platform in TINY_TPUS:
+        tiny = TINY_TPUS[platform]
+        described = topologies.get_topology_desc(platform="tpu", topology_name=tiny)
         sharding = SingleDeviceSharding(described.devices[0])
         number = jax.ShapeDtypeStruct((), "float32", sharding=sharding)
     return jax.jit(lambda x: x + 1).lower(number)

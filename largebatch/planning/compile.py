@@ -226,7 +226,14 @@ def parse_variants(text: str) -> tuple[str, ...]:
 def variant_of(
     config: Config, name: str, platform: str, warn: Callable[[str], None]
 ) -> tuple[Config, dict[str, str]]:
-    """Return the configuration of a variant, and XLA's options for it."""
+    """Return the configuration of a variant, and XLA's options for it.
+
+    Args:
+      config: the recipe's.
+      name: of the variant.
+      platform: as ``compiler.platform_of`` names it.
+      warn: as of ``compiler.program_options``.
+    """
     if name == "default":
         return config, {}
     if name in ("leaf", "tree"):

@@ -19,8 +19,8 @@ BACKWARD = "transpose("  # JAX's name for operations of the backward pass
 # Instructions that name, view or await the result of another one.
 _FREE = re.compile(
     "parameter|constant|tuple|get-tuple-element|bitcast|after-all|partition-id|replica-id"
-    "|opt-barrier|(copy|slice|async)-(start|update|done)"
-    "|(all-reduce|reduce-scatter|all-gather)(-start|-done)?"
+    "|opt-barrier|(copy|slice|async|call)-(start|update|done)"
+    "|(all-reduce|reduce-scatter|all-gather)(-start|-done)?|(send|recv)(-done)?"
 )
 
 

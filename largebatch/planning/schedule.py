@@ -4,24 +4,22 @@ From the scheduled module alone: instruction order is the schedule. The first me
 of gradient bytes in all-reduces that are asynchronous and have at least one backward convolution
 between start and done. The second weighs it by estimated times. With a sharded update there are
 reduce-scatters instead of all-reduces, and all-gathers for the parameters.
+
+The forms of collectives are in ``spans``. One that crosses TPU slices counts from the reduction in
+a slice to the end of the all-gather; of it the transfer between slices is asynchronous.
 """
 
 import dataclasses
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
-from largebatch.planning import costs
+from largebatch.planning import costs, spans
 from largebatch.planning.hlo import Array, Instruction, Module
 
-_BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")
-_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async)-done")
-_PASSED_ON = ("async-update", "get-tuple-element", "bitcast", "opt-barrier", "fusion")
-# On a TPU v5e a collective may be fused with computations, which carry it forward step by step.
-_FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_TILE = 1024  # elements to whose multiple a TPU pads an array that it cuts into parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +99,7 @@ def read(
     counts, found = [], []
     for place, instruction in enumerate(order):
         counts.append(backward)
-        reduced = _reduced(module, instruction)
+        reduced = spans.started(module, instruction)
         if reduced is not None:
             found.append(_Found(place, before, instruction, reduced))
         for product in costs.products(module, instruction):
@@ -110,7 +108,16 @@ def read(
                 # One of unknown origin belongs to backward once that has begun.
                 unknown = product.is_backward is None
                 backward += backward > 0 if unknown else product.is_backward
-    ends = _ends(module, order)
+    ends = spans.ends(module, order)
+    gathers = [each.instruction for each in found if each.opcode == "all-gather"]
+    links = spans.between_slices(module, gathers)
+    places = {each.instruction.name: each.place for each in found}
+    ends |= {first: ends.get(last, places[last]) for first, last in links.items()}
+    found = [
+        dataclasses.replace(each, is_between_slices=each.instruction.name in links)
+        for each in found
+        if each.instruction.name not in links.values()
+    ]
     contained = _contained(gradients, totals)
     arrays = [each.arrays(module) for each in found]
     sizes = [sum(array.nbytes for array in of) for of in arrays]
@@ -145,18 +152,25 @@ def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
     """Return the function from the elements of a reduced array to those that are gradients.
 
     Compilers merge arrays as operands of one collective, or join some of them into one array, whose
-    size is then the sum of theirs.
+    size is then the sum of theirs. Between TPU slices arrays are padded; the padding is left out.
     """
     sums = 1  # bit n is set if some of the sizes add up to n
     for size in gradients:
         sums |= sums << size
+    padded = {_whole_tiles(size): size for size in sorted(gradients)}
+    padded[_whole_tiles(totals)] = 0
 
     def elements(size: int) -> int:
         if size == totals:
             return 0
-        return next((n for n in (size, size - totals) if n > 0 and sums >> n & 1), 0)
+        found = next((n for n in (size, size - totals) if n > 0 and sums >> n & 1), None)
+        return padded.get(size, 0) if found is None else found
 
     return elements
+
+
+def _whole_tiles(size: int) -> int:
+    return -(-size // _TILE) * _TILE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +182,15 @@ class _Found:
     instruction: Instruction
     inner: Instruction
     """The collective itself, which the instruction may wrap."""
+    is_between_slices: bool = False
+    """Whether this is the reduction in a slice whose result is summed over all slices."""
 
     @property
     def opcode(self) -> str:
+        if self.is_between_slices:
+            return "all-reduce"
+        if spans.is_fused_scatter(self.instruction):
+            return "reduce-scatter"
         return self.inner.opcode.removesuffix("-start")
 
     @property
@@ -182,7 +202,10 @@ class _Found:
     def arrays(self, module: Module) -> list[Array]:
         """Return the whole arrays that are reduced or gathered."""
         if self.opcode != "all-gather":
-            return module.operand_arrays(self.instruction)
+            given = self.instruction
+            if given.opcode == "call-update":  # its first operand is the call
+                given = dataclasses.replace(given, operands=given.operands[1:])
+            return module.operand_arrays(given)
         # The result of a start is (operands, results, …).
         count = len(module.operand_arrays(self.inner))
         results = self.inner.arrays
@@ -244,44 +267,3 @@ def estimate(module: Module, schedule: Schedule, cluster: Cluster) -> Estimate:
 def _alike(flops: float, head: float) -> bool:
     """Whether FLOPs are equal up to the padding of a product's dimensions."""
     return abs(flops - head) <= 0.05 * head
-
-
-def _reduced(module: Module, instruction: Instruction) -> Instruction | None:
-    """Return the collective that an instruction starts: itself, or the one that it wraps."""
-    if _BEGINS.fullmatch(instruction.opcode):
-        return instruction
-    if instruction.opcode == "async-start" or _holds(module, instruction, _FUSED_START):
-        wrapped = (i for i in module.within(instruction) if _BEGINS.fullmatch(i.opcode))
-        return next(wrapped, None)
-    return None
-
-
-def _ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
-    """Return the position of the end of each asynchronous start, by name."""
-    ends = {}
-    for place, instruction in enumerate(order):
-        if _ENDS.fullmatch(instruction.opcode) or _holds(module, instruction, _FUSED_DONE):
-            ends[_source(module, instruction)] = place
-    return ends
-
-
-def _source(module: Module, done: Instruction) -> str:
-    """Return the start whose result an end awaits, through instructions that pass it on, or "".
-
-    The search is breadth-first: a step of a TPU's fused collective also reads operands of its own.
-    """
-    waiting, seen = deque(done.operands), set()
-    while waiting:
-        instruction = module.instructions[waiting.popleft()]
-        if _reduced(module, instruction) is not None:
-            return instruction.name
-        if instruction.name not in seen and instruction.opcode in _PASSED_ON:
-            seen.add(instruction.name)
-            waiting.extend(instruction.operands)
-    return ""
-
-
-def _holds(module: Module, instruction: Instruction, target: str) -> bool:
-    return instruction.opcode == "fusion" and any(
-        inner.target == target for inner in module.within(instruction)
-    )

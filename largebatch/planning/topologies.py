@@ -84,6 +84,11 @@ class Topology:
             return 1
         return max(1, self.devices // self.hardware.devices_per_node)
 
+    @property
+    def option_platform(self) -> str:
+        """The platform in the table of XLA options, as ``compiler.platform_of`` names it."""
+        return self.hardware.name if self.platform == "tpu" else self.platform
+
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables of the process that compiles."""
         environment = {"JAX_PLATFORMS": "cpu"}  # leave present accelerators alone

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 
 from largebatch import parallel
 from largebatch.config import StagePlan
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import Model
 from largebatch.models.loss import Sums
@@ -115,12 +116,22 @@ class Steps:
 
     @functools.cached_property
     def update(self) -> Update:
-        """The update of the parameters: replicated or sharded."""
+        """The update of the parameters: replicated or sharded.
+
+        Raises:
+          ConfigError: a sharded update on TPUs.
+        """
+        sharded = self.plan.config.optimizer.update == "sharded"
+        if sharded and self.mesh.devices.flat[0].platform == "tpu":
+            raise ConfigError(
+                "optimizer.update: expected replicated on TPUs, got 'sharded'; their compiler sums "
+                "whole buckets on every device and gathers each parameter after backward; use "
+                "optimizer.update=replicated"
+            )
         rule = with_kinds(self.optimizer, self.model.kinds())
         if any(factor not in (0, 1) for factor in self.multipliers.values()):
             rule = with_multipliers(rule, self.multipliers)
         parts = rule, self.buckets, self.plan.config.comm.wire
-        sharded = self.plan.config.optimizer.update == "sharded"
         update = Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
         return Partial(update, self.frozen) if self.frozen else update
 

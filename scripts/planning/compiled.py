@@ -81,7 +81,7 @@ class Planning:
 
     @functools.cache  # noqa: B019 - lives as long as the process
     def _variant(self, name: str) -> tuple[Config, dict[str, str]]:
-        return variant_of(self.config, name, self.topology.platform, self.console.warn)
+        return variant_of(self.config, name, self.topology.option_platform, self.console.warn)
 
     def microbatch(self) -> int:
         """Return the configured workers at a time, or the most that fit the device's memory.

@@ -222,9 +222,12 @@ def paths(buckets):
         # Nothing to plan for, or with.
         (devices("NVIDIA H200", 1, 1), "bucket", 19),
         (devices("Radeon", 64, 8), "bucket", 19),
+        # SparseCores reduce: many small buckets, whatever the line's rate.
+        (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), "bucket", 19),
+        (devices("TPU v6 lite", 256, 4, coords=grid(16, 16, 1)), "bucket", 19),
     ],
 )
-def test_auto_falls_back_where_there_is_no_network_to_plan_for(given, scheme, count):
+def test_auto_is_a_fixed_size_where_nothing_can_be_planned(given, scheme, count):
     found = gradient_buckets(parameters(), Comm(bucket_mib="auto"), given, **FACTS)
     fixed = gradient_buckets(
         parameters(), Comm(allreduce=scheme, bucket_mib=FALLBACK_MIB), given, **FACTS

@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import json
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel import compiler
+from largebatch.parallel import compiler, option_check
+from largebatch.parallel.hardware import HARDWARE
 from largebatch.tracking import Console
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -58,6 +60,36 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
         plain = compiler.options_for(platform, "bucket")
         more = DETERMINISTIC if platform == "cuda" else {}
         assert compiler.options_for(platform, "bucket", deterministic=True) == plain | more
+
+
+def test_a_tpus_generation_adds_options_to_those_of_all_tpus():
+    offload = "xla_tpu_enable_sparse_core_collective_offload_all_reduce"
+    common = compiler.options_for("tpu", "bucket")
+    for platform in ("tpu:v3", "tpu:v4", "tpu:v5p", "tpu:v6e"):
+        found = compiler.options_for(platform, "bucket")
+        assert found.items() >= common.items()
+        assert (found.get(offload) == "True") == (platform in ("tpu:v5p", "tpu:v6e"))
+        assert compiler.options_for(platform, "tree") == {}
+    assert compiler.options_for("tpu:v9", "bucket") == common
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform"),
+    [
+        ("TPU v3", "tpu:v3"),
+        ("TPU v5 lite", "tpu:v5e"),
+        ("TPU v5", "tpu:v5p"),
+        ("TPU v6 lite", "tpu:v6e"),
+        ("TPU v99", "tpu"),
+    ],
+)
+def test_a_tpus_platform_is_its_generation(kind, platform):
+    device = SimpleNamespace(platform="tpu", device_kind=kind)
+    assert compiler.platform_of(device) == platform
+    tiny = option_check.TINY_TPUS[platform]
+    if platform != "tpu":
+        assert tiny.startswith(platform.removeprefix("tpu:"))
+    assert set(option_check.TINY_TPUS) == {"tpu", *(n for n in HARDWARE if n.startswith("tpu:"))}
 
 
 def test_the_compiler_accepts_our_options_and_refuses_others_with_a_reason(verdict):

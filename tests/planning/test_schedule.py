@@ -161,6 +161,145 @@ def test_a_tpus_fused_collective_lasts_from_its_start_over_its_steps_to_its_end(
     assert found.overlapped_share == 1
 
 
+SPARSECORE = (
+    "%inner (i: f32[100]) -> f32[100] {\n"
+    "  %i = f32[100]{0} parameter(0)\n"
+    f"  ROOT %all = f32[100]{{0}} all-reduce(%i), {attributes(ALL)}\n}}\n\n"
+    '%offloaded (o: f32[100]) -> f32[100], execution_thread="sparsecore" {\n'
+    "  %o = f32[100]{0} parameter(0)\n"
+    "  ROOT %run = f32[100]{0} fusion(%o), kind=kCustom, calls=%inner\n}\n\n"
+    '%sorted (k: s32[9]) -> s32[9], execution_thread="sparsecore" {\n'
+    "  %k = s32[9]{0} parameter(0)\n"
+    "  ROOT %sort = s32[9]{0} sort(%k), dimensions={0}\n}\n\n"
+)
+CALL = 'async_execution_thread="sparsecore", to_apply='
+
+
+def test_a_sparsecores_collective_begins_when_its_operand_arrives():
+    lines = (
+        f"  %c = ((), (), (s32[1]{{0:T(128)S(2)}})) call-start(), {CALL}%offloaded",
+        conv("waiting"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c, %g1)",
+        conv("under"),
+        f"  %k = ((), (), (s32[1]{{0}})) call-start(), {CALL}%sorted",
+        "  %d = f32[100]{0} call-done(%u)",
+        conv("later"),
+    )
+    found = read(*lines, before=SPARSECORE)
+    (only,) = found.collectives
+    assert (only.name, only.opcode, only.nbytes) == ("u", "all-reduce", 400)
+    assert (only.is_async, only.convolutions_before, only.backward_between) == (True, 1, 1)
+    assert (found.gradient_bytes, found.overlapped_share) == (400, 1)
+    # Only the convolutions take time of the device.
+    parsed = hlo.parse(module(*lines, arrays=ARRAYS, before=SPARSECORE))
+    made = schedule.operations(parsed, schedule.read(parsed, SIZES), CLUSTER)
+    names = [each.name for each in made]
+    assert names == ["waiting", "u", "under", "u", "later"]
+
+
+def test_a_sparsecores_collective_with_its_operand_in_the_call_begins_there():
+    found = read(
+        f"  %c = ((f32[100]{{0}}), f32[100]{{0}}) call-start(%g1), {CALL}%offloaded",
+        conv("under"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c)",
+        conv("also"),
+        "  %d = f32[100]{0} call-done(%u)",
+        before=SPARSECORE,
+    )
+    (only,) = found.collectives
+    assert (only.name, only.nbytes, only.backward_between) == ("c", 400, 2)
+
+
+def test_a_sparsecores_collective_under_no_convolution_is_not_overlapped():
+    found = read(
+        f"  %c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded",
+        conv("waiting"),
+        "  %u = ((f32[100]{0}), f32[100]{0}) call-update(%c, %g1)",
+        "  %d = f32[100]{0} call-done(%u)",
+        before=SPARSECORE,
+    )
+    assert found.collectives[0].is_async
+    assert (found.gradient_bytes, found.overlapped_share) == (400, 0)
+
+
+SCATTER = (
+    "%all-reduce-scatter.1 (w: f32[1024]) -> f32[256] {\n"
+    "  %w = f32[1024]{0} parameter(0)\n"
+    f"  %w.all = f32[1024]{{0}} all-reduce(%w), {attributes(ALL)}\n"
+    "  ROOT %w.part = f32[256]{0} slice(%w.all), slice={[0:256]}\n}\n\n"
+    "%cut (v: f32[1024]) -> f32[256] {\n"
+    "  %v = f32[1024]{0} parameter(0)\n"
+    "  ROOT %v.part = f32[256]{0} slice(%v), slice={[0:256]}\n}\n\n"
+)
+
+
+def crossing(name, part):
+    """The transfer between slices of an array's part, up to its beginning."""
+    by = (
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="'
+        f'{name}",_xla_megascale_transfer_type="ALL_REDUCE"}}'
+    )
+    return (
+        f"  %{name}.s = (f32[256]{{0}}, u32[], token[]) send(%{part}, %token), {by}\n"
+        f"  %{name}.r = (f32[256]{{0}}, u32[], token[]) recv(%token), {by}"
+    )
+
+
+def arriving(name):
+    """Its end, and the gathering in the slice."""
+    return (
+        f"  %{name}.rd = (f32[256]{{0}}, token[]) recv-done(%{name}.r)\n"
+        f"  %{name}.g = f32[256]{{0}} get-tuple-element(%{name}.rd), index=0\n"
+        f"  %{name}.whole = f32[1024]{{0}} all-gather(%{name}.g), dimensions={{0}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        ["  %p = f32[256]{0} fusion(%padded), kind=kCustom, calls=%all-reduce-scatter.1"],
+        [reduce_("a", "padded"), "  %p = f32[256]{0} fusion(%a), kind=kLoop, calls=%cut"],
+    ],
+    ids=["fused", "apart"],
+)
+def test_reductions_between_slices_last_from_the_first_slice_to_the_gather(reduction):
+    lines = (
+        conv("before"),
+        "  %token = token[] after-all()",
+        *reduction,
+        conv("inside"),
+        crossing("x", "p"),
+        conv("under"),
+        arriving("x"),
+        conv("later"),
+        reduce_("alone", "g2"),
+        "  %parameters = f32[400]{0} all-gather(%g1), dimensions={0}",
+    )
+    # Parts of whole tiles: 1,000 gradients are sent as 1,024.
+    text = module(*lines, arrays=[*ARRAYS, ("padded", "f32[1024]{0}")], before=SCATTER)
+    parsed = hlo.parse(text)
+    found = schedule.read(parsed, (1000, 300))
+    across, alone, parameters = found.collectives
+    assert (across.opcode, across.nbytes, across.gradient_bytes) == ("all-reduce", 4096, 4000)
+    assert (across.is_async, across.convolutions_before, across.backward_between) == (True, 1, 2)
+    assert (alone.opcode, alone.gradient_elements, alone.is_async) == ("all-reduce", 300, False)
+    assert (parameters.opcode, parameters.gradient_bytes) == ("all-gather", 0)
+    assert found.gradient_elements == 1300
+    two = Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2))
+    made = schedule.operations(parsed, found, two)
+    assert [type(o) for o in made if o.name == across.name] == [Start, Done]
+    start_, *_ = (o for o in made if isinstance(o, Start))
+    assert start_.seconds == all_reduce_s(two, 4096)
+
+
+def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
+    line = "  %p = f32[256]{0} fusion(%padded), kind=kCustom, calls=%all-reduce-scatter.1"
+    text = module(conv("b"), line, arrays=[("padded", "f32[1024]{0}")], before=SCATTER)
+    found = schedule.read(hlo.parse(text), (1024,))
+    (only,) = found.collectives
+    assert (only.opcode, only.is_async, only.gradient_bytes) == ("reduce-scatter", False, 4096)
+
+
 def test_a_convolution_in_a_fusion_counts_by_its_own_origin():
     fused = (
         "%fused (i: f32[2,8,8,4], k: f32[3,3,4,4]) -> f32[2,8,8,4] {\n"

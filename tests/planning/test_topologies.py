@@ -32,6 +32,7 @@ def test_names_become_devices(text, devices, processes, platform, shape):
     topology = open_topology(text)
     assert (topology.devices, topology.processes) == (devices, processes)
     assert (topology.platform, topology.shape) == (platform, shape)
+    assert topology.option_platform == (text.rpartition(":")[0] if platform == "tpu" else platform)
     assert topology.cluster.devices == devices
     if platform == "tpu":
         assert topology.cluster.nodes == topology.slices

@@ -1,11 +1,15 @@
 """What the programs contain: the collectives, and nothing that should not be there."""
 
+import dataclasses
 import re
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from jax.extend.core import Var
 
+from largebatch.errors import ConfigError
 from largebatch.training.programs import Programs
 from tests.training import worlds
 
@@ -114,6 +118,14 @@ def test_a_sharded_update_reduces_only_parts():
     assert text.count('"stablehlo.reduce_scatter"') == len(made.buckets)
     assert text.count('"stablehlo.all_gather"') == len(made.model.parameter_paths())
     assert text.count('"stablehlo.all_reduce"') == 2  # and that of statistics and metrics
+
+
+def test_a_sharded_update_is_refused_on_tpus():
+    config = worlds.config(model=worlds.RESNET, optimizer={"update": "sharded"})
+    made = worlds.steps(config, 1, 1, "float32")
+    tpus = SimpleNamespace(devices=np.array([SimpleNamespace(platform="tpu")]), size=1)
+    with pytest.raises(ConfigError, match=r"optimizer\.update=replicated"):
+        dataclasses.replace(made, mesh=tpus).update  # noqa: B018
 
 
 def test_a_span_over_devices_costs_one_reduction_a_layer_each_way():

@@ -77,8 +77,8 @@ class Comm:
     bucket_mib: float | Literal["auto"] = option(
         "auto",
         "least size of a bucket on the wire, in MiB; auto: the best buckets according to a model "
-        "of the network and the backward pass, one parameter per bucket on CPUs, 4 MiB on one GPU "
-        "or unknown hardware",
+        "of the network and the backward pass, one parameter per bucket on CPUs, 4 MiB on one GPU, "
+        "unknown hardware, or TPUs whose SparseCores reduce (v5p, v6e)",
         within="above 0",
         mathematics=False,
     )

@@ -1,0 +1,121 @@
+"""The forms in which compilers write collectives: where each starts, and where it ends.
+
+- ``all-reduce``, ``reduce-scatter``, ``all-gather``: synchronous; as ``-start`` and ``-done``
+  asynchronous; also wrapped by ``async-start``, ``async-update``, ``async-done``.
+- On TPUs fused with computations, which carry a collective forward step by step (asynchronous
+  collective fusion).
+- On TPUs with SparseCores as a program of theirs: ``call-start``, ``call-update``, ``call-done``.
+- Over several TPU slices an all-reduce becomes a reduction in each slice, a transfer of parts
+  between the slices by the hosts (``send``, ``recv``), and an all-gather in each slice.
+"""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+
+from largebatch.planning.hlo import Instruction, Module
+
+_BEGINS = re.compile("(all-reduce|reduce-scatter|all-gather)(-start)?")
+_ENDS = re.compile("(all-reduce|reduce-scatter|all-gather|async|call)-done")
+_PASSED_ON = re.compile("(async|call)-update|get-tuple-element|bitcast|opt-barrier|fusion")
+# On some TPUs a collective may be fused with computations, which carry it forward step by step.
+_FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+_FUSED_SCATTER = "all-reduce-scatter"  # name of a TPU's fused computation that returns a part
+_BETWEEN_SLICES = '_xla_megascale_transfer_type="ALL_REDUCE"'
+
+
+def started(module: Module, instruction: Instruction) -> Instruction | None:
+    """Return the collective that an instruction starts: itself, or the one that it wraps.
+
+    A SparseCore's program is called by ``call-start``, often before its operands exist; then it
+    waits for them, and ``call-update`` hands them over. The collective starts there.
+    """
+    if _BEGINS.fullmatch(instruction.opcode):
+        return instruction
+    caller = instruction
+    if instruction.opcode == "call-update":
+        caller = module.instructions[instruction.operands[0]]
+        if caller.opcode != "call-start" or caller.operands:
+            return None  # of a program that has its operands already
+    elif instruction.opcode == "call-start":
+        if not instruction.operands:
+            return None
+    elif not (
+        instruction.opcode == "async-start"
+        or is_fused_scatter(instruction)
+        or _holds(module, instruction, _FUSED_START)
+    ):
+        return None
+    wrapped = (i for i in module.within(caller) if _BEGINS.fullmatch(i.opcode))
+    return next(wrapped, None)
+
+
+def ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
+    """Return the position of the end of each asynchronous start, by name."""
+    found = {}
+    for place, instruction in enumerate(order):
+        if _ENDS.fullmatch(instruction.opcode) or _holds(module, instruction, _FUSED_DONE):
+            found[_source(module, instruction)] = place
+    return found
+
+
+def between_slices(module: Module, gathers: Sequence[Instruction]) -> dict[str, str]:
+    """Return the reductions in a slice whose parts cross to other slices, with their all-gathers.
+
+    The hosts pair the transfer's ``send`` and ``recv`` by a name.
+
+    Args:
+      module: the compiled step.
+      gathers: its all-gathers, or their starts.
+
+    Returns:
+      Name of the reduction to name of the gather.
+    """
+    sent = {}
+    for instruction in module.in_order():
+        if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.attributes:
+            sent[_rendezvous(instruction)] = _source(module, instruction)
+    links = {}
+    for each in gathers:
+        if given := _received(module, each):
+            links[sent.get(_rendezvous(given), "")] = each.name
+    links.pop("", None)
+    return links
+
+
+def _received(module: Module, instruction: Instruction) -> Instruction | None:
+    """Return the ``recv`` whose result a gather reads, if it reads one."""
+    while instruction.operands and instruction.opcode != "recv":
+        instruction = module.instructions[instruction.operands[0]]
+    return instruction if instruction.opcode == "recv" else None
+
+
+def _rendezvous(transfer: Instruction) -> str:
+    return transfer.attribute("_xla_host_transfer_rendezvous", quoted=True)
+
+
+def _source(module: Module, done: Instruction) -> str:
+    """Return the start whose result an end awaits, through instructions that pass it on, or "".
+
+    The search is breadth-first: a step of a TPU's fused collective also reads operands of its own.
+    """
+    waiting, seen = deque(done.operands), set()
+    while waiting:
+        instruction = module.instructions[waiting.popleft()]
+        if started(module, instruction) is not None:
+            return instruction.name
+        if instruction.name not in seen and _PASSED_ON.fullmatch(instruction.opcode):
+            seen.add(instruction.name)
+            waiting.extend(instruction.operands)
+    return ""
+
+
+def is_fused_scatter(instruction: Instruction) -> bool:
+    """Whether a fusion reduces an array and returns the device's part of it."""
+    return instruction.opcode == "fusion" and instruction.called[0].startswith(_FUSED_SCATTER)
+
+
+def _holds(module: Module, instruction: Instruction, target: str) -> bool:
+    return instruction.opcode == "fusion" and any(
+        inner.target == target for inner in module.within(instruction)
+    )
