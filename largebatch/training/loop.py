@@ -189,6 +189,7 @@ class Loop:
         """
         self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
+        self._journal.write_layers()
         self._clock.pause()
         # A step that started from a discarded state is not judged.
         is_judged, self._pending = self._pending is not None, None
@@ -227,6 +228,7 @@ class Loop:
 
     def _examine_pending(self) -> Verdict:
         """Wait for the step that was dispatched last, judge and report it."""
+        self._journal.write_layers()
         if self._pending is None:
             return WELL
         (step, metrics), self._pending = self._pending, None

@@ -90,6 +90,18 @@ class Programs:
             self._control_flags(2) if self.steps.has_control_flags else None,
         )
 
+    @functools.cached_property
+    def layer_report(self) -> jax.stages.Compiled:
+        """The optimizer's report and the statistics as one array."""
+        state = self.state
+        return self._compile(
+            "layer report",
+            self.steps.layer_report,
+            state.optimizer.report,
+            state.stats,
+            plain=True,
+        )
+
     @property
     def of_step(self) -> tuple[jax.stages.Compiled, ...]:
         """The programs that a step runs."""
@@ -140,6 +152,8 @@ class Programs:
             _ = self.empty_carry, self.accumulate
         _ = self.finish
         plan = self.steps.plan
+        if 0 < plan.layers_every_steps <= plan.last_step:
+            _ = self.layer_report
         if plan.facts.processes > 1 and plan.hosts_every_steps and not self.steps.computes_alone:
             _ = self.probe
         for shape in shapes:

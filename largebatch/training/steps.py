@@ -29,6 +29,7 @@ from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
+from largebatch.training.layer_rows import LayerRows
 from largebatch.training.objective import Objective, layer_of
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
 from largebatch.training.update import Partial, Replicated, Sharded, Update
@@ -298,6 +299,25 @@ class Steps:
             (self.specs, REPLICATED),
         )
         return jax.jit(mapped, donate_argnums=0)
+
+    @functools.cached_property
+    def layer_report(self) -> Callable[[PyTree, PyTree], jax.Array]:
+        """(the optimizer's report, stats) → all their numbers as one array.
+
+        The state may be donated to the next step while the copy is on its way to the host.
+        """
+        return jax.jit(
+            lambda report, stats: ravel_pytree((report, stats))[0],
+            out_shardings=parallel.replicated(self.mesh),
+            compiler_options=self.fast_compile_options,
+        )
+
+    @functools.cached_property
+    def layer_rows(self) -> LayerRows:
+        """Reads the result of `layer_report`."""
+        params, stats = self.model.shapes()
+        report = jax.eval_shape(self.update.init, params).report
+        return LayerRows(report, self.trained(params), stats)
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.
