@@ -58,11 +58,12 @@ class LayerRows:
         stats = numbers[self._reported :]
         squares = np.square(stats, dtype=np.float64)
         logarithms = np.log(np.maximum(stats, np.finfo(np.float32).tiny))  # a variance may be 0
-        for path, mean, variance in self._layers:
-            rows[path] = {
-                "running_mean": float(np.sqrt(_mean(squares[mean]))),
-                "running_variance": float(np.exp(_mean(logarithms[variance]))),
-            }
+        means = np.sqrt([_mean(squares[mean]) for _, mean, _ in self._layers])
+        variances = np.exp([_mean(logarithms[variance]) for *_, variance in self._layers])
+        for (path, *_), mean, variance in zip(
+            self._layers, means.tolist(), variances.tolist(), strict=True
+        ):
+            rows[path] = {"running_mean": mean, "running_variance": variance}
         return rows
 
 

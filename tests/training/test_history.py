@@ -5,7 +5,6 @@ import json
 import math
 
 import jax
-import numpy as np
 import pytest
 
 from largebatch.config import durations
