@@ -1,5 +1,6 @@
 """The step functions compiled ahead of time, and one training step dispatched on them."""
 
+import collections
 import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from largebatch import parallel
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
-from largebatch.parallel.transfer import Augmented, OnDevices
+from largebatch.parallel.transfer import IN_FLIGHT, Augmented, OnDevices
 from largebatch.training.memory import program_bytes
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
@@ -72,7 +73,7 @@ class Programs:
 
     @functools.cached_property
     def accumulate(self) -> jax.stages.Compiled:
-        """One microbatch's gradients, added to the carry."""
+        """One microbatch's gradients, added to the carry; and an array to wait for."""
         arguments = (self.state.params, self.state.stats, self._carry, *self._images)
         return self._compile("accumulate", self.steps.accumulate, *arguments)
 
@@ -237,6 +238,9 @@ def run_step(
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; return before the last of them is computed.
 
+    At most `IN_FLIGHT` microbatches are in flight, so that their images fit the devices; one, if
+    times are measured or there is a deadline.
+
     With ``batch.deadline_s`` a process that misses the deadline leaves out microbatches
     (synchronous SGD drops stragglers: Chen et al. 2016, arXiv 1604.00981; here it keeps what they
     have computed). It still reads them, since the next microbatches have their own sample
@@ -262,17 +266,20 @@ def run_step(
     deadline = _Deadline(steps, state)
     if times is not None:
         jax.block_until_ready(state.params)
+    measured = times is not None or bool(plan.config.batch.deadline_s)
+    queue = _Queue(state, 1 if measured else IN_FLIGHT)
     began, waited = time.perf_counter(), 0.0
     for left in reversed(range(plan.microbatches)):
+        if plan.microbatches > 1:
+            queue.wait(is_last=not left)
         since = time.perf_counter()
         images, labels, *_ = next(feed)
         waited += time.perf_counter() - since
-        # One microbatch at a time is computed, or queued images would fill the device.
-        jax.block_until_ready(carry)
         watchdog.alive()
         watchdog.poll()
         if left and not deadline.leaves_out():
-            carry = programs.accumulate(state.params, state.stats, carry, images, labels)
+            carry, done = programs.accumulate(state.params, state.stats, carry, images, labels)
+            queue.add(done)
     if times is not None and steps.computes_alone:
         times.add_compute(time.perf_counter() - began - waited)
     elif times is not None:
@@ -286,6 +293,31 @@ def run_step(
 def control_flags(steps: Steps, row: list[float]) -> jax.Array:
     """Return this process's row of control flags, once for each of its devices."""
     return from_local(steps.mesh, np.tile(np.asarray(row, steps.dtype), (steps.own_devices, 1)))
+
+
+class _Queue:
+    """The microbatches in flight, whose images fill the devices' memory: at most ``limit``."""
+
+    def __init__(self, state: TrainState, limit: int) -> None:
+        """Begin a step from a state.
+
+        The last two microbatches of the step before may still be in flight, and end with it.
+        """
+        before = jax.tree.leaves(state.params)[0]
+        self._limit, self._arrays = limit, collections.deque([before, before])
+
+    def wait(self, *, is_last: bool) -> None:
+        """Wait until a microbatch may be dispatched, or the last one of the step.
+
+        That leaves only two, itself included, so that the first of the next step may follow.
+        """
+        most = max(1, self._limit - is_last)
+        while len(self._arrays) >= most:
+            jax.block_until_ready(self._arrays.popleft())
+
+    def add(self, done: jax.Array) -> None:
+        """Add a microbatch that has been dispatched; ``done`` is one of its results."""
+        self._arrays.append(done)
 
 
 class _Deadline:

@@ -198,22 +198,29 @@ class Steps:
         return jax.jit(empty, out_shardings=parallel.split(self.mesh))
 
     @functools.cached_property
-    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], Carry]:
-        """(params, stats, carry, images, labels) → carry, with this microbatch added."""
+    def accumulate(
+        self,
+    ) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], tuple[Carry, jax.Array]]:
+        """(params, stats, carry, images, labels) → (carry with this microbatch added, done).
+
+        ``done`` holds the number of images so far of each device, (devices,). It can be waited for,
+        unlike the carry, which the next call donates.
+        """
 
         def accumulate(
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
-        ) -> Carry:
+        ) -> tuple[Carry, jax.Array]:
             gradients, totals = self.objective.gradients(params, stats, images, labels)
             flat = flatten_paths(gradients)
             added = tuple(
                 held + parallel.flatten([flat[path] for path in bucket.paths])
                 for held, bucket in zip(carry.gradients, self.buckets, strict=True)
             )
-            return Carry(added, carry.totals + ravel_pytree(totals)[0])
+            sums = carry.totals + ravel_pytree(totals)[0]
+            return Carry(added, sums), sums[:, -1]
 
         mapped = parallel.map_over(
-            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), SPLIT
+            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), (SPLIT, SPLIT)
         )
         return jax.jit(mapped, donate_argnums=2)
 
