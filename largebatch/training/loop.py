@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
@@ -223,7 +224,7 @@ class Loop:
     def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
         """Repeat the evaluation in which the previous attempt was interrupted."""
         stage = self.run.stage_at(step)
-        metrics = Metrics(**{key: getattr(self.initial_progress, key) for key in MEASURED})
+        metrics = Metrics(np.array([getattr(self.initial_progress, key) for key in MEASURED]))
         return self._synchronize(step, stage.placed(state), metrics)
 
     def _examine_pending(self) -> Verdict:

@@ -179,11 +179,9 @@ class Programs:
         )
 
     @property
-    def _rates(self) -> Rates:
-        rate = jax.ShapeDtypeStruct(
-            (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
-        )
-        return Rates(*[rate] * len(Rates._fields))
+    def _rates(self) -> jax.ShapeDtypeStruct:
+        sharding = parallel.replicated(self.steps.mesh)
+        return jax.ShapeDtypeStruct((len(Rates._fields),), self.steps.dtype, sharding=sharding)
 
     @property
     def _images(self) -> tuple[PyTree, jax.ShapeDtypeStruct]:
@@ -267,10 +265,10 @@ def run_step(
     if times is not None:
         jax.block_until_ready(state.params)
     measured = times is not None or bool(plan.config.batch.deadline_s)
-    queue = _Queue(state, 1 if measured else IN_FLIGHT)
+    queue = _Queue(state, 1 if measured else IN_FLIGHT) if plan.microbatches > 1 else None
     began, waited = time.perf_counter(), 0.0
     for left in reversed(range(plan.microbatches)):
-        if plan.microbatches > 1:
+        if queue is not None:
             queue.wait(is_last=not left)
         since = time.perf_counter()
         images, labels, *_ = next(feed)
@@ -284,10 +282,10 @@ def run_step(
         times.add_compute(time.perf_counter() - began - waited)
     elif times is not None:
         times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
-    rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
     row = [watchdog.requested is not None, deadline.left_out]
     flags = control_flags(steps, row) if steps.has_control_flags else None
-    return programs.finish(state, carry, images, labels, rates, flags)
+    numbers = np.asarray(rates, steps.dtype)
+    return programs.finish(state, carry, images, labels, numbers, flags)
 
 
 def control_flags(steps: Steps, row: list[float]) -> jax.Array:

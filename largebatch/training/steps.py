@@ -226,8 +226,9 @@ class Steps:
 
     @functools.cached_property
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
-        """(state, carry, images, labels, rates, flags) → (state, metrics): the last microbatch.
+        """(state, carry, images, labels, numbers, flags) → (state, metrics): the last microbatch.
 
+        ``numbers`` are the fields of `Rates` in one array, since each array costs the host time.
         ``carry`` is None if a step is one microbatch. ``flags`` is None, or a row for each device
         if there are several processes or a deadline (`has_control_flags`): whether its process has
         a request to stop, and the number of microbatches it has left out of ``carry``. Gradients
@@ -240,9 +241,10 @@ class Steps:
             carry: Carry | None,
             images: Images,
             labels: jax.Array,
-            rates: Rates,
+            numbers: jax.Array,
             flags: jax.Array | None = None,
         ) -> tuple[TrainState, Metrics]:
+            rates = Rates(*numbers)
             held = None if carry is None else [g[0] for g in carry.gradients]
 
             def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
@@ -257,9 +259,9 @@ class Steps:
             flat = flat if carry is None else flat + carry.totals[0]
             flat, summed = parallel.sum_over_devices((flat, None if flags is None else flags[0]))
             batch, sums = unravel(flat)
-            stop, left_out = (None, None) if summed is None else summed
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
+                _, left_out = summed
                 # Without a branch of its own the update would be compiled together with the factor
                 # and round differently, also where it is 1.
                 weight = microbatches / (microbatches - left_out)
@@ -287,14 +289,9 @@ class Steps:
                 averaged = statistics.moving_average(old, now, kept_share)
                 ema = Averages(*map(with_leaves, state.ema, averaged))
             new = TrainState(params, stats, optimizer, ema)
-            metrics = Metrics(
-                loss=sums.loss / sums.count,
-                top1=sums.top1 / sums.count,
-                top5=sums.top5 / sums.count,
-                gradient_norm=global_norm(optimizer.report),
-                stop=stop,
-                left_out=left_out,
-            )
+            measured = [sums.loss / sums.count, sums.top1 / sums.count, sums.top5 / sums.count]
+            exchanged = () if summed is None else summed
+            metrics = Metrics(jnp.stack([*measured, global_norm(optimizer.report), *exchanged]))
             if self.plan.config.health.policy == "skip":
                 new = kept(state, new, metrics.loss, metrics.gradient_norm)
             return new, metrics
