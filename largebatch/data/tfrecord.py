@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from largebatch.data.crc32c import crc32c, crc32c_rows, masked
+from largebatch.crc32c import crc32c, crc32c_rows, masked
 from largebatch.data.examples import Keys, parse
 from largebatch.data.index import IndexedShards
 from largebatch.data.storage import File, Storage

@@ -1,13 +1,12 @@
 """Norms and trust ratios of each parameter in an update."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from largebatch.optim.norms import Norms
-from largebatch.optim.parameters import path_names
 
 PyTree = Any
 
@@ -55,15 +54,15 @@ def global_norm(report: LayerReport) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(report.gradient_norm)))
 
 
-def by_path(report: LayerReport, params: PyTree) -> dict[str, Mapping[str, float]]:
+def by_path(report: LayerReport, paths: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return {path of a parameter: {field of the report: value}}, on the host.
 
     Args:
-        report: Report of an update of these parameters.
-        params: Nested dicts; the values of the leaves are ignored.
+        report: Report of an update.
+        paths: Of its parameters, in the order of the report (`path_names`).
     """
-    columns = {name: values.tolist() for name, values in jax.device_get(report)._asdict().items()}
+    rows = zip(*(column.tolist() for column in jax.device_get(report)), strict=True)
     return {
-        path: {name: column[i] for name, column in columns.items()}
-        for i, path in enumerate(jax.tree.leaves(path_names(params)))
+        path: dict(zip(report._fields, row, strict=True))
+        for path, row in zip(paths, rows, strict=True)
     }

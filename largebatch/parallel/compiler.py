@@ -181,6 +181,8 @@ def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
     """Parse ``comm.xla_options``.
 
+    A value may be empty: ``xla_gpu_enable_command_buffer=`` switches CUDA graphs off.
+
     Raises:
       ConfigError: a text is not ``name=value``.
     """
@@ -188,7 +190,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip().removeprefix("--")
-        if not equals or not name.startswith("xla_") or not value.strip():
+        if not equals or not name.startswith("xla_"):
             raise ConfigError(
                 f"comm.xla_options: expected xla_name=value with commas between, got {text!r}"
             )

@@ -12,9 +12,13 @@ from largebatch.parallel import from_local
 
 # Batches on the devices before their step: one is being sent while another waits.
 AHEAD = 2
-# Also the batch of a dispatched step while the step before it computes; memory must have room for
-# all of them.
-WAITING = AHEAD + 1
+# Batches whose program has been dispatched: one is computed, the others wait, so that the device
+# does not idle until the host has noticed the end of a program and dispatched the next one.
+IN_FLIGHT = 3
+# Batches that wait on the devices while another one is computed; memory must have room for them.
+# The arguments of a program include its own batch. Its temporary arrays exist once: a device
+# computes one program at a time.
+WAITING = AHEAD + IN_FLIGHT - 1
 
 Plain = jax.Array | tuple[jax.Array, jax.Array]
 """uint8 (rows, H, W, C); or decoded images uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""

@@ -114,7 +114,11 @@ def _open(path: Path, resume_step: int) -> BinaryIO:
 
 
 def _append(stream: BinaryIO, row: Mapping[str, Any]) -> None:
-    line = json.dumps(plain(row), allow_nan=False).encode() + b"\n"
+    try:
+        text = json.dumps(row, allow_nan=False)
+    except (TypeError, ValueError):  # rare: numbers of other libraries, NaN and the infinities
+        text = json.dumps(plain(row), allow_nan=False)
+    line = text.encode() + b"\n"
     while line:  # an unbuffered write may take only a part
         line = line[stream.write(line) :]
 

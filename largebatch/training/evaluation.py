@@ -13,7 +13,7 @@ from largebatch.checkpoint.arrays import on_devices
 from largebatch.errors import DataError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums
-from largebatch.parallel.transfer import OnDevices, patient
+from largebatch.parallel.transfer import IN_FLIGHT, OnDevices, patient
 from largebatch.training import statistics
 from largebatch.training.programs import Programs, control_flags
 from largebatch.training.run import StageRun
@@ -125,9 +125,9 @@ def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watch
                 evaluate_batch(stage.programs, n.params, n.stats, batch, asked) for n in networks
             ]
             pending.append(found)
-            if len(pending) > 2:  # bounds the batches that wait on the device
-                pending[-3] = jax.device_get(pending[-3])
-                stop = pending[-3][0][1]
+            if len(pending) >= IN_FLIGHT:
+                oldest = pending[-IN_FLIGHT] = jax.device_get(pending[-IN_FLIGHT])
+                stop = oldest[0][1]
                 if stop is not None and stop > 0:  # the same number on all processes
                     raise Interrupted(watchdog.requested or "another process was asked to stop")
     pending, expected = jax.device_get(pending), len(stage.validation_sets[name])

@@ -15,14 +15,12 @@ from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.environment import ROOT
 from largebatch.files import write_json
-from largebatch.optim import by_path
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.training import description
 from largebatch.training.evaluation import Result, averaged_columns
 from largebatch.training.run import Run
 from largebatch.training.state import Metrics, TrainState
-from largebatch.training.statistics import summarised
 from largebatch.training.timing import Clock
 
 
@@ -36,6 +34,8 @@ class Journal:
         self._trained = clock.train_s
         self._left_out = 0.0
         """Share of the microbatches left out, summed over the steps since the last row."""
+        self._layers: tuple[int, jax.Array] | None = None
+        """A step and the numbers of its row in ``layers.jsonl``, on their way to the host."""
 
     def step(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> bool:
         """Log a step that has been computed.
@@ -87,16 +87,30 @@ class Journal:
         self._tracker.event(name, step, self._run.plan.position(step), **values)
 
     def layers(self, step: int, state: TrainState) -> None:
-        """Log the norms of each parameter and the statistics of each BatchNorm.
+        """Begin to log the norms of each parameter and the statistics of each BatchNorm.
 
-        Waits for the step, since the next one donates these arrays.
+        The device copies them before the next step replaces them, and `write_layers` writes the
+        row, so that the host does not wait for the step.
+
+        Args:
+          step: has been dispatched.
+          state: after it.
         """
-        trained = self._run.stage_at(step).programs.steps.trained(state.params)
-        values = by_path(state.optimizer.report, trained) | summarised(state.stats)
+        self.write_layers()
+        report = self._run.stage_at(step).programs.layer_report
+        self._layers = step, report(state.optimizer.report, state.stats)
+
+    def write_layers(self) -> None:
+        """Write the row that `layers` has begun, if there is one; waits for its step."""
+        if self._layers is None:
+            return
+        (step, numbers), self._layers = self._layers, None
+        values = self._run.stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
         self._tracker.layers(step, self._run.plan.position(step), values)
 
     def flush(self) -> None:
         """Write everything logged so far to the disk."""
+        self.write_layers()
         self._tracker.flush()
 
     def times(self, step: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
@@ -189,6 +190,7 @@ class Loop:
         """
         self._profiler.after(step, state, last=True)
         metrics = jax.device_get(metrics)
+        self._journal.write_layers()
         self._clock.pause()
         # A step that started from a discarded state is not judged.
         is_judged, self._pending = self._pending is not None, None
@@ -222,11 +224,12 @@ class Loop:
     def _repeat_evaluation(self, step: int, state: TrainState) -> TrainState:
         """Repeat the evaluation in which the previous attempt was interrupted."""
         stage = self.run.stage_at(step)
-        metrics = Metrics(**{key: getattr(self.initial_progress, key) for key in MEASURED})
+        metrics = Metrics(np.array([getattr(self.initial_progress, key) for key in MEASURED]))
         return self._synchronize(step, stage.placed(state), metrics)
 
     def _examine_pending(self) -> Verdict:
         """Wait for the step that was dispatched last, judge and report it."""
+        self._journal.write_layers()
         if self._pending is None:
             return WELL
         (step, metrics), self._pending = self._pending, None

@@ -14,6 +14,8 @@ from largebatch.config import StagePlan, microbatch_candidates
 from largebatch.errors import ConfigError, UserError, counted
 
 GIB = 2**30
+TOO_LARGE = 2**61
+"""Bytes of a program that could not be compiled for lack of memory; more than any device has."""
 # A program predicted to need up to this factor of the available memory may still fit.
 _DOUBT = 1.25
 
@@ -124,11 +126,7 @@ def largest_that_fits(
     if candidates[0] not in seen:
         seen[candidates[0]] = needed(candidates[0])
     if seen[candidates[0]] > available:
-        raise ConfigError(
-            f"batch.microbatch=auto: even {counted(candidates[0], 'worker')} at a time need "
-            f"{seen[candidates[0]] / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be "
-            "used on a device; use fewer batch.images_per_worker or smaller images"
-        )
+        raise _nothing_fits(candidates[0], seen[candidates[0]], available)
     while True:
         fitting = max(m for m in seen if seen[m] <= available)
         too_large = min((m for m in seen if seen[m] > available), default=float("inf"))
@@ -142,6 +140,47 @@ def largest_that_fits(
             return fitting
         following = hopeful[-1] if hopeful else open_[0]
         seen[following] = needed(following)
+
+
+def large_that_fits(
+    candidates: Sequence[int], needed: Callable[[int], int], available: int, fixed: int
+) -> int:
+    """Return a large candidate that fits, found with two compilations at most where possible.
+
+    For compilers that measure kernels, which takes minutes. The largest candidate comes first. If
+    it does not fit, the next one is the largest that fits even if it needs a quarter more than the
+    line from ``fixed`` through the bytes seen says (`largest_that_fits`), so that a third one is
+    rare. The result may be one candidate below the largest that fits.
+
+    Args:
+      candidates: numbers of workers at a time, ascending.
+      needed: as of `largest_that_fits`.
+      available: bytes that may be used.
+      fixed: bytes that do not depend on the candidate.
+
+    Raises:
+      ConfigError: not even the smallest fits.
+    """
+    left = list(candidates)
+    while True:
+        tried = left.pop()
+        found = needed(tried)
+        if found <= available:
+            return tried
+        if not left:
+            raise _nothing_fits(tried, found, available)
+        # How much more than there is a program needs that could not be compiled is not known.
+        each = ((found if found < TOO_LARGE else 2 * available) - fixed) / tried
+        safe = [m for m in left if fixed + _DOUBT * m * each <= available]
+        left = safe or left[:1]
+
+
+def _nothing_fits(candidate: int, needed: int, available: int) -> ConfigError:
+    return ConfigError(
+        f"batch.microbatch=auto: even {counted(candidate, 'worker')} at a time need "
+        f"{needed / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be "
+        "used on a device; use fewer batch.images_per_worker or smaller images"
+    )
 
 
 def _predict(seen: dict[int, int], microbatch: int) -> float:

@@ -11,7 +11,14 @@ from largebatch.config import Config, Facts, Plan, StagePlan, microbatch_candida
 from largebatch.models import Model
 from largebatch.parallel.processes import agreed_maximum, agreed_minimum
 from largebatch.parallel.transfer import WAITING
-from largebatch.training.memory import device_bytes, is_exhausted, largest_that_fits, program_bytes
+from largebatch.training.memory import (
+    TOO_LARGE,
+    device_bytes,
+    is_exhausted,
+    large_that_fits,
+    largest_that_fits,
+    program_bytes,
+)
 from largebatch.training.programs import Programs
 from largebatch.training.rules import optimizer_of
 from largebatch.training.steps import Steps
@@ -19,7 +26,8 @@ from largebatch.training.steps import Steps
 # ResNet-50 of width 64 keeps about 300 times the bytes of its float32 input for backward at
 # 224×224, and 3,000 times at full resolution. Only the start of the search depends on this.
 _ACTIVATIONS = 10_000
-_TOO_LARGE = 2**61  # bytes; more than any device has
+# More images than 320 of 224×224 at a time do not make a GPU faster.
+_ENOUGH_PIXELS = 320 * 224 * 224
 
 
 def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
@@ -77,6 +85,11 @@ class StageBuilder:
         return microbatch_candidates(self.plan.config, self.plan.facts)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the programs are for GPUs."""
+        return self._devices[0].platform == "gpu"
+
+    @property
     def compile_s(self) -> float:
         """Seconds of compiling so far."""
         return sum(programs.compile_s for programs in self._made.values())
@@ -97,6 +110,9 @@ class StageBuilder:
 
 def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -> int:
     """Return the largest microbatch whose largest program fits every process's devices.
+
+    On GPUs, whose compiler measures kernels for minutes, a large microbatch is enough, found with
+    few compilations.
 
     Args:
       builder: of the programs.
@@ -127,10 +143,16 @@ def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -
             # Autotuning allocates too: a program that cannot be tuned does not fit.
             if not is_exhausted(error):
                 raise
-            found = _TOO_LARGE
+            found = TOO_LARGE
         # Processes that disagree would compile different candidates and wait for each other.
         return agreed_maximum(found)
 
-    pixels = candidates[-1] * config.batch.images_per_worker * math.prod(facts.image_shape)
-    small = 4 * pixels * _ACTIVATIONS < usable
+    pixels = config.batch.images_per_worker * math.prod(facts.image_shape[:2])
+    if builder.on_gpu:
+        enough = [m for m in candidates if m * pixels <= _ENOUGH_PIXELS] or candidates[:1]
+        # Parameters, velocities and statistics, and gradients beside them.
+        state = builder.programs(enough[-1]).state
+        fixed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state, state.params)))
+        return large_that_fits(enough, needed, usable, fixed)
+    small = 4 * candidates[-1] * pixels * facts.image_shape[2] * _ACTIVATIONS < usable
     return largest_that_fits(candidates, needed, usable, surely_small=small)

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from largebatch import data
+from largebatch import data, tracking
 from largebatch.config import Config, Plan, resolve
 from largebatch.data.open import facts_of, open_source, open_validation_sets
 from largebatch.errors import ConfigError, UserError, counted
@@ -82,6 +82,21 @@ def preflight(
     return Preflight(plan, rows)
 
 
+def check_packages(config: Config) -> None:
+    """Check that the packages that trackers and the MLPerf log need are installed.
+
+    Raises:
+        UserError: one is missing, or a tracker is unknown.
+    """
+    for name in config.run.trackers:
+        tracking.check_installed(name)
+    if config.run.mlperf_log and importlib.util.find_spec("mlperf_logging") is None:
+        raise UserError(
+            f"run.mlperf_log={config.run.mlperf_log} needs a package that is missing; use "
+            "pip install mlperf-logging"
+        )
+
+
 def check_rules(plan: Plan) -> None:
     """Give the log that a run of the plan would write to MLPerf's checker.
 
@@ -90,8 +105,7 @@ def check_rules(plan: Plan) -> None:
         UserError: mlperf-logging is not installed.
     """
     options = plan.config.run
-    if importlib.util.find_spec("mlperf_logging") is None:
-        raise UserError("run.mlperf_log needs mlperf-logging; install it with pip")
+    check_packages(plan.config)
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory, f"result_{options.seed}.txt")
         reached = options.target or CLOSED_TARGET

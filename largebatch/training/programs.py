@@ -1,5 +1,6 @@
 """The step functions compiled ahead of time, and one training step dispatched on them."""
 
+import collections
 import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from largebatch import parallel
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
-from largebatch.parallel.transfer import Augmented, OnDevices
+from largebatch.parallel.transfer import IN_FLIGHT, Augmented, OnDevices
 from largebatch.training.memory import program_bytes
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.steps import Steps
@@ -72,7 +73,7 @@ class Programs:
 
     @functools.cached_property
     def accumulate(self) -> jax.stages.Compiled:
-        """One microbatch's gradients, added to the carry."""
+        """One microbatch's gradients, added to the carry; and an array to wait for."""
         arguments = (self.state.params, self.state.stats, self._carry, *self._images)
         return self._compile("accumulate", self.steps.accumulate, *arguments)
 
@@ -88,6 +89,18 @@ class Programs:
             *self._images,
             self._rates,
             self._control_flags(2) if self.steps.has_control_flags else None,
+        )
+
+    @functools.cached_property
+    def layer_report(self) -> jax.stages.Compiled:
+        """The optimizer's report and the statistics as one array."""
+        state = self.state
+        return self._compile(
+            "layer report",
+            self.steps.layer_report,
+            state.optimizer.report,
+            state.stats,
+            plain=True,
         )
 
     @property
@@ -140,6 +153,8 @@ class Programs:
             _ = self.empty_carry, self.accumulate
         _ = self.finish
         plan = self.steps.plan
+        if 0 < plan.layers_every_steps <= plan.last_step:
+            _ = self.layer_report
         if plan.facts.processes > 1 and plan.hosts_every_steps and not self.steps.computes_alone:
             _ = self.probe
         for shape in shapes:
@@ -164,11 +179,9 @@ class Programs:
         )
 
     @property
-    def _rates(self) -> Rates:
-        rate = jax.ShapeDtypeStruct(
-            (), self.steps.dtype, sharding=parallel.replicated(self.steps.mesh)
-        )
-        return Rates(*[rate] * len(Rates._fields))
+    def _rates(self) -> jax.ShapeDtypeStruct:
+        sharding = parallel.replicated(self.steps.mesh)
+        return jax.ShapeDtypeStruct((len(Rates._fields),), self.steps.dtype, sharding=sharding)
 
     @property
     def _images(self) -> tuple[PyTree, jax.ShapeDtypeStruct]:
@@ -223,6 +236,9 @@ def run_step(
 ) -> tuple[TrainState, Metrics]:
     """Dispatch a step on the next k microbatches; return before the last of them is computed.
 
+    At most `IN_FLIGHT` microbatches are in flight, so that their images fit the devices; one, if
+    times are measured or there is a deadline.
+
     With ``batch.deadline_s`` a process that misses the deadline leaves out microbatches
     (synchronous SGD drops stragglers: Chen et al. 2016, arXiv 1604.00981; here it keeps what they
     have computed). It still reads them, since the next microbatches have their own sample
@@ -248,30 +264,58 @@ def run_step(
     deadline = _Deadline(steps, state)
     if times is not None:
         jax.block_until_ready(state.params)
+    measured = times is not None or bool(plan.config.batch.deadline_s)
+    queue = _Queue(state, 1 if measured else IN_FLIGHT) if plan.microbatches > 1 else None
     began, waited = time.perf_counter(), 0.0
     for left in reversed(range(plan.microbatches)):
+        if queue is not None:
+            queue.wait(is_last=not left)
         since = time.perf_counter()
         images, labels, *_ = next(feed)
         waited += time.perf_counter() - since
-        # One microbatch at a time is computed, or queued images would fill the device.
-        jax.block_until_ready(carry)
         watchdog.alive()
         watchdog.poll()
         if left and not deadline.leaves_out():
-            carry = programs.accumulate(state.params, state.stats, carry, images, labels)
+            carry, done = programs.accumulate(state.params, state.stats, carry, images, labels)
+            queue.add(done)
     if times is not None and steps.computes_alone:
         times.add_compute(time.perf_counter() - began - waited)
     elif times is not None:
         times.add_compute(seconds(programs.probe, state.params, state.stats, images, labels))
-    rates = Rates(*(np.asarray(rate, steps.dtype) for rate in rates))
     row = [watchdog.requested is not None, deadline.left_out]
     flags = control_flags(steps, row) if steps.has_control_flags else None
-    return programs.finish(state, carry, images, labels, rates, flags)
+    numbers = np.asarray(rates, steps.dtype)
+    return programs.finish(state, carry, images, labels, numbers, flags)
 
 
 def control_flags(steps: Steps, row: list[float]) -> jax.Array:
     """Return this process's row of control flags, once for each of its devices."""
     return from_local(steps.mesh, np.tile(np.asarray(row, steps.dtype), (steps.own_devices, 1)))
+
+
+class _Queue:
+    """The microbatches in flight, whose images fill the devices' memory: at most ``limit``."""
+
+    def __init__(self, state: TrainState, limit: int) -> None:
+        """Begin a step from a state.
+
+        The last two microbatches of the step before may still be in flight, and end with it.
+        """
+        before = jax.tree.leaves(state.params)[0]
+        self._limit, self._arrays = limit, collections.deque([before, before])
+
+    def wait(self, *, is_last: bool) -> None:
+        """Wait until a microbatch may be dispatched, or the last one of the step.
+
+        That leaves only two, itself included, so that the first of the next step may follow.
+        """
+        most = max(1, self._limit - is_last)
+        while len(self._arrays) >= most:
+            jax.block_until_ready(self._arrays.popleft())
+
+    def add(self, done: jax.Array) -> None:
+        """Add a microbatch that has been dispatched; ``done`` is one of its results."""
+        self._arrays.append(done)
 
 
 class _Deadline:

@@ -28,7 +28,7 @@ from largebatch.training.evaluation import averaged_columns, evaluate, with_fina
 from largebatch.training.initialization import check_weights
 from largebatch.training.loop import Loop
 from largebatch.training.memory import out_of_memory_explained
-from largebatch.training.preflight import check_rules
+from largebatch.training.preflight import check_packages, check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
@@ -142,12 +142,11 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
       The weights of ``model.init_from``, if a fresh run starts with them.
 
     Raises:
-      UserError: a number is out of range, a tracker is unknown or not installed, the run to
+      UserError: a number is out of range, a tracker or a package is missing, the run to
         evaluate or resume does not exist, or the initial weights cannot be read.
     """
     check_ranges(config)
-    for name in config.run.trackers:
-        tracking.check_installed(name)
+    check_packages(config)
     check_request(config, request)
     begin = config.model.init_from
     if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):

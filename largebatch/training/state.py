@@ -1,5 +1,6 @@
 """Arrays that a training step takes and returns."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -33,18 +34,32 @@ class Carry(NamedTuple):
     """Sums of batch statistics and metrics, (devices, elements)."""
 
 
-class Metrics(NamedTuple):
-    """Metrics over the global batch of a step; scalars."""
-
-    loss: jax.Array
-    top1: jax.Array
-    top5: jax.Array
-    gradient_norm: jax.Array
-    stop: jax.Array | None = None
-    """Number of devices whose process has a request to stop; None without control flags."""
-    left_out: jax.Array | None = None
-    """Number of microbatches that devices have left out of this step; None without flags."""
-
-
 MEASURED = ("loss", "top1", "top5", "gradient_norm")
 """The metrics that every step has."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """Metrics over the global batch of a step; one array, so that the host copies only one."""
+
+    values: Any
+    """(4,): those of `MEASURED`; (6,) with control flags: also ``stop`` and ``left_out``."""
+
+    loss = property(lambda self: self.values[0])
+    top1 = property(lambda self: self.values[1])
+    top5 = property(lambda self: self.values[2])
+    gradient_norm = property(lambda self: self.values[3])
+
+    @property
+    def stop(self) -> Any:
+        """Number of devices whose process has a request to stop; None without control flags."""
+        return self._flag(4)
+
+    @property
+    def left_out(self) -> Any:
+        """Number of microbatches that devices have left out of this step; None without flags."""
+        return self._flag(5)
+
+    def _flag(self, index: int) -> Any:
+        return self.values[index] if self.values.shape[0] > len(MEASURED) else None

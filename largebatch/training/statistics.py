@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from largebatch.trees import flatten_paths
-
 PyTree = Any
 _AVERAGING = 40
 """η in `share_kept`: the memory of the average is 1 / (η + 1) of the steps done."""
@@ -64,27 +62,6 @@ def pooled(average: PyTree) -> PyTree:
             "var": np.maximum(layer["var"] + layer["mean_squared"] - layer["mean"] ** 2, 0),
         },
     )
-
-
-def summarised(stats: PyTree) -> dict[str, dict[str, float]]:
-    """Return {path of a layer: summary of its running statistics}, on the host.
-
-    `running_mean` is the root mean square of its means, `running_variance` the geometric mean of
-    its variances. Both follow from the statistics alone, so a resumed run logs what an
-    uninterrupted one does.
-    """
-    flat = flatten_paths(jax.device_get(stats))
-    tiny = np.finfo(np.float32).tiny  # a variance may be 0
-    return {
-        path.removesuffix("/mean"): {
-            "running_mean": float(np.sqrt(np.mean(np.square(mean, dtype=np.float64)))),
-            "running_variance": float(
-                np.exp(np.mean(np.log(np.maximum(flat[f"{path[:-4]}var"], tiny))))
-            ),
-        }
-        for path, mean in flat.items()
-        if path.endswith("/mean")
-    }
 
 
 def _at_layers(tree: PyTree, change: Any) -> PyTree:

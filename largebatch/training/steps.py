@@ -30,6 +30,7 @@ from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
+from largebatch.training.layer_rows import LayerRows
 from largebatch.training.objective import Objective, layer_of
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
 from largebatch.training.update import Partial, Replicated, Sharded, Update
@@ -208,29 +209,37 @@ class Steps:
         return jax.jit(empty, out_shardings=parallel.split(self.mesh))
 
     @functools.cached_property
-    def accumulate(self) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], Carry]:
-        """(params, stats, carry, images, labels) → carry, with this microbatch added."""
+    def accumulate(
+        self,
+    ) -> Callable[[PyTree, PyTree, Carry, Images, jax.Array], tuple[Carry, jax.Array]]:
+        """(params, stats, carry, images, labels) → (carry with this microbatch added, done).
+
+        ``done`` holds the number of images so far of each device, (devices,). It can be waited for,
+        unlike the carry, which the next call donates.
+        """
 
         def accumulate(
             params: PyTree, stats: PyTree, carry: Carry, images: Images, labels: jax.Array
-        ) -> Carry:
+        ) -> tuple[Carry, jax.Array]:
             gradients, totals = self.objective.gradients(params, stats, images, labels)
             flat = flatten_paths(gradients)
             added = tuple(
                 held + parallel.flatten([flat[path] for path in bucket.paths])
                 for held, bucket in zip(carry.gradients, self.buckets, strict=True)
             )
-            return Carry(added, carry.totals + ravel_pytree(totals)[0])
+            sums = carry.totals + ravel_pytree(totals)[0]
+            return Carry(added, sums), sums[:, -1]
 
         mapped = parallel.map_over(
-            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), SPLIT
+            self.mesh, accumulate, (REPLICATED, REPLICATED, SPLIT, SPLIT, SPLIT), (SPLIT, SPLIT)
         )
         return jax.jit(mapped, donate_argnums=2)
 
     @functools.cached_property
     def finish(self) -> Callable[..., tuple[TrainState, Metrics]]:
-        """(state, carry, images, labels, rates, flags) → (state, metrics): the last microbatch.
+        """(state, carry, images, labels, numbers, flags) → (state, metrics): the last microbatch.
 
+        ``numbers`` are the fields of `Rates` in one array, since each array costs the host time.
         ``carry`` is None if a step is one microbatch. ``flags`` is None, or a row for each device
         if there are several processes or a deadline (`has_control_flags`): whether its process has
         a request to stop, and the number of microbatches it has left out of ``carry``. Gradients
@@ -243,9 +252,10 @@ class Steps:
             carry: Carry | None,
             images: Images,
             labels: jax.Array,
-            rates: Rates,
+            numbers: jax.Array,
             flags: jax.Array | None = None,
         ) -> tuple[TrainState, Metrics]:
+            rates = Rates(*numbers)
             held = None if carry is None else [g[0] for g in carry.gradients]
 
             def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
@@ -260,9 +270,9 @@ class Steps:
             flat = flat if carry is None else flat + carry.totals[0]
             flat, summed = parallel.sum_over_devices((flat, None if flags is None else flags[0]))
             batch, sums = unravel(flat)
-            stop, left_out = (None, None) if summed is None else summed
             microbatches = self.mesh.size * self.plan.microbatches
             if self.plan.config.batch.deadline_s:
+                _, left_out = summed
                 # Without a branch of its own the update would be compiled together with the factor
                 # and round differently, also where it is 1.
                 weight = microbatches / (microbatches - left_out)
@@ -290,14 +300,9 @@ class Steps:
                 averaged = statistics.moving_average(old, now, kept_share)
                 ema = Averages(*map(with_leaves, state.ema, averaged))
             new = TrainState(params, stats, optimizer, ema)
-            metrics = Metrics(
-                loss=sums.loss / sums.count,
-                top1=sums.top1 / sums.count,
-                top5=sums.top5 / sums.count,
-                gradient_norm=global_norm(optimizer.report),
-                stop=stop,
-                left_out=left_out,
-            )
+            measured = [sums.loss / sums.count, sums.top1 / sums.count, sums.top5 / sums.count]
+            exchanged = () if summed is None else summed
+            metrics = Metrics(jnp.stack([*measured, global_norm(optimizer.report), *exchanged]))
             if self.plan.config.health.policy == "skip":
                 new = kept(state, new, metrics.loss, metrics.gradient_norm)
             return new, metrics
@@ -309,6 +314,25 @@ class Steps:
             (self.specs, REPLICATED),
         )
         return jax.jit(mapped, donate_argnums=0)
+
+    @functools.cached_property
+    def layer_report(self) -> Callable[[PyTree, PyTree], jax.Array]:
+        """(the optimizer's report, stats) → all their numbers as one array.
+
+        The state may be donated to the next step while the copy is on its way to the host.
+        """
+        return jax.jit(
+            lambda report, stats: ravel_pytree((report, stats))[0],
+            out_shardings=parallel.replicated(self.mesh),
+            compiler_options=self.fast_compile_options,
+        )
+
+    @functools.cached_property
+    def layer_rows(self) -> LayerRows:
+        """Reads the result of `layer_report`."""
+        params, stats = self.model.shapes()
+        report = jax.eval_shape(self.update.init, params).report
+        return LayerRows(report, self.trained(params), stats)
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.

@@ -19,7 +19,7 @@ SIZES = (
 )
 BATCH = 32
 
-jitted = jax.jit(crop_and_resize, static_argnames=("shape", "resampling", "dtype"))
+jitted = jax.jit(crop_and_resize, static_argnames=("shape", "resampling", "dtype", "arithmetic"))
 
 
 def drawn(stored, seed):
@@ -56,12 +56,15 @@ def in_floats(pixels, shape, resampling):
     )
 
 
+@pytest.mark.parametrize("arithmetic", ["float32", "bfloat16"])
 @pytest.mark.parametrize("resampling", RESAMPLINGS)
 @pytest.mark.parametrize(("stored", "shape"), SIZES)
-def test_it_is_the_exact_weighted_mean_rounded(stored, shape, resampling):
+def test_it_is_the_exact_weighted_mean_rounded(stored, shape, resampling, arithmetic):
     images, boxes, flips = drawn(stored, seed=1 + stored)
     exact = cut(images, boxes, flips, lambda p: in_floats(p, shape, resampling))
-    device = np.asarray(jitted(images, boxes, flips, shape, resampling=resampling))
+    device = np.asarray(
+        jitted(images, boxes, flips, shape, resampling=resampling, arithmetic=arithmetic)
+    )
     np.testing.assert_array_equal(device, np.floor(device))
     # Half a level by rounding; 0.01 for float32 coordinates of up to 256 pixels, on both sides.
     assert np.abs(device - exact).max() <= 0.51
@@ -97,9 +100,36 @@ def test_bfloat16_holds_all_levels():
     np.testing.assert_array_equal(found.astype(jnp.float32), images)
 
 
-def test_products_have_the_highest_precision():
-    """Accelerators multiply float32 with fewer bits by default."""
-    program = str(jitted.trace(*drawn(16, seed=8), (12, 12), resampling="linear").jaxpr)
-    products = program.split("dot_general[")[1:]
-    assert len(products) == 2
-    assert all("HIGHEST" in product for product in products)
+@pytest.mark.parametrize("resampling", RESAMPLINGS)
+def test_no_level_is_lost_in_bfloat16(resampling):
+    """A box of one level stays at it, whatever the weights are."""
+    levels = np.arange(256, dtype=np.uint8).reshape(8, BATCH)
+    _, boxes, flips = drawn(61, seed=7)
+    for part in levels:
+        images = np.broadcast_to(part[:, None, None, None], (BATCH, 61, 61, 3))
+        found = jitted(images, boxes, flips, (24, 33), resampling=resampling, arithmetic="bfloat16")
+        np.testing.assert_array_equal(found, np.broadcast_to(images[:, :1, :1], found.shape))
+
+
+def products(platform):
+    """The matrix products of the program for a platform: their operands, and whether exact."""
+    lowered = jitted.trace(*drawn(16, seed=8), (12, 12), resampling="linear").lower(
+        lowering_platforms=(platform,)
+    )
+    lines = [line for line in lowered.as_text().splitlines() if "stablehlo.dot_general" in line]
+    return ["bf16" if "xbf16>" in line else line.count("HIGHEST") for line in lines]
+
+
+def test_the_arithmetic_is_that_of_the_platform():
+    """Accelerators multiply float32 with fewer bits by default, or slowly."""
+    assert products("cpu") == [2, 2]  # both operands
+    for platform in ("cuda", "tpu"):
+        assert products(platform) == ["bf16"] * 5
+
+
+def test_cpus_compute_in_float32():
+    arguments = drawn(61, seed=9)
+    chosen, float32 = (
+        jitted(*arguments, (24, 33), resampling="linear", arithmetic=a) for a in (None, "float32")
+    )
+    np.testing.assert_array_equal(chosen, float32)

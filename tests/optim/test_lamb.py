@@ -59,7 +59,7 @@ def test_equals_the_paper_with_masks():
             ratios[f"{module}/{name}"] = ratio
             np.testing.assert_allclose(state.momentum[module][name], m, rtol=1e-13)
             np.testing.assert_allclose(state.second_moment[module][name], v, rtol=1e-13)
-    rows = optim.by_path(state.report, params)
+    rows = optim.by_path(state.report, jax.tree.leaves(optim.path_names(params)))
     assert {path: row["trust_ratio"] for path, row in rows.items()} == pytest.approx(
         ratios, rel=1e-13
     )

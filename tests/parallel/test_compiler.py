@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from largebatch.config import override
 from largebatch.errors import ConfigError
 from largebatch.parallel import compiler, option_check
 from largebatch.parallel.hardware import HARDWARE
@@ -202,6 +203,14 @@ def test_processes_use_what_all_of_them_can(monkeypatch, tmp_path):
 def test_what_is_no_option_is_refused(text):
     with pytest.raises(ConfigError, match="xla_options"):
         compiler.parse_options([text])
+
+
+def test_a_value_may_be_empty_and_reaches_the_compiler(tmp_path):
+    given = override(worlds.config(), "comm.xla_options", "xla_gpu_enable_command_buffer=,xla_a=1")
+    found = compiler.parse_options(given.comm.xla_options)
+    assert found == {"xla_gpu_enable_command_buffer": "", "xla_a": "1"}
+    del found["xla_a"]
+    assert compiler.checked("cpu", found, tmp_path) == compiler.Verdict(found, {})
 
 
 def test_a_run_asks_for_the_options_of_its_devices_and_configuration(monkeypatch):

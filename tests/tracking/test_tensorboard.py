@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
@@ -49,6 +50,7 @@ def test_tags_steps_and_values(tmp_path):
     tracker = TensorBoardTracker(tmp_path, resume_step=0)
     tracker.scalars(3, {"loss": 2.5, "samples": 96, "phase": "warm-up", "validation/top1": 0.25})
     tracker.scalars(4, {"loss": math.nan})
+    tracker.scalars(2**40, {"größe": -1e300, "zero": 0})
     tracker.layers(4, 128, {"stem/conv": {"trust_ratio": 0.5, "weight_norm": 2.0}})
     tracker.close()
     (path,) = files(tmp_path)
@@ -56,6 +58,8 @@ def test_tags_steps_and_values(tmp_path):
     assert events[0].file_version == "brain.Event:2"
     points = shown(tmp_path)
     assert math.isnan(points["train/loss"].pop(4))
+    assert points.pop("train/größe") == {2**40: -math.inf}
+    assert points.pop("train/zero") == {2**40: 0.0}
     assert points == {
         "train/loss": {3: 2.5},
         "train/samples": {3: 96.0},
@@ -107,11 +111,24 @@ def test_a_clock_that_is_behind_does_not_reorder_files(tmp_path):
     assert shown(tmp_path) == {"train/loss": {1: 1.0, 2: 2.0, 3: 30.0}}
 
 
-def test_tensorflow_and_jax_are_not_imported(tmp_path):
+def test_a_row_of_all_layers_of_a_network(tmp_path):
+    """More values than a small message has, so that lengths take several bytes."""
+    draw = np.random.default_rng(0)
+    values = {f"stage{i}/conv": {"trust_ratio": draw.normal()} for i in range(600)}
+    tracker = TensorBoardTracker(tmp_path, resume_step=0)
+    tracker.layers(300, 9600, values)
+    tracker.close()
+    assert shown(tmp_path) == {
+        f"trust_ratio/{path}": {300: float(np.float32(row["trust_ratio"]))}
+        for path, row in values.items()
+    }
+
+
+def test_tensorflow_torch_and_jax_are_not_imported(tmp_path):
     code = (
         "import pathlib, sys\n"
         "import largebatch.tracking as tracking\n"
         "tracking.TensorBoardTracker(pathlib.Path(sys.argv[1]), resume_step=0).close()\n"
-        "assert not {'tensorflow', 'jax', 'flax'} & set(sys.modules)\n"
+        "assert not {'tensorflow', 'tensorboardX', 'torch', 'jax', 'flax'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code, str(tmp_path)], check=True)

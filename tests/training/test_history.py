@@ -5,14 +5,12 @@ import json
 import math
 
 import jax
-import numpy as np
 import pytest
 
 from largebatch.config import durations
 from largebatch.errors import ConfigError
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
-from largebatch.training.statistics import summarised
 from largebatch.training.timing import Clock, Profiler
 from tests.training import worlds
 from tests.training.worlds import changed
@@ -98,15 +96,6 @@ def test_a_complete_run_is_left_alone(two_attempts):
     assert {path: path.read_bytes() for path in kept} == kept
     # Asking a complete run to stop early does not make it less complete.
     assert train(changed(CONFIG, run__stop_after="2 steps"), workdir).status == "complete"
-
-
-def test_summarised_statistics_by_hand():
-    stats = {"a": {"bn": {"mean": np.float32([3, 4]), "var": np.float32([1, 4])}}}
-    (found,) = summarised(stats).items()
-    assert found[0] == "a/bn"
-    assert found[1] == pytest.approx(
-        {"running_mean": math.sqrt(12.5), "running_variance": 2.0}, rel=1e-6
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
 from largebatch.training import microbatch as microbatch_search
-from largebatch.training.memory import GIB, device_bytes, largest_that_fits
+from largebatch.training.memory import (
+    GIB,
+    TOO_LARGE,
+    device_bytes,
+    large_that_fits,
+    largest_that_fits,
+)
+from largebatch.training.microbatch import StageBuilder
 from largebatch.training.programs import Programs
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -32,6 +39,72 @@ def test_the_largest_that_fits_is_found_with_few_compilations(fixed, each, count
         assert largest_that_fits(candidates, needed, available) == expected
         assert len(asked) == len(set(asked)) <= 5
         assert largest_that_fits(candidates, needed, available, surely_small=True) == expected
+
+
+@pytest.mark.parametrize("fixed", [0, 5000])
+@pytest.mark.parametrize("each", [1, 100])
+def test_a_large_one_is_found_with_two_compilations(fixed, each):
+    candidates = tuple(2**i for i in range(12))
+    for available in range(fixed + each, fixed + each * 5000, 97 * each):
+        asked = []
+
+        def needed(m, asked=asked):
+            asked.append(m)
+            return fixed + each * m
+
+        best = max(m for m in candidates if needed(m) <= available)
+        asked.clear()
+        got = large_that_fits(candidates, needed, available, fixed)
+        assert got in (best, best // 2)  # the reserve may exclude the best
+        assert len(asked) <= 2
+        assert needed(got) <= available
+
+
+def test_a_large_one_with_bytes_that_are_no_line():
+    # ResNet-50 on an H100, GiB, of which 0.3 are fixed.
+    sizes = {40: 2.0, 80: 3.7, 160: 8.0, 320: 14.0}
+    for available, expected in ((14.5, 320), (9.5, 160), (8.5, 80), (4.9, 80), (2.5, 40)):
+        asked = []
+
+        def needed(m, asked=asked):
+            asked.append(m)
+            return sizes[m]
+
+        assert large_that_fits(tuple(sizes), needed, available, 0.3) == expected
+        assert len(asked) <= 2
+    with pytest.raises(ConfigError):
+        large_that_fits(tuple(sizes), sizes.__getitem__, 1.9, 0.3)
+
+
+def test_after_a_program_that_cannot_be_compiled_a_third_is_tried():
+    sizes = {1: 10, 2: 20, 4: 40, 8: TOO_LARGE}
+    assert large_that_fits(tuple(sizes), sizes.__getitem__, 50, 0) == 2
+    assert large_that_fits(tuple(sizes), sizes.__getitem__, 30, 0) == 2
+
+
+@pytest.mark.parametrize(("memory_gib", "programs"), [(0.5, 1), (0.012, 2)])
+def test_a_gpu_compiles_one_or_two_programs(monkeypatch, memory_gib, programs):
+    """With the memory of a GPU that is made up, and few pixels that are enough for it."""
+    compiled = []
+
+    def finish(made):
+        compiled.append(made.steps.plan.microbatch)
+        return made.steps.plan
+
+    monkeypatch.setattr(Programs, "finish", property(finish))
+    monkeypatch.setattr(
+        microbatch_search, "program_bytes", lambda plan: (4 + plan.local_images) * 2**18
+    )
+    monkeypatch.setattr(StageBuilder, "on_gpu", True)
+    monkeypatch.setattr(microbatch_search, "_ENOUGH_PIXELS", 64 * 16 * 16)
+    made = worlds.config(
+        batch={"workers": 64, "images_per_worker": 8, "memory_gib": memory_gib},
+        data={"source": "synthetic", "image_size": 16, "examples": 1000},
+    )
+    chosen = build(made, Console(quiet=True), jax.devices()[:1]).plan.first_stage
+    assert compiled[0] * 8 == 64
+    assert len(compiled) == programs
+    assert compiled[-1] == chosen.microbatch
 
 
 def test_nothing_fits():

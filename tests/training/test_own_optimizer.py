@@ -12,7 +12,7 @@ import pytest
 
 from largebatch.cli import split_overrides
 from largebatch.config import load
-from largebatch.optim import by_path
+from largebatch.optim import by_path, path_names
 from largebatch.tracking import read_rows
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
@@ -71,7 +71,7 @@ def test_the_devices_do_not_matter(rule):
     found = trained(4, 1, **rule)
     assert_equal(found, whole(rule["name"]))
     state, norms = found
-    rows = by_path(state.optimizer.report, state.params)
+    rows = by_path(state.optimizer.report, jax.tree.leaves(path_names(state.params)))
     total = np.sqrt(sum(row["gradient_norm"] ** 2 for row in rows.values()))
     np.testing.assert_allclose(total, norms[-1], rtol=EQUAL)
 

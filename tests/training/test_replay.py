@@ -9,6 +9,7 @@ import pytest
 
 from largebatch.training.programs import Programs
 from largebatch.training.replay import Difference, Replay
+from largebatch.training.state import Metrics
 from tests.training import worlds
 from tests.training.worlds import ROOT
 
@@ -76,8 +77,7 @@ def test_parts_statistics_and_metrics_are_compared_too(twice):
     leaves, tree = jax.tree.flatten(state.stats)
     stats = jax.tree.unflatten(tree, [corrupted(leaves[0], 0, 0, np.negative), *leaves[1:]])
     wrong = state._replace(optimizer=state.optimizer._replace(momentum=momentum), stats=stats)
-    loss = corrupted(metrics.loss, 0, 0, lambda x: np.float32(x + 1))
-    metrics = metrics._replace(loss=loss)
+    metrics = Metrics(corrupted(metrics.values, 0, 0, lambda x: np.float32(x + 1)))
     found = replay.compared(first, (wrong, metrics))
     names = {difference.name for difference in found.differences}
     assert len(names) == 3

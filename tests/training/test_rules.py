@@ -33,7 +33,7 @@ def updated(rates=None, gradients=None, **sections):
 def trusted(**options):
     """Kinds whose ratio is not 1."""
     _, state = updated(optimizer=options)
-    rows = optim.by_path(state.report, tree(1))
+    rows = optim.by_path(state.report, jax.tree.leaves(optim.path_names(tree(1))))
     return {kind for kind, path in KINDS.items() if rows[path]["trust_ratio"] != 1}
 
 

@@ -87,7 +87,7 @@ def _write_array_record(path: Path, examples: Examples, classes: Classes) -> int
 
 
 def _write_tfrecord(path: Path, examples: Examples, classes: Classes) -> int:
-    from largebatch.data.crc32c import crc32c, masked
+    from largebatch.crc32c import crc32c, masked
 
     payload = 0
     with _synced(path) as stream:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from tensorboardX.crc32c import crc32c as reference
 
-from largebatch.data.crc32c import crc32c, crc32c_rows, masked
+from largebatch.crc32c import crc32c, crc32c_rows, masked
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ def test_published_values(data, crc):
     assert crc32c_rows(np.frombuffer(data * 2, np.uint8).reshape(2, 32)).tolist() == [crc, crc]
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 127, 128, 129, 384, 10_007])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 127, 128, 129, 2_048, 2_049, 4_096, 10_007])
 def test_any_length_as_another_implementation(size):
     data = np.random.default_rng(size).bytes(size)
     assert crc32c(data) == reference(data)

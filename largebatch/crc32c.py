@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), the checksum of TFRecord files (RFC 3720, appendix B.4), by NumPy.
+"""CRC-32C (Castagnoli), the checksum of TFRecord and event files (RFC 3720, appendix B.4).
 
 A CRC without its initial value and final inversion is linear over GF(2): the remainders of equal
-parts are computed side by side and then combined by multiplication with a power of x.
+parts are computed side by side by NumPy and then combined by multiplication with a power of x.
 """
 
 import functools
@@ -9,14 +9,18 @@ import functools
 import numpy as np
 
 _POLYNOMIAL = 0x82F63B78  # reflected
-_LANE = 128  # bytes of a part; a power of two
+_LANE = 32  # bytes of a part; a power of two
+_FEW = 2048  # bytes up to which a loop over them is faster
 _ALL = np.uint32(0xFFFFFFFF)
 
 
 def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of some bytes: 1 ms for 110 kB."""
-    if len(data) < 4:
-        return int(crc32c_rows(np.frombuffer(data, np.uint8)[None])[0])
+    """Return the CRC-32C of some bytes: 0.5 ms for 110 kB."""
+    if len(data) <= _FEW:
+        remainder, table = 0xFFFFFFFF, _one_byte_list()
+        for byte in data:
+            remainder = table[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
+        return remainder ^ 0xFFFFFFFF
     lanes = -(-len(data) // _LANE)
     padded = np.zeros(lanes * _LANE, np.uint8)  # zeros in front do not change a remainder
     padded[-len(data) :] = np.frombuffer(data, np.uint8)
@@ -70,6 +74,11 @@ def _one_byte() -> np.ndarray:
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
     return table
+
+
+@functools.cache
+def _one_byte_list() -> list[int]:
+    return _one_byte().tolist()
 
 
 @functools.cache

@@ -1,0 +1,142 @@
+"""layers.jsonl: its numbers, and that no step waits for them."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.optim.report import LayerReport
+from largebatch.tracking import Tracker, read_rows
+from largebatch.training import loop as loops
+from largebatch.training.journal import Journal
+from largebatch.training.layer_rows import LayerRows
+from largebatch.training.session import Request, run
+from largebatch.trees import flatten_paths
+from tests.training import worlds
+from tests.training.worlds import changed
+
+STEPS = "5 steps"
+CONFIG = worlds.config(
+    model=worlds.SMALL,
+    batch={"workers": 8, "images_per_worker": 4, "microbatch": 8},
+    data={"source": "digits"},
+    schedule={"length": STEPS, "warmup": "2 steps", "peak": 0.5},
+    run={"layers_every": "1 steps", "evaluate_every": STEPS, "checkpoint_every": "100 steps"},
+)
+
+
+def test_rows_by_hand():
+    report = LayerReport(*(np.float32([i, i + 0.5]) for i in range(3)))
+    params = {"b": np.zeros(2), "a": {"bn": {"scale": np.zeros(3)}}}
+    stats = {"a": {"bn": {"mean": np.float32([3, 4]), "var": np.float32([1, 4])}}}
+    numbers = np.concatenate([np.ravel(x) for x in jax.tree.leaves((report, stats))])
+    found = LayerRows(report, params, stats).read(numbers)
+    assert found["a/bn/scale"] == {"trust_ratio": 0, "weight_norm": 1, "gradient_norm": 2}
+    assert found["b"] == {"trust_ratio": 0.5, "weight_norm": 1.5, "gradient_norm": 2.5}
+    assert found["a/bn"] == pytest.approx(
+        {"running_mean": math.sqrt(12.5), "running_variance": 2.0}, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 129, 2048])
+def test_each_layer_gets_the_bits_of_its_own_arrays(size):
+    draw = np.random.default_rng(size)
+    stats = {
+        name: {
+            "mean": draw.normal(size=size + i).astype(np.float32),
+            "var": (draw.normal(size=size + i) ** 2 * 10.0 ** draw.integers(-44, 3)).astype("f"),
+        }
+        for i, name in enumerate("abc")
+    }
+    numbers = np.concatenate([np.ones(3, np.float32), *jax.tree.leaves(stats)])
+    report, params = LayerReport(*[np.ones(1, np.float32)] * 3), {"w": np.ones(1)}
+    found = LayerRows(report, params, stats).read(numbers)
+    for name, layer in stats.items():
+        squares = np.square(layer["mean"], dtype=np.float64)
+        logarithms = np.log(np.maximum(layer["var"], np.finfo(np.float32).tiny))
+        assert found[name] == {
+            "running_mean": float(np.sqrt(np.mean(squares))),
+            "running_variance": float(np.exp(np.mean(logarithms))),
+        }
+
+
+def expected(state, stage):
+    """The row of a state, from arrays that are copied one by one."""
+    state = jax.device_get(state)
+    rows = {}
+    for i, path in enumerate(flatten_paths(stage.programs.steps.trained(state.params))):
+        rows[path] = {name: float(x[i]) for name, x in state.optimizer.report._asdict().items()}
+    flat = flatten_paths(state.stats)
+    for path, mean in flat.items():
+        if path.endswith("/mean"):
+            variance = np.maximum(flat[f"{path[:-4]}var"], np.finfo(np.float32).tiny)
+            rows[path.removesuffix("/mean")] = {
+                "running_mean": float(np.sqrt(np.mean(np.square(mean, dtype=np.float64)))),
+                "running_variance": float(np.exp(np.mean(np.log(variance)))),
+            }
+    return rows
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """Rows as a loop that waits for each step would write them, in the order of the calls."""
+    found, original = {}, Journal.layers
+
+    def layers(journal, step, state):
+        found[step] = expected(state, journal._run.stage_at(step))
+        original(journal, step, state)
+
+    monkeypatch.setattr(Journal, "layers", layers)
+    return found
+
+
+def train(config, workdir):
+    with worlds.built_once():
+        return run(config, Request(recipe=None, workdir=workdir), devices=jax.devices()[:1])
+
+
+def test_rows_equal_those_of_a_loop_that_waits(tmp_path, waiting):
+    """At every step, also before and after a stop, and at the last one."""
+    with worlds.built_once():
+        train(changed(CONFIG, run__stop_after="2 steps"), tmp_path)
+        assert [row["step"] for row in read_rows(tmp_path / "layers.jsonl")] == [1, 2]
+        train(CONFIG, tmp_path)
+    rows = read_rows(tmp_path / "layers.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert {row["step"]: row["layers"] for row in rows} == waiting
+
+
+class Order(Tracker):
+    """Records what was written, in order."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def layers(self, step, samples, values):
+        self.calls.append(f"layers {step}")
+
+    def event(self, name, step, samples, **values):
+        if name in ("step", "checkpoint", "unhealthy"):
+            self.calls.append(f"{name} {step}")
+
+
+def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, monkeypatch):
+    calls, dispatch = [], loops.run_step
+
+    def recorded(programs, state, feed, rates, *others):
+        calls.append(f"dispatch {int(rates.step)}")
+        return dispatch(programs, state, feed, rates, *others)
+
+    monkeypatch.setattr(loops, "run_step", recorded)
+    original = Journal.__init__
+
+    def initialize(journal, run, tracker, *others):
+        original(journal, run, Order(calls), *others)
+
+    monkeypatch.setattr(Journal, "__init__", initialize)
+    train(changed(CONFIG, schedule__length="3 steps"), tmp_path)
+    assert calls == [
+        *("dispatch 1", "dispatch 2", "layers 1", "step 1", "dispatch 3", "layers 2", "step 2"),
+        *("layers 3", "checkpoint 3", "step 3"),
+    ]

@@ -1,0 +1,64 @@
+"""A package that an option needs and that is missing: refused before anything is compiled."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from largebatch.errors import UserError
+from largebatch.parallel import compile_cache
+from largebatch.training.programs import Programs
+from largebatch.training.session import Request, run
+from tests.training import worlds
+
+DIGITS = {"model": worlds.SMALL, "data": {"source": "digits"}}
+CASES = [
+    ("wandb", {"run": {"trackers": ("wandb",)}}, r"\[wandb\]"),
+    ("mlflow", {"run": {"trackers": ("mlflow",)}}, r"\[mlflow\]"),
+    ("mlperf_logging", {"run": {"mlperf_log": "open"}}, "mlperf-logging"),
+    ("obstore", {"data": {"source": "arrayrecord:s3://bucket/photos"}}, r"\[storage\]"),
+    ("pyarrow", {"data": {"source": "parquet:PLACE"}}, r"\[huggingface\]"),
+    ("pyarrow", {"data": {"source": "huggingface:PLACE"}}, r"\[huggingface\]"),
+    ("tensorflow_datasets", {"data": {"source": "tfds:cifar10"}}, "tensorflow_datasets"),
+]
+
+
+@pytest.fixture
+def hide(monkeypatch):
+    """Make a package as good as not installed, and a compilation an error."""
+    monkeypatch.setattr(Programs, "_compile", lambda *_, **__: pytest.fail("compiles"))
+
+    def hidden(package):
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, package, None)
+
+    return hidden
+
+
+def message(config, workdir, remedy):
+    with pytest.raises(UserError, match=remedy) as caught:
+        run(config, Request(recipe=None, workdir=workdir), devices=jax.devices()[:1])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("package", "options", "remedy"), CASES)
+def test_the_error_is_one_line_with_the_remedy(package, options, remedy, tmp_path, hide):
+    hide(package)
+    config = worlds.config(**(DIGITS | options))
+    source = config.data.source.replace("PLACE", str(tmp_path))
+    config = worlds.changed(config, data__source=source)
+    assert "\n" not in message(config, tmp_path / "run", remedy)
+
+
+@pytest.mark.parametrize("what", ["run", "cache"])
+def test_object_storage_of_a_run_and_of_its_programs(what, tmp_path, hide):
+    hide("obstore")
+    if what == "run":
+        found = message(worlds.config(**DIGITS), Path("s3://bucket/run"), r"\[storage\]")
+    else:
+        with pytest.raises(UserError, match=r"\[storage\]") as caught:
+            compile_cache.use("s3://bucket/programs")
+        found = str(caught.value)
+    assert "\n" not in found

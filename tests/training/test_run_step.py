@@ -1,0 +1,117 @@
+"""The microbatches of a step on their way to the device: their number, and their bits."""
+
+import itertools
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from largebatch.optim import Rates
+from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
+from largebatch.training import programs as compiled
+from largebatch.training.programs import Programs, run_step
+from largebatch.training.state import TrainState
+from largebatch.training.stragglers import HostTimes
+from tests.training import worlds
+
+
+class Device:
+    """Ends a program only when the host waits for one of its results."""
+
+    def __init__(self):
+        self.queue, self.most, self.left_at_waits = [], 0, []
+        self._numbers = itertools.count(1)
+
+    def dispatch(self, *_):
+        self.queue.append(next(self._numbers))
+        self.most = max(self.most, len(self.queue))
+        return self.queue[-1]
+
+    def wait(self, tree):
+        for number in jax.tree.leaves(tree):
+            if number in self.queue:
+                del self.queue[: self.queue.index(number) + 1]
+                self.left_at_waits.append(len(self.queue))
+
+
+def simulated(device, microbatches, deadline_s=0.0):
+    """What `run_step` uses of compiled programs, on a device that computes numbers."""
+    batch = SimpleNamespace(deadline_s=deadline_s, deadline_share=0.0)
+    plan = SimpleNamespace(microbatches=microbatches, config=SimpleNamespace(batch=batch))
+    steps = SimpleNamespace(
+        plan=plan, has_control_flags=False, computes_alone=True, dtype="float32"
+    )
+
+    def finish(*_):
+        return TrainState({"w": device.dispatch()}, {}, ()), None
+
+    def accumulate(*_):
+        return None, device.dispatch()
+
+    return SimpleNamespace(
+        steps=steps, finish=finish, accumulate=accumulate, empty_carry=lambda: None
+    )
+
+
+def take_steps(monkeypatch, microbatches, times=None, **options):
+    device = Device()
+    monkeypatch.setattr(jax, "block_until_ready", device.wait)
+    programs = simulated(device, microbatches, **options)
+    state, feed = TrainState({"w": 0}, {}, ()), itertools.repeat((None, None))
+    for _ in range(5):
+        state, _ = run_step(programs, state, feed, Rates(0.1), times=times)
+    return device
+
+
+@pytest.mark.parametrize("microbatches", [2, 3, 4, 9])
+def test_the_device_has_work_and_no_more_than_memory_for_it(monkeypatch, microbatches):
+    device = take_steps(monkeypatch, microbatches)
+    assert device.most == IN_FLIGHT
+    assert min(device.left_at_waits) > 0  # what is waited for is not all that there is
+    # Before a wait, the feed has taken its batches; one is computed.
+    assert device.most - 1 + AHEAD <= WAITING
+
+
+@pytest.mark.parametrize("how", [{"deadline_s": 9.0}, {"times": HostTimes()}])
+def test_one_at_a_time_where_times_are_measured(monkeypatch, how):
+    assert take_steps(monkeypatch, 4, **how).most == 1
+
+
+def test_a_step_of_one_microbatch_waits_for_nothing(monkeypatch):
+    assert take_steps(monkeypatch, 1).left_at_waits == []
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_bits_do_not_depend_on_how_many_are_in_flight(monkeypatch, devices):
+    config = worlds.config(
+        model=worlds.RESNET, batch={"workers": 32, "images_per_worker": 1}, norm={"span": 1}
+    )
+    programs = Programs(worlds.steps(config, devices, 2, "float32"))
+    assert programs.steps.plan.microbatches >= 4
+
+    def trained(limit):
+        monkeypatch.setattr(compiled, "IN_FLIGHT", limit)
+        state = programs.init(np.int32(0))
+        for step in range(3):
+            images, labels = worlds.batch(step, programs.steps.plan.samples_per_step)
+            state, metrics = worlds.run_step(programs, state, images, labels, 0.5)
+        return [np.asarray(x).tobytes() for x in jax.tree.leaves((state, metrics))]
+
+    assert trained(1) == trained(IN_FLIGHT)
+
+
+def test_what_is_waited_for_counts_the_images():
+    """It is no part of the donated carry, and a number for each device."""
+    programs = Programs(worlds.steps(worlds.config(model=worlds.RESNET), 2, 1, "float32"))
+    rows = programs.steps.plan.microbatch_samples
+    images, labels = worlds.batch(0, rows)
+    state, carry = programs.init(np.int32(0)), programs.empty_carry()
+    feed = [OnDevices(*(compiled.from_local(programs.steps.mesh, x) for x in (images, labels)))]
+    found = []
+    for batch in feed * 2:
+        carry, done = programs.accumulate(
+            state.params, state.stats, carry, batch.images, batch.labels
+        )
+        found.append(done)
+    assert [np.asarray(x).tolist() for x in found] == [[rows / 2] * 2, [rows] * 2]
