@@ -58,6 +58,14 @@ def parser() -> Parser:
         default="ours",
         help=f"variants to compile, with commas between, of {', '.join(VARIANTS)} (ours)",
     )
+    made.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="OPTION=A,B,…",
+        help="compile the step with each value of an option, such as norm.reduction=auto,separate, "
+        "and compare bytes and kernels; several: all combinations",
+    )
     made.add_argument("--json", type=Path, help="where to write the report")
     made.add_argument(
         "--limit_s", type=float, default=LIMIT_S, help=f"seconds per compilation ({LIMIT_S:.0f})"
@@ -123,7 +131,14 @@ def _plan(arguments: Sequence[str]) -> None:
     recipe = load_recipe(flags.config, overrides)
     config, console = recipe.config, Console()
     topology = open_topology(flags.topology) if flags.topology else None
-    names = parse_variants(flags.variants)
+    names, choices = parse_variants(flags.variants), compiled.parse_choices(flags.compare)
+    if flags.compare and not topology:
+        raise ConfigError("--compare: expected --topology with it, such as --topology=h200:1")
+    compared_configs = [
+        (dict(choice), load_recipe(flags.config, [*overrides, *choice]).config)
+        for choice in choices
+        if choice
+    ]
     devices, cluster, software = machines(recipe, flags)
     sharing = 1  # only a scaled recipe depends on the devices that share its workers
     if config.run.scale_to != "full":
@@ -148,10 +163,21 @@ def _plan(arguments: Sequence[str]) -> None:
         warnings += [remark] if remark else []
     kept = {"plan": report.plan_json(plan, flops, found, need, devices, warnings)}
     title, studies, around = recipe.name, [], environment()
-    if topology:
-        planning = compiled.Planning(
-            config, topology, limit_s=flags.limit_s, limit_gib=flags.limit_gib
-        )
+    limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
+    if flags.compare:
+        compared = []
+        for options, chosen in compared_configs:
+            planning = compiled.Planning(chosen, topology, **limits)
+            microbatch = planning.microbatch()
+            ours = planning.study("ours", microbatch)
+            placed = resolve(chosen, planning.facts, microbatch=microbatch)
+            compared.append(report.comparison_json(options, placed, ours))
+            around["versions"] |= ours.compiled.versions
+            kept |= {"topology": topology.text, "comparison": compared}
+            if flags.json:  # a later failure does not lose the compilations before
+                write_json(flags.json, header("plan.py", arguments, around) | kept)
+    elif topology:
+        planning = compiled.Planning(config, topology, **limits)
         microbatch = planning.microbatch()
         studies = [planning.study(name, microbatch) for name in names]
         placed = resolve(config, planning.facts, microbatch=microbatch)
@@ -163,9 +189,11 @@ def _plan(arguments: Sequence[str]) -> None:
     console.plan(title, rows)
     for warning in warnings:
         console.warn(warning)
+    out = RichConsole()
+    out.width = max(out.width, _TABLE_CELLS)  # a row on one line without a terminal
+    if flags.compare:
+        out.print(report.comparison_table(compared))
     if studies:
-        out = RichConsole()
-        out.width = max(out.width, _TABLE_CELLS)  # a row on one line without a terminal
         out.print(report.variants_table(studies))
         if ours.name == "ours":
             share = 100 * ours.schedule.overlapped_share

@@ -10,11 +10,15 @@ Normalization, addition of the shortcut and ReLU are one function with a custom 
 record (BN+ReLU and BN+Add+ReLU; Rota Bulò et al. 2018, arXiv 1712.02616, discuss what to save).
 Forward saves only the output of the convolution for backward, in its own dtype, and the result if
 there is a shortcut. Both exist anyway as output of one convolution and input of another.
+
+Each direction reads the activations twice: for two sums, and to apply them. See `Reduction` for how
+the sums are computed, which decides what XLA fuses on GPUs (docs/performance.md).
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +27,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 STATISTICS = "statistics"
 """Checkpoint name of means and inverse deviations, for rematerialization policies."""
+
+Reduction = Literal["auto", "separate", "variadic", "complex"]
+"""Computation of the two sums of a pass, equal but for the order of summation. separate: two
+reductions; variadic: one reduction of two arrays; complex: one reduction of complex numbers, with
+the two terms as real and imaginary part; auto: complex on GPUs, otherwise separate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +48,7 @@ class BatchMode:
     """Whether variances for the running statistics have the factor N/(N-1)."""
     frozen: frozenset[str] = frozenset()
     """Paths of layers that normalize with their running statistics, as in evaluation mode."""
+    reduction: Reduction = "auto"
 
 
 class BatchStatistics(nnx.Intermediate):
@@ -99,7 +109,8 @@ class BatchNorm(nnx.BatchNorm):
             shortcut = shortcut.astype(x.dtype)
         if use_running_average:
             statistics = self.mean[...], _inverse(self.var[...], self.epsilon)
-            return _transform(x, *statistics, scale, bias, shortcut, relu).astype(dtype)
+            affine = _affine(*statistics, scale, bias)
+            return _transform(x, *affine, shortcut, relu).astype(dtype)
         mode = self.batch_mode or BatchMode(spans=1, unbiased=False)
         rows = (mode.spans, -1, x.shape[-1])
         y, mean, var = _normalise(
@@ -155,11 +166,12 @@ def _forward(
     mean, var = _moments(x, mode)
     kept_mean = checkpoint_name(mean, STATISTICS)
     inverse = checkpoint_name(_inverse(var, epsilon), STATISTICS)
-    y = _transform(x, kept_mean[:, None], inverse[:, None], scale, bias, shortcut, relu)
-    y = y.astype(x.dtype)
+    factor, offset = _affine(kept_mean[:, None], inverse[:, None], scale, bias)
+    y = _transform(x, factor, offset, shortcut, relu).astype(x.dtype)
     # Without a shortcut, backward computes the sign of the result from x, which it reads anyway.
     result = y if relu and shortcut is not None else None
-    return (y, mean, var), (x, kept_mean, inverse, scale, bias, result, shortcut is not None)
+    kept = (x, kept_mean, inverse, factor, offset, result, shortcut is not None, scale, bias)
+    return (y, mean, var), kept
 
 
 def _backward(
@@ -167,21 +179,24 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Gradient of Ioffe & Szegedy 2015, section 3, in two passes over the gradient and x."""
     del epsilon
-    x, mean, inverse, scale, bias, result, added = kept
+    x, mean, inverse, factor, offset, result, added, scale, bias = kept
     gradient, *_ = cotangents
     wide = jnp.promote_types(x.dtype, jnp.float32)
-    normal = (x.astype(wide) - mean[:, None]) * inverse[:, None]
     if relu:
-        positive = normal * scale + bias > 0 if result is None else result > 0
-        gradient = jnp.where(positive, gradient, 0)
+        if result is None:  # the same expression as in forward, hence the same sign
+            result = _transform(x, factor, offset, None, relu=False).astype(x.dtype)
+        gradient = jnp.where(result > 0, gradient, 0)
     g = gradient.astype(wide)
+    centred = x.astype(wide) - mean[:, None]
     # Sums of this device are the gradients of the parameters; sums of the span correct that of x.
-    sums = jnp.stack([g.sum(1), (g * normal).sum(1)])
-    bias_gradient, scale_gradient = sums.sum(1)
+    shift, slope = _two_sums(g, g * centred, mode.reduction)
+    slope = slope * inverse
+    bias_gradient, scale_gradient = shift.sum(0), slope.sum(0)
     if mode.members > 1:
-        sums = mode.member_sum(sums)
-    shift, slope = sums[:, :, None] / (mode.members * x.shape[1])
-    x_gradient = (g - shift - normal * slope) * (inverse[:, None] * scale)
+        shift, slope = mode.member_sum(jnp.stack([shift, slope]))
+    share = factor[:, 0] / (mode.members * x.shape[1])
+    shift, slope = (shift * share)[:, None], (slope * inverse * share)[:, None]
+    x_gradient = g * factor - shift - centred * slope
     return (
         x_gradient.astype(x.dtype),
         scale_gradient.astype(scale.dtype),
@@ -199,29 +214,65 @@ def _moments(x: jax.Array, mode: BatchMode) -> tuple[jax.Array, jax.Array]:
     One pass, E[x²] − E[x]², so that a span on several devices needs only one reduction.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    moments = jnp.stack([wide.mean(1), jnp.square(wide).mean(1)])
+    sums = _two_sums(wide, jnp.square(wide), mode.reduction)
+    mean, square = (each / x.shape[1] for each in sums)
     if mode.members > 1:
-        moments = mode.member_sum(moments) / mode.members
-    mean, square = moments
+        mean, square = mode.member_sum(jnp.stack([mean, square])) / mode.members
     return mean, jnp.maximum(square - jnp.square(mean), 0)
+
+
+def _two_sums(a: jax.Array, b: jax.Array, reduction: Reduction) -> tuple[jax.Array, jax.Array]:
+    """Return the sums (spans, features) of ``a`` and ``b`` (spans, rows, features)."""
+    if reduction == "auto":
+        return jax.lax.platform_dependent(
+            a, b, cuda=_sum_complex, rocm=_sum_complex, default=_sum_separately
+        )
+    return _REDUCTIONS[reduction](a, b)
+
+
+def _sum_separately(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return a.sum(1), b.sum(1)
+
+
+def _sum_variadic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    zero = jnp.zeros((), a.dtype)
+    return jax.lax.reduce((a, b), (zero, zero), lambda s, x: (s[0] + x[0], s[1] + x[1]), (1,))
+
+
+def _sum_complex(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # XLA's cost model for GPUs counts what an operand reads once for each operand of a reduction.
+    # With a single operand it fuses the ReLU's mask into the reduction instead of writing it.
+    both = jax.lax.complex(a, b).sum(1)
+    return both.real, both.imag
+
+
+_REDUCTIONS = dict(
+    zip(get_args(Reduction)[1:], (_sum_separately, _sum_variadic, _sum_complex), strict=True)
+)
 
 
 def _inverse(var: jax.Array, epsilon: float) -> jax.Array:
     return jax.lax.rsqrt(var + epsilon)
 
 
+def _affine(
+    mean: jax.Array, inverse: jax.Array, scale: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return factor and offset of x that normalize, scale and shift it."""
+    factor = inverse * scale
+    return factor, bias - mean * factor
+
+
 def _transform(
     x: jax.Array,
-    mean: jax.Array,
-    inverse: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
+    factor: jax.Array,
+    offset: jax.Array,
     shortcut: jax.Array | None,
     relu: bool,
 ) -> jax.Array:
-    """Normalize, scale, shift, add the shortcut and apply ReLU, in at least float32."""
+    """Normalize, scale and shift, add the shortcut and apply ReLU, in at least float32."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
-    y = (x.astype(wide) - mean) * inverse * scale + bias
+    y = x.astype(wide) * factor + offset
     if shortcut is not None:
         y = y + shortcut.astype(wide)
     return jax.nn.relu(y) if relu else y

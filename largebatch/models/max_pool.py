@@ -3,7 +3,12 @@
 XLA's gradient of a max-pool recomputes the positions of the maxima in wide index arrays, and
 scatters with atomics on GPUs. Here, forward saves the position of each maximum in its window as one
 byte. Backward adds, for each input, the gradients of the at most four windows that contain it.
+
+ReLU before a max-pool equals ReLU after it, and costs a comparison with zero here: a window without
+a positive value has no position. Backward then needs no mask over the larger input.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +17,20 @@ from jax import lax
 _TAPS = tuple((i, j) for i in range(3) for j in range(3))
 
 
-@jax.custom_vjp
-def max_pool(x: jax.Array) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def max_pool(x: jax.Array, relu: bool = False) -> jax.Array:
     """Return maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of ``x``.
 
-    ``x`` is (images, height, width, features). Of equal maxima, the first in row-major
-    order receives the gradient, as in PyTorch and XLA.
+    Of equal maxima, the first in row-major order receives the gradient, as in PyTorch and XLA.
+
+    Args:
+      x: array (images, height, width, features).
+      relu: whether to apply ReLU, with the gradient 0 at 0.
     """
-    return _forward(x)[0]
+    return _forward(x, relu)[0]
 
 
-def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(x: jax.Array, relu: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     out = [-(-side // 2) for side in x.shape[1:3]]
     padding = [
         (0, 0, 0),
@@ -30,6 +38,9 @@ def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     ]
     padded = lax.pad(x, jnp.asarray(-jnp.inf, x.dtype), [*padding, (0, 0, 0)])
     best, winner = None, None
+    if relu:
+        best = jnp.zeros((x.shape[0], *out, x.shape[3]), x.dtype)
+        winner = jnp.full(best.shape, len(_TAPS), jnp.uint8)
     for tap, (i, j) in enumerate(_TAPS):
         seen = padded[:, i : i + 2 * out[0] - 1 : 2, j : j + 2 * out[1] - 1 : 2]
         if best is None:
@@ -41,7 +52,10 @@ def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return best, (winner, jnp.empty((0, *x.shape[1:3], 0)))
 
 
-def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array]:
+def _backward(
+    relu: bool, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array]:
+    del relu
     winner, like = kept
     total, zero = None, jnp.zeros((), gradient.dtype)
     for tap, offsets in enumerate(_TAPS):

@@ -71,8 +71,9 @@ class Stem(nnx.Module):
 
         Height and width are a quarter of those of the images, or equal with the stem ``small``.
         """
-        x = _normalize(self.bn, self.conv(x), relu=True)
-        return x if self.kind == "small" else max_pool(x)
+        small = self.kind == "small"
+        x = _normalize(self.bn, self.conv(x), relu=small)
+        return x if small else max_pool(x, relu=True)
 
 
 class Block(nnx.Module):

@@ -119,6 +119,18 @@ def seconds(module: Module, instruction: Instruction, hardware: Hardware) -> flo
     return max(computing, moving) / hardware.sustained
 
 
+SMALL = 4 * 2**20
+"""Bytes below which the launch of a kernel takes longer than its traffic: about 1 µs of an H200."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelClass:
+    """Kernels of one purpose."""
+
+    kernels: int = 0
+    nbytes: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Traffic:
     """Bytes read and written: operands and results of every kernel."""
@@ -132,6 +144,8 @@ class Traffic:
     """By other kernels of the backward pass."""
     rest: int
     """By the update, and by kernels without a name."""
+    classes: dict[str, KernelClass] = dataclasses.field(default_factory=dict)
+    """The same kernels by direction, apart from `SMALL` ones: *sums* reduce, *passes* do not."""
 
     @property
     def nbytes(self) -> int:
@@ -142,12 +156,26 @@ class Traffic:
 def traffic(module: Module) -> Traffic:
     """Return the traffic of one execution of a module."""
     kernels, moved = 0, dict.fromkeys(("products", "forward", "backward", "rest"), 0)
+    classes: dict[str, KernelClass] = {}
     for instruction in module.in_order():
         nbytes = moved_bytes(module, instruction)
         if nbytes:
+            kind = _kind(module, instruction)
+            name = _class(module, instruction, kind, nbytes)
+            before = classes.get(name, KernelClass())
+            classes[name] = KernelClass(before.kernels + 1, before.nbytes + nbytes)
             kernels += 1
-            moved[_kind(module, instruction)] += nbytes
-    return Traffic(kernels=kernels, **moved)
+            moved[kind] += nbytes
+    return Traffic(kernels=kernels, **moved, classes=dict(sorted(classes.items())))
+
+
+def _class(module: Module, instruction: Instruction, kind: str, nbytes: int) -> str:
+    if kind == "products":
+        return kind
+    if nbytes < SMALL:
+        return f"{kind} small"
+    inner = (instruction, *_fused(module, instruction))
+    return f"{kind} {'sums' if any(i.opcode == 'reduce' for i in inner) else 'passes'}"
 
 
 def _kind(module: Module, instruction: Instruction) -> str:

@@ -44,6 +44,7 @@ class Objective:
             frozen=frozenset(
                 map(layer_of, self.frozen & flatten_paths(self.model.shapes()[1]).keys())
             ),
+            reduction=self.plan.config.norm.reduction,
         )
 
     def gradients(

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import itertools
 import sys
+from collections.abc import Sequence
 
 from largebatch import data
 from largebatch.config import Config, Facts, microbatch_candidates, resolve
 from largebatch.data.open import facts_of, known_split, open_source
-from largebatch.errors import DataError
+from largebatch.errors import ConfigError, DataError
 from largebatch.planning import compile as compiling
 from largebatch.planning.compile import VARIANTS, Study, study, variant_of
 from largebatch.planning.topologies import Topology
@@ -32,6 +34,25 @@ def sources(config: Config) -> tuple[data.Source, data.Source]:
                 "data.examples, data.classes and data.image_size gives them)"
             ) from error
         return tuple(known)
+
+
+Choice = tuple[tuple[str, str], ...]
+"""Options and their values, as (key, text)."""
+
+
+def parse_choices(texts: Sequence[str]) -> list[Choice]:
+    """Return all combinations of ``section.key=A,B,…``, the last option varying fastest.
+
+    Raises:
+      ConfigError: a text has another form.
+    """
+    each = []
+    for text in texts:
+        key, _, values = text.partition("=")
+        if "." not in key or not values:
+            raise ConfigError(f"--compare: expected section.key=VALUE,VALUE,…, got {text!r}")
+        each.append([(key, value) for value in values.split(",")])
+    return list(itertools.product(*each))
 
 
 class Planning:

@@ -147,6 +147,39 @@ def variants_table(studies: Sequence[Study]) -> Table:
     return table
 
 
+def comparison_table(compared: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the traffic of compiled choices side by side, in MB per image and kernels."""
+    names = sorted({name for each in compared for name in each["traffic"]["classes"]})
+    table = Table(box=None, pad_edge=False)
+    table.add_column("choice", no_wrap=True)
+    for heading in ("MB per image", "kernels", "GiB", *names):
+        table.add_column(heading, justify="right")
+    for each in compared:
+        classes, images = each["traffic"]["classes"], each["images"]
+        found = [classes.get(name, {"kernels": 0, "nbytes": 0}) for name in names]
+        table.add_row(
+            " ".join(f"{key}={value}" for key, value in each["options"].items()),
+            f"{each['mb_per_image']:.1f}",
+            f"{each['traffic']['kernels']:,}",
+            f"{each['peak_bytes'] / GIB:.2f}",
+            *(f"{c['nbytes'] / images / 1e6:.1f} in {c['kernels']:,}" for c in found),
+        )
+    return table
+
+
+def comparison_json(options: Mapping[str, str], plan: Plan, shown: Study) -> dict[str, Any]:
+    """Return one compiled choice for a record."""
+    images = plan.first_stage.local_images
+    return {
+        "options": dict(options),
+        "images": images,
+        "mb_per_image": round(shown.traffic.nbytes / images / 1e6, 2),
+        "traffic": dataclasses.asdict(shown.traffic),
+        "peak_bytes": shown.compiled.peak_bytes,
+        "xla_options": shown.options,
+    }
+
+
 def plan_json(
     plan: Plan,
     flops: Flops,

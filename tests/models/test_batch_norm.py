@@ -29,6 +29,9 @@ def plain(x, scale, bias, shortcut, *, spans, relu):
     return jnp.maximum(y, 0) if relu else y
 
 
+REDUCTIONS = ["separate", "variadic", "complex"]
+
+
 def ours(x, scale, bias, shortcut, *, mode, relu):
     layer = BatchNorm(x.shape[-1], epsilon=EPSILON, dtype=x.dtype, rngs=nnx.Rngs(0))
     layer.batch_mode = mode
@@ -67,10 +70,29 @@ def test_value_and_gradient_equal_autodiffs(adds, relu, spans):
         close(results(ours, mode=BatchMode(spans)), results(plain, spans=spans))
 
 
-@pytest.mark.parametrize("adds", [True, False])
-def test_a_span_over_several_devices_equals_one_device(adds):
+@pytest.mark.parametrize("reduction", REDUCTIONS[1:])
+@pytest.mark.parametrize("spans", [1, 4])
+def test_other_reductions_equal_autodiffs(reduction, spans):
+    with jax.enable_x64(True):
+        *arguments, weights = jax.tree.map(lambda a: a.astype("float64"), inputs())
+        arguments[3] = None
+
+        def results(function, **options):
+            loss = jax.value_and_grad(
+                lambda *a: (weights * function(*a, relu=True, **options)).sum(), argnums=(0, 1, 2)
+            )
+            return jax.jit(loss)(*arguments)
+
+        mode = BatchMode(spans, reduction=reduction)
+        close(results(ours, mode=mode), results(plain, spans=spans))
+
+
+@pytest.mark.parametrize(
+    ("adds", "reduction"), [(True, "auto"), (False, "auto"), (False, "complex")]
+)
+def test_a_span_over_several_devices_equals_one_device(adds, reduction):
     mesh = parallel.make_mesh(jax.devices()[:4], 2)
-    mode = BatchMode(spans=1, members=2, member_sum=parallel.member_sum)
+    mode = BatchMode(spans=1, members=2, member_sum=parallel.member_sum, reduction=reduction)
     with jax.enable_x64(True):
         *arguments, weights = jax.tree.map(lambda a: a.astype("float64"), inputs())
         arguments[3] = arguments[3] if adds else None
@@ -101,3 +123,43 @@ def test_what_stays_for_backward_is_narrow():
         _, pull = jax.vjp(lambda *a: ours(*a, mode=BatchMode(2), relu=True), x, scale, bias, given)
         kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.size >= x.size]
         assert [(leaf.size, leaf.dtype) for leaf in kept] == [(x.size, x.dtype)] * large
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_backward_masks_where_the_result_is_zero(dtype, reduction):
+    """Exact at the edge, where rounding decides the sign.
+
+    Row r has the gradient 2**r, so that the gradient of the bias, an exact sum, shows the mask of
+    each row. The columns contain their exact mean, which becomes the bias: 0, or a number that
+    rounding loses against the activation or, in float16, in the result.
+    """
+    rows, features = 16, 512
+    keys = jax.random.split(jax.random.key(0), 4)
+    half = jax.random.randint(keys[0], (rows // 2, features), -2, 3) / 4
+    mean = jax.random.randint(keys[1], (features,), -20, 20)
+    x = (mean + jnp.concatenate([half, -half])).astype(dtype)
+    scale = jax.random.normal(keys[2], (features,)) * (jnp.arange(features) % 7 > 0)
+    bias = jax.random.choice(keys[3], jnp.array([0.0, 1e-8, -1e-8, 1e-6, 0.1]), (features,))
+
+    @jax.jit
+    def results(x, scale, bias):
+        mode = BatchMode(1, reduction=reduction)
+        y, pull = jax.vjp(lambda *a: ours(*a, None, mode=mode, relu=True), x, scale, bias)
+        weights = 2.0 ** jnp.arange(rows)[:, None]
+        return y, pull(jnp.broadcast_to(weights, y.shape).astype(y.dtype))[2]
+
+    y, gradient = jax.device_get(results(x, scale, bias))
+    at_mean, positive = np.asarray(x == mean), y > 0
+    np.testing.assert_array_equal(gradient, (positive * 2.0 ** np.arange(rows)[:, None]).sum(0))
+    assert (at_mean & (bias == 0) & (scale != 0)).any()
+    for sign in (positive, ~positive):
+        assert (at_mean & sign & (bias > 0) & (bias < 0.1)).any()
+
+
+def test_only_gpus_sum_complex_numbers():
+    x, scale, bias, *_ = inputs()
+    for platform, expected in (("cpu", False), ("tpu", False), ("cuda", True)):
+        function = jax.jit(lambda *a: ours(*a, None, mode=BatchMode(1), relu=True))
+        text = function.trace(x, scale, bias).lower(lowering_platforms=(platform,)).as_text()
+        assert ("complex<f32>" in text) is expected

@@ -9,13 +9,15 @@ from flax import nnx
 from largebatch.models.max_pool import max_pool
 
 
-def reference(x):
+def reference(x, relu=False):
+    x = jax.nn.relu(x) if relu else x
     return nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2, 7, 9, 3), (1, 1, 1, 2), (3, 6, 5, 4)])
-def test_values_and_gradients_are_those_of_the_library(shape, dtype):
+def test_values_and_gradients_are_those_of_the_library(shape, dtype, relu):
     # Few distinct values, so that many windows have several equal maxima; small integers, so that
     # sums are exact in any order.
     x = jnp.round(2 * jax.random.normal(jax.random.key(0), shape)).astype(dtype)
@@ -24,7 +26,7 @@ def test_values_and_gradients_are_those_of_the_library(shape, dtype):
 
     @jax.jit
     def both(x, gradient):
-        pairs = [jax.vjp(pool, x) for pool in (max_pool, reference)]
+        pairs = [jax.vjp(lambda x, p=pool: p(x, relu), x) for pool in (max_pool, reference)]
         return [(value, pull(gradient)[0]) for value, pull in pairs]
 
     (got, slope), (expected, expected_slope) = both(x, gradient)
@@ -33,9 +35,10 @@ def test_values_and_gradients_are_those_of_the_library(shape, dtype):
     np.testing.assert_array_equal(slope, expected_slope)
 
 
-def test_a_nan_is_not_lost():
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_nan_is_not_lost(relu):
     x = jnp.zeros((1, 4, 4, 1)).at[0, 3, 3, 0].set(jnp.nan)
-    assert np.isnan(max_pool(x)).ravel().tolist() == [False, False, False, True]
+    assert np.isnan(max_pool(x, relu)).ravel().tolist() == [False, False, False, True]
 
 
 def test_backward_keeps_one_byte_an_output_and_neither_searches_nor_scatters():

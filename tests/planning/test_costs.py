@@ -165,3 +165,25 @@ def test_each_kernel_counts_once_where_it_belongs():
     assert found.products == 2 * (2 * ACTIVATIONS + KERNEL)
     assert found.forward == found.backward == found.rest == 3 * ACTIVATIONS
     assert found.nbytes == found.products + 9 * ACTIVATIONS
+    # All are far below a microsecond of traffic.
+    apart = {name: (each.kernels, each.nbytes) for name, each in found.classes.items()}
+    assert apart == {
+        "products": (2, found.products),
+        "forward small": (1, found.forward),
+        "backward small": (1, found.backward),
+        "rest small": (1, found.rest),
+    }
+
+
+def test_large_kernels_that_reduce_are_apart_from_those_that_do_not(monkeypatch):
+    monkeypatch.setattr(costs, "SMALL", 2 * ACTIVATIONS)
+    total = (
+        "  %total = f32[4]{0} reduce(%image, %zero), dimensions={0,1,2}, to_apply=%sum, "
+        'metadata={op_name="jit(step)/transpose(jvp())/reduce_sum"}'
+    )
+    large = add("mask", "jit(step)/transpose(jvp())/select")
+    classes = costs.traffic(hlo.parse(module(large))).classes
+    assert set(classes) == {"backward passes"}
+    monkeypatch.setattr(costs, "SMALL", ACTIVATIONS)
+    zero = "  %zero = f32[] constant(0)"
+    assert set(costs.traffic(hlo.parse(module(zero, total))).classes) == {"backward sums"}

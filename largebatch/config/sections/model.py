@@ -120,3 +120,10 @@ class Norm:
         within="above 0",
         mathematics=False,
     )
+    reduction: Literal["auto", "separate", "variadic", "complex"] = option(
+        "auto",
+        "computation of the two sums of each forward and backward pass: as two reductions, as one "
+        "reduction of two arrays, or as one reduction of complex numbers; auto: complex on GPUs, "
+        "where XLA then fuses it with the ReLU's mask, otherwise separate",
+        mathematics=False,
+    )
