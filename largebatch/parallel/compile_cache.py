@@ -14,8 +14,9 @@ import jax
 
 from largebatch.errors import ConfigError
 from largebatch.files import user_cache
-from largebatch.object_store import Bucket, StorageError, url_of
+from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import compile_store
+from largebatch.store_urls import url_of
 from largebatch.tracking import Console
 
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")

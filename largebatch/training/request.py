@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from largebatch.config import Config
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import read_json
-from largebatch.object_store import url_of
+from largebatch.store_urls import url_of
 from largebatch.tracking.callbacks import Callback
 
 if TYPE_CHECKING:  # imports JAX

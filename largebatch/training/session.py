@@ -20,8 +20,8 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.files import write_json
-from largebatch.object_store import url_of
 from largebatch.parallel import processes
+from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
 from largebatch.training import description, journal, resume
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
