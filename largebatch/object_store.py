@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from largebatch.errors import ConfigError, UserError
 from largebatch.store_urls import parts_of
-from largebatch.store_urls import url_of as url_of
 
 _RETRY_S = 60
 _TIMEOUT_S = 60
