@@ -17,9 +17,9 @@ _ALL = np.uint32(0xFFFFFFFF)
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C of some bytes: 0.5 ms for 110 kB."""
     if len(data) <= _FEW:
-        remainder, table = 0xFFFFFFFF, _one_byte_list()
+        remainder, remainders = 0xFFFFFFFF, _one_byte_list()
         for byte in data:
-            remainder = table[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
+            remainder = remainders[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
         return remainder ^ 0xFFFFFFFF
     lanes = -(-len(data) // _LANE)
     padded = np.zeros(lanes * _LANE, np.uint8)  # zeros in front do not change a remainder

@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "input",
     "allreduce",
     "step",
+    "host",
     "end_to_end",
     "correctness",
     "optimizer",

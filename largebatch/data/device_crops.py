@@ -1,6 +1,7 @@
 """Crop, resize and mirror on the device, by two small matrix products per image."""
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import jax
@@ -61,11 +62,12 @@ def crop_and_resize(
     if resampling not in ("linear", "antialias"):
         raise ValueError(f"resampling: expected 'linear' or 'antialias', got {resampling!r}")
 
-    resized = {
-        "float32": _in_float32,
-        "bfloat16": _in_bfloat16,
-        None: functools.partial(jax.lax.platform_dependent, cpu=_in_float32, default=_in_bfloat16),
-    }[arithmetic]
+    by_platform = functools.partial(
+        jax.lax.platform_dependent, cpu=_in_float32, default=_in_bfloat16
+    )
+    named: dict[str | None, Callable[..., jax.Array]]
+    named = {"float32": _in_float32, "bfloat16": _in_bfloat16, None: by_platform}
+    resized = named[arithmetic]
 
     def one(image: jax.Array, box: jax.Array, flip: jax.Array) -> jax.Array:
         top, left, height, width = box.astype(jnp.float32)

@@ -275,7 +275,7 @@ def run_step(
         waited += time.perf_counter() - since
         watchdog.alive()
         watchdog.poll()
-        if left and not deadline.leaves_out():
+        if queue is not None and left and not deadline.leaves_out():
             carry, done = programs.accumulate(state.params, state.stats, carry, images, labels)
             queue.add(done)
     if times is not None and steps.computes_alone:
