@@ -14,6 +14,7 @@ from planning import compiled
 from largebatch.config import Facts, load, resolve
 from largebatch.data.open import known_split
 from largebatch.errors import DataError
+from largebatch.planning import costs
 from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology
 from largebatch.training.microbatch import model_of
@@ -72,6 +73,8 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
         ([], "v101:4", "'v100'"),
         ([], "cpu:3", "3 devices"),
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
+        (["--compare=norm.reduction"], "cpu:4", "'norm.reduction'"),
+        (["--compare=norm.reduction=both"], "cpu:4", "'separate'"),
         (["--limit_s=0.1"], "cpu:4", "--limit_s"),
         (["--limit_gib=0.001"], "cpu:4", "--limit_gib above 0.001"),
     ],
@@ -83,6 +86,44 @@ def test_errors_are_one_line(more, topology, says, capsys, tmp_path, monkeypatch
     assert error.startswith("error: ")
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
+    def study(request, name, **limits):
+        images = request.config.batch.images_per_worker
+        kernels = {"complex": 7, "separate": 9}[request.config.norm.reduction]
+        classes = {"products": costs.KernelClass(kernels, 3_000_000 * images)}
+        traffic = costs.Traffic(kernels, 3_000_000 * images, 0, 0, 0, classes)
+        return Study(
+            name, {}, types.SimpleNamespace(peak_bytes=1, versions={}), None, None, traffic
+        )
+
+    monkeypatch.setattr(compiled, "study", study)
+    out = tmp_path / "compared.json"
+    choices = ("--compare=batch.images_per_worker=2,4", "--compare=norm.reduction=complex,separate")
+    assert (
+        plan.main(
+            arguments(*choices, "--config.batch.workers=1", f"--json={out}", topology="cpu:1")
+        )
+        == 0
+    )
+    found = [
+        (
+            *each["options"].values(),
+            each["images"],
+            each["mb_per_image"],
+            each["traffic"]["kernels"],
+        )
+        for each in json.loads(out.read_text())["comparison"]
+    ]
+    assert found == [
+        (str(images), reduction, images, 3.0, kernels)
+        for images in (2, 4)
+        for reduction, kernels in (("complex", 7), ("separate", 9))
+    ]
+    assert "norm.reduction=separate" in capsys.readouterr().out
+    assert plan.main([f"--config={DIGITS}", choices[0]]) == 2
+    assert "--topology" in capsys.readouterr().err
 
 
 def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
