@@ -219,7 +219,8 @@ def gradient_buckets(
     if cluster is not None and cluster.hardware.name == "cpu":
         # The CPU's compiler merges all reductions; joining would cost 0.7 s of a ResNet-50 step.
         return parallel.plan_buckets(elements, scheme="leaf", least_bytes=0, itemsize=itemsize)
-    fixed = 0.0 if cluster is None or comm.backward_profile else cluster.hardware.bucket_mib
+    planned = cluster is None or cluster.nodes > 1 or comm.backward_profile
+    fixed = 0.0 if planned else cluster.hardware.bucket_mib
     if cluster is None or cluster.devices == 1 or fixed:
         # One GPU has nothing to reduce. But joined gradients have the parameters' layout; otherwise
         # the update takes over the convolutions' layout, and copies every kernel back.

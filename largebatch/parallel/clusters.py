@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -147,6 +147,17 @@ def cluster_of(devices: Sequence[jax.Device]) -> Cluster | None:
         return Cluster(hardware, count, devices_per_node=group, shape=shape)
     except ConfigError:
         return None  # nodes of unequal size
+
+
+def reduces_in_turn(devices: Iterable[jax.Device]) -> bool:
+    """Whether all-reduces of gradients must depend on each other (``Hardware.in_turn``).
+
+    Between slices they are asynchronous without it, and would wait for the network one by one.
+    """
+    cluster = cluster_of(tuple(devices))
+    if cluster is None or cluster.devices == 1:
+        return False
+    return cluster.hardware.in_turn and cluster.nodes == 1
 
 
 def _extents(devices: Sequence[jax.Device]) -> tuple[int, ...]:

@@ -53,6 +53,8 @@ def reduce_gradients_in_backward(
     buckets: Sequence[Bucket],
     accumulated: Sequence[jax.Array] | None,
     wire: str,
+    *,
+    in_turn: bool = False,
 ) -> dict[str, jax.Array]:
     """Return the parameters unchanged; their gradients will be sums over all devices.
 
@@ -65,39 +67,56 @@ def reduce_gradients_in_backward(
       accumulated: for each bucket the flat sum of this device's earlier gradients, or None.
       wire: of `WIRE_FORMATS`: ``float32`` reduces in the gradients' own type; ``bfloat16`` rounds
         each device's sum to bfloat16 for the wire and widens the result again.
+      in_turn: make each all-reduce depend on the one before, so that a compiler cannot begin with
+        the last. The sums are the same.
     """
     hooked = {}
+    turn = jnp.zeros(()) if in_turn else None
     # Autodiff transposes in reverse: the bucket that is complete first is hooked last.
     for i, bucket in reversed(list(enumerate(buckets))):
         held = None if accumulated is None else accumulated[i]
-        arrays = _reduced(wire, tuple(params[path] for path in bucket.paths), held)
+        arrays, turn = _reduced(wire, tuple(params[path] for path in bucket.paths), held, turn)
         hooked.update(zip(bucket.paths, arrays, strict=True))
     return hooked
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _reduced(
-    wire: str, arrays: tuple[jax.Array, ...], held: jax.Array | None
-) -> tuple[jax.Array, ...]:
+    wire: str,
+    arrays: tuple[jax.Array, ...],
+    held: jax.Array | None,
+    turn: jax.Array | None,
+) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
     del wire, held
-    return arrays
+    return arrays, turn
 
 
 def _reduced_forward(
-    wire: str, arrays: tuple[jax.Array, ...], held: jax.Array | None
-) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    wire: str,
+    arrays: tuple[jax.Array, ...],
+    held: jax.Array | None,
+    turn: jax.Array | None,
+) -> tuple[tuple[tuple[jax.Array, ...], jax.Array | None], jax.Array | None]:
     del wire
-    return arrays, held
+    return (arrays, turn), held
 
 
 def _reduced_backward(
-    wire: str, held: jax.Array | None, gradients: tuple[jax.Array, ...]
-) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    wire: str,
+    held: jax.Array | None,
+    cotangents: tuple[tuple[jax.Array, ...], jax.Array | None],
+) -> tuple[tuple[jax.Array, ...], jax.Array | None, jax.Array | None]:
+    gradients, turn = cotangents
     flat = flatten(gradients)
     if held is not None:
         flat = flat + held
-    total = jax.lax.psum(_on_wire(flat, wire), AXES).astype(flat.dtype)
-    return _unflatten(total, gradients), None if held is None else jnp.zeros_like(held)
+    sent = _on_wire(flat, wire)
+    if turn is not None:
+        # Zero, but no compiler may assume so. A TPU's drops an optimization_barrier too early.
+        sent = sent.at[0].add(jnp.minimum(jnp.abs(turn), 0).astype(sent.dtype))
+    total = jax.lax.psum(sent, AXES).astype(flat.dtype)
+    following = None if turn is None else total[0].astype(turn.dtype)
+    return _unflatten(total, gradients), None if held is None else jnp.zeros_like(held), following
 
 
 _reduced.defvjp(_reduced_forward, _reduced_backward)

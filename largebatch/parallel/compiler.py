@@ -1,4 +1,4 @@
-"""The table of XLA options, and the check that a compiler accepts them.
+"""The XLA options of a run, and the check that a compiler accepts them.
 
 By default XLA merges neighbouring all-reduces, and with them all gradients into one after backward.
 Options are passed with each program (``compiler_options``); an unknown name in the environment's
@@ -23,6 +23,7 @@ from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import user_cache, write_json
 from largebatch.parallel.hardware import hardware_of
+from largebatch.parallel.option_table import TABLE
 from largebatch.parallel.processes import agreed_minimum
 
 _CHECK = Path(__file__).with_name("option_check.py")
@@ -30,121 +31,6 @@ _CHECK_S = 180.0
 # The packages that decide which names a compiler knows.
 _PACKAGES = ("jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu")
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """An option of XLA and its reason."""
-
-    name: str
-    value: str
-    why: str
-    separates: bool = False
-    """Only for values of ``comm.allreduce`` with separate reductions."""
-    deterministic: bool = False
-    """Only for ``run.deterministic``."""
-
-
-# TPUs whose SparseCores can reduce while the TensorCore computes.
-_SPARSECORE = (
-    Option(
-        "xla_tpu_enable_sparse_core_collective_offload_all_reduce",
-        "True",
-        "reduces on the SparseCores beside backward; by default all all-reduces are synchronous",
-        separates=True,
-    ),
-    Option(
-        "xla_jf_crs_combiner_threshold_in_bytes",
-        "0",
-        "keeps the buckets apart before they are assigned to the SparseCores",
-        separates=True,
-    ),
-    Option(
-        "xla_tpu_enable_async_collective_merger",
-        "False",
-        "the same after it",
-        separates=True,
-    ),
-    Option(
-        "xla_tpu_use_tc_device_shape_on_sc",
-        "True",
-        "leaves the arrays in the TensorCore's layout",
-        separates=True,
-    ),
-    Option(
-        "xla_sc_disable_megacore_partitioning",
-        "True",
-        "gives an all-reduce to the SparseCores of a chip as a whole",
-        separates=True,
-    ),
-    Option(
-        "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment",
-        "True",
-        "schedules again once the all-reduces are asynchronous; without it most are not overlapped",
-        separates=True,
-    ),
-    Option(
-        "xla_tpu_sparse_core_all_reduce_latency_multiplier",
-        "4",
-        "expects a slower all-reduce, and leaves more convolutions between its start and end",
-        separates=True,
-    ),
-)
-
-TABLE: Mapping[str, tuple[Option, ...]] = {
-    "cuda": (
-        Option(
-            "xla_gpu_all_reduce_combine_threshold_bytes",
-            "1",
-            "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
-            separates=True,
-        ),
-        Option(
-            "xla_gpu_reduce_scatter_combine_threshold_bytes",
-            "1",
-            "the same for optimizer.update=sharded",
-            separates=True,
-        ),
-        Option(
-            "xla_gpu_enable_latency_hiding_scheduler",
-            "True",
-            "moves computation between an all-reduce's start and its end; off by default on a V100",
-        ),
-        Option(
-            "xla_allow_excess_precision",
-            "False",
-            "rounds activations to their dtype; else XLA keeps float32 copies of them in memory",
-        ),
-        Option(
-            "xla_gpu_deterministic_ops",
-            "True",
-            "only kernels that give the same bits every time, and none chosen by timing them: "
-            "another start may measure otherwise and choose another",
-            deterministic=True,
-        ),
-        Option(
-            "xla_gpu_enable_triton_gemm",
-            "False",
-            "matrix products by cuBLAS: Triton's have no kernel to fall back on if none is timed",
-            deterministic=True,
-        ),
-    ),
-    "tpu": (
-        Option(
-            "xla_jf_crs_combiner_threshold_count",
-            "1",
-            "keeps the buckets apart; by default they are merged and wait for the last",
-            separates=True,
-        ),
-    ),
-    # Of a generation, beside those of all TPUs.
-    "tpu:v5p": _SPARSECORE,
-    "tpu:v6e": _SPARSECORE,
-    # The CPU's compiler always merges them, and has one thread for all work.
-    "cpu": (),
-    # Untested.
-    "rocm": (),
-}
 
 
 @dataclasses.dataclass(frozen=True)

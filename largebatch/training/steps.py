@@ -28,6 +28,7 @@ from largebatch.optim import Rates, global_norm, multipliers, with_kinds, with_m
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
+from largebatch.parallel.clusters import reduces_in_turn
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
 from largebatch.training.layer_rows import LayerRows
@@ -133,7 +134,8 @@ class Steps:
         if any(factor not in (0, 1) for factor in self.multipliers.values()):
             rule = with_multipliers(rule, self.multipliers)
         parts = rule, self.buckets, self.plan.config.comm.wire
-        update = Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts)
+        in_turn = reduces_in_turn(self.mesh.devices.flat)
+        update = Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts, in_turn)
         return Partial(update, self.frozen) if self.frozen else update
 
     @functools.cached_property

@@ -66,6 +66,8 @@ class Replicated:
     optimizer: optax.GradientTransformationExtraArgs
     buckets: Sequence[Bucket]
     wire: str
+    in_turn: bool = False
+    """As of ``parallel.reduce_gradients_in_backward``."""
 
     def init(self, params: PyTree) -> PyTree:
         return self.optimizer.init(params)
@@ -90,7 +92,7 @@ class Replicated:
     ) -> dict[str, jax.Array]:
         del params
         return parallel.reduce_gradients_in_backward(
-            flatten_paths(handles), self.buckets, held, self.wire
+            flatten_paths(handles), self.buckets, held, self.wire, in_turn=self.in_turn
         )
 
     def apply(

@@ -23,7 +23,7 @@ from largebatch.parallel.bucket_planner import (
     plan,
     predict,
 )
-from largebatch.parallel.clusters import Cluster, cluster_of
+from largebatch.parallel.clusters import Cluster, cluster_of, reduces_in_turn
 from largebatch.parallel.hardware import HARDWARE
 from largebatch.parallel.network import all_reduce_s
 from tests.planning.networks import parameters
@@ -203,6 +203,28 @@ def test_the_cluster_is_read_from_the_devices(given, expected):
         assert math.prod(cluster.torus_shape) == cluster.node_devices
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (devices("TPU v5 lite", 256, 4, coords=grid(16, 16, 1)), True),
+        (devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1)), False),  # two slices
+        (devices("TPU v5 lite", 1, 1, coords=grid(1, 1, 1)), False),
+        (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), False),
+        (devices("NVIDIA H200", 32, 8), False),
+        (devices("Radeon", 8, 8), False),
+    ],
+)
+def test_all_reduces_are_in_turn_in_one_slice_of_a_v5e(given, expected):
+    assert reduces_in_turn(given) == expected
+
+
+def test_between_slices_buckets_are_planned():
+    slices = devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1))
+    found = gradient_buckets(parameters(), Comm(bucket_mib="auto"), slices, **FACTS)
+    fixed = gradient_buckets(parameters(), Comm(bucket_mib=FALLBACK_MIB), slices, **FACTS)
+    assert paths(found) != paths(fixed)
+
+
 def test_a_cluster_that_cannot_be_told_is_none():
     assert cluster_of(devices("Radeon", 8, 8)) is None
     uneven = devices("NVIDIA H200", 8, 8) + devices("NVIDIA H200", 3, 8, per_slice=0)
@@ -222,7 +244,8 @@ def paths(buckets):
         # Nothing to plan for, or with.
         (devices("NVIDIA H200", 1, 1), "bucket", 19),
         (devices("Radeon", 64, 8), "bucket", 19),
-        # SparseCores reduce: many small buckets, whatever the line's rate.
+        # Their compilers overlap small all-reduces, whatever the line's rate.
+        (devices("TPU v5 lite", 256, 4, coords=grid(16, 16, 1)), "bucket", 19),
         (devices("TPU v5p", 256, 4, coords=grid(4, 8, 8)), "bucket", 19),
         (devices("TPU v6 lite", 256, 4, coords=grid(16, 16, 1)), "bucket", 19),
     ],

@@ -6,6 +6,8 @@ import pytest
 from largebatch import parallel
 from largebatch.parallel import REPLICATED, SPLIT
 
+SIZES = {"least_bytes": 0, "itemsize": 4}
+
 
 @pytest.fixture(params=[(1, 1), (2, 1), (4, 2), (8, 4), (8, 8)], ids=str)
 def mesh(request):
@@ -51,8 +53,8 @@ def test_the_gradient_of_member_sum_counts_every_device_that_uses_it(mesh):
 
 
 @pytest.mark.parametrize("scheme", ["bucket", "leaf", "tree"])
-@pytest.mark.parametrize("carried", [False, True])
-def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carried):
+@pytest.mark.parametrize(("carried", "in_turn"), [(False, False), (True, False), (True, True)])
+def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carried, in_turn):
     key = jax.random.key(0)
     params = {"a": jax.random.normal(key, (3, 2)), "b": jnp.ones(4), "c": jnp.full((2,), 2.0)}
     layers = [(path, x.size) for path, x in params.items()]
@@ -67,7 +69,9 @@ def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carri
         mine = [h[0] for h in held] if carried else None
 
         def local(params):
-            hooked = parallel.reduce_gradients_in_backward(params, buckets, mine, "float32")
+            hooked = parallel.reduce_gradients_in_backward(
+                params, buckets, mine, "float32", in_turn=in_turn
+            )
             return loss(hooked, x)
 
         return jax.grad(local)(params)
@@ -79,6 +83,28 @@ def test_gradients_are_summed_once_with_what_was_accumulated(mesh, scheme, carri
         for path in bucket.paths:
             extra = mesh.size * (i + 1) if carried else 0
             np.testing.assert_allclose(got[path], expected[path] + extra, rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_in_turn_each_all_reduce_depends_on_the_one_before(in_turn):
+    mesh = parallel.make_mesh(jax.devices()[:2], 1)
+    params = {path: jnp.ones(3) for path in "abc"}
+    buckets = parallel.plan_buckets([(path, 3) for path in params], scheme="leaf", **SIZES)
+    # NaN shows what depends on what: that of b reaches a, which is complete after it, and not c.
+    factors = {"a": 1.0, "b": jnp.nan, "c": 1.0}
+
+    def gradient(params):
+        def loss(params):
+            hooked = parallel.reduce_gradients_in_backward(
+                params, buckets, None, "float32", in_turn=in_turn
+            )
+            return sum((factors[path] * x).sum() for path, x in hooked.items())
+
+        return jax.grad(loss)(params)
+
+    got = jax.jit(parallel.map_over(mesh, gradient, REPLICATED, REPLICATED))(params)
+    np.testing.assert_array_equal(got["c"], [2, 2, 2])
+    np.testing.assert_array_equal(got["a"], [jnp.nan if in_turn else 2, 2, 2])
 
 
 def test_bfloat16_on_the_wire_is_widened_again():

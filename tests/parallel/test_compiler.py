@@ -66,10 +66,12 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
 def test_a_tpus_generation_adds_options_to_those_of_all_tpus():
     offload = "xla_tpu_enable_sparse_core_collective_offload_all_reduce"
     common = compiler.options_for("tpu", "bucket")
-    for platform in ("tpu:v3", "tpu:v4", "tpu:v5p", "tpu:v6e"):
+    fuse = "xla_tpu_enable_async_collective_fusion_fuse_all_reduce"
+    for platform in ("tpu:v3", "tpu:v4", "tpu:v5e", "tpu:v5p", "tpu:v6e"):
         found = compiler.options_for(platform, "bucket")
         assert found.items() >= common.items()
         assert (found.get(offload) == "True") == (platform in ("tpu:v5p", "tpu:v6e"))
+        assert (found.get(fuse) == "True") == (platform == "tpu:v5e")
         assert compiler.options_for(platform, "tree") == {}
     assert compiler.options_for("tpu:v9", "bucket") == common
 

@@ -78,7 +78,7 @@ class Comm:
         "auto",
         "least size of a bucket on the wire, in MiB; auto: the best buckets according to a model "
         "of the network and the backward pass, one parameter per bucket on CPUs, 4 MiB on one GPU, "
-        "unknown hardware, or TPUs whose SparseCores reduce (v5p, v6e)",
+        "unknown hardware, or one slice of TPU v5e, v5p or v6e",
         within="above 0",
         mathematics=False,
     )
