@@ -54,10 +54,13 @@ _TINY = "--image_size 32 --network resnet18 --width 8 --classes 10"
 _SHORT = "--repeats 1 --seconds 0.05"
 _PEERS = "--peer flax,torch_eager,torch_compile"
 VARIANTS = (
+    "norm.reduction=separate",
+    "norm.reduction=variadic",
+    "comm.xla_options=xla_gpu_enable_command_buffer=",
     "model.pointwise=matmul",
     "model.stem=space_to_depth",
 )
-"""Options whose cost only a device shows, one race for all."""
+"""Options whose cost only a device shows, one race for all; the third switches CUDA graphs off."""
 _VARIANTS = shlex.join(word for options in VARIANTS for word in ("--variant", options))
 SIZES: Mapping[str, Mapping[str, Part]] = {
     "full": {
