@@ -5,13 +5,13 @@
 
 All programs of a training are compiled: initialization, microbatches, update and evaluation, with
 the options that training gives to XLA. The record has the memory of each program and the devices'.
-A recipe takes one to five minutes of CPU time. A record that exists is continued: what is in it by
-the same versions is not compiled again. The exit code is 2 if a recipe does not compile, or does
-not fit into the memory of its devices.
+A recipe takes one to five minutes of CPU time. A record of the same commit and versions is
+continued: what has been compiled is not compiled again. The exit code is 2 if a recipe does not
+compile, its compiler is not installed (extras compile-gpu, compile-tpu), or a program does not fit
+into the memory of its devices.
 
-A recipe whose published devices are unknown, or have no compiler here, is compiled for H200s. A
-compiler that is not installed (extras compile-gpu, compile-tpu) is named, and its recipes are left
-out. CUDA 12 with the extra compile-gpu compiles for V100s too.
+A recipe whose published devices are unknown, or have no compiler, is compiled for H200s. CUDA 12
+with the extra compile-gpu compiles for V100s too.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from benchmarks.measure import environment, header
+from benchmarks.measure import header
 from planning.compiled import Planning, sources
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +32,7 @@ from largebatch.cli import Parser
 from largebatch.config import resolve
 from largebatch.config.recipes import Recipe, all_recipes
 from largebatch.data.open import facts_of
+from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
@@ -42,6 +43,7 @@ from largebatch.planning.topologies import GPUS, open_topology
 from largebatch.training.memory import GIB
 
 ROOT = Path(__file__).parents[1]
+_COMPILERS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cuda-nvcc-cu12", "libtpu")
 OTHER = "h200"
 """The devices of recipes whose own are unknown, or have no compiler."""
 
@@ -113,19 +115,22 @@ def compiled(recipe: Recipe, target: Target, **limits: float) -> dict[str, Any]:
     row: dict[str, Any] = {"recipe": recipe.name, "topology": target.topology}
     row |= {"published_devices": target.published, "error": "", "programs": {}}
     try:
-        planning = Planning(recipe.config, open_topology(target.topology), **limits)
-        # Of the cluster's own board, which can have more or less memory than the compiler's.
-        room = target.hardware.memory * (1 - recipe.config.batch.memory_margin)
-        made = planning.all_programs()
+        topology = open_topology(target.topology)
+        # The cluster's own board can have more or less memory than the compiler's.
+        memory = target.hardware.memory
+        board = dataclasses.replace(topology.hardware, memory=memory)
+        topology = dataclasses.replace(topology, hardware=board)
+        made = Planning(recipe.config, topology, **limits).all_programs()
     except UserError as error:
         return row | {"error": str(error), "seconds": round(time.monotonic() - start)}
-    if made.peak_bytes > room:
-        row["error"] = (
-            f"{made.peak_bytes / GIB:.1f} GiB do not fit into {room / GIB:.1f} GiB of its devices"
-        )
+    batch = recipe.config.batch
+    room = (batch.memory_gib * GIB or memory) * (1 - batch.memory_margin)
+    name, needed = max(made.programs.items(), key=lambda item: item[1])
+    if needed > room:
+        row["error"] = f"{name}: {needed / GIB:.1f} GiB do not fit into {room / GIB:.1f} GiB"
     return row | {
         "programs": made.programs,
-        "memory": target.hardware.memory,
+        "memory": memory,
         "compile_s": made.compile_s,
         "seconds": round(time.monotonic() - start),
         "versions": made.versions,
@@ -171,10 +176,10 @@ def run(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     if flags.json:
         check_parent(flags.json)
-    versions = environment()["versions"]
-    kept = kept_rows(flags.json, versions)
+    about = header("compile_recipes.py", arguments) | {"compilers": versions(_COMPILERS)}
+    kept = kept_rows(flags.json, about)
     for recipe in chosen(flags.recipes):
-        if recipe.name in kept:
+        if recipe.name in kept and not kept[recipe.name]["error"]:
             continue
         target = target_of(recipe)
         limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
@@ -182,22 +187,43 @@ def run(arguments: Sequence[str]) -> None:
         said = row["error"] or "compiles"
         print(f"{recipe.name} for {target.topology}: {said} ({row['seconds']} s)", flush=True)
         if flags.json:
-            rows = [kept[name] for name in sorted(kept)]
-            write_json(flags.json, header("compile_recipes.py", arguments) | {"results": rows})
+            write_json(flags.json, about | {"results": [kept[name] for name in sorted(kept)]})
     rows = [kept[name] for name in sorted(kept)]
     Console(width=160).print(table(rows))
     if wrong := [row["recipe"] for row in rows if row["error"]]:
         raise UserError(f"{counted(len(wrong), 'recipe')} of {len(rows)}: {', '.join(wrong)}")
 
 
-def kept_rows(path: Path | None, versions: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the rows of a record by recipe; none if other versions made it."""
+def kept_rows(path: Path | None, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of a record by recipe; {} if there is no record.
+
+    Args:
+        path: The record.
+        about: What a new one would begin with.
+
+    Raises:
+        ConfigError: It is no such record, or was made by another commit or other versions.
+    """
     if path is None or not path.is_file():
         return {}
-    record = json.loads(path.read_text())
-    if record["environment"]["versions"] != versions:
-        raise ConfigError(f"--json: {path} was made with other versions; use another file")
-    return {row["recipe"]: row for row in record["results"] if not row["error"]}
+    try:
+        record = json.loads(path.read_text())
+        rows = {row["recipe"]: row for row in record["results"] if "error" in row}
+        found = [record["environment"][key] for key in ("commit", "versions")]
+        found.append(record["compilers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"--json: expected a record of compile_recipes.py, got {path}; use another file"
+        ) from error
+    if found != [
+        about["environment"]["commit"],
+        about["environment"]["versions"],
+        about["compilers"],
+    ]:
+        raise ConfigError(
+            f"--json: {path} was made by another commit or other versions; use another file"
+        )
+    return rows
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
     gpu --out /tmp/rehearsal --size tiny
 
 Each part is a separate process with its own time limit, so that a failure affects only this part.
-OUT gets PART.json of each successful part, output.txt with the output of all parts, and traces.tgz
-with their profiles. The parts come in the order of what one wants to know first; those that do not
-fit into the time are named, with the command for the rest.
+OUT gets PART.json of each successful part, PART.tgz with its profiles, and output.txt, to which the
+output of all parts is appended. The parts come in the order of what one wants to know first; those
+that do not fit into the time are named, with the command for the rest.
 """
 
 import argparse
@@ -30,7 +30,6 @@ LIMIT_S = 600.0 - 70.0
 """Default for all parts: a job of 10 minutes, a usual limit for short jobs, in which the start of
 the job and the copy of the records take about a minute."""
 COMMAND = Path(__file__).resolve().parents[1] / "benchmark.py"
-_LEAST = 0.5  # of a part's limit; with less left it is not started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +63,9 @@ VARIANTS = (
 _VARIANTS = shlex.join(word for options in VARIANTS for word in ("--variant", options))
 SIZES: Mapping[str, Mapping[str, Part]] = {
     "full": {
-        "step_256": Part(f"{_STEP} --batch 256 {_PEERS}", 330, traces=True),
-        "optimizer": Part("optimizer", 90),
-        "correctness": Part("correctness", 200),
+        "step_256": Part(f"{_STEP} --batch 256 {_PEERS}", 300, traces=True),
+        "optimizer": Part("optimizer", 80),
+        "correctness": Part("correctness", 150),
         "variants": Part(f"{_STEP} --batch 256 --repeats 3 {_VARIANTS}", 480),
         "step_512_40": Part(f"{_STEP} --batch 512,40", 260, traces=True),
         "end_to_end": Part("end_to_end --dtype bfloat16 --repeats 2", 260),
@@ -108,11 +107,11 @@ def run(flags: argparse.Namespace) -> list[Result]:
     results, waiting = [], []
     with (
         tempfile.TemporaryDirectory() as traces,
-        flags.out.joinpath("output.txt").open("w") as output,
+        flags.out.joinpath("output.txt").open("a") as output,
     ):
         for name in names:
             left = until - time.monotonic()
-            if left < _LEAST * parts[name].limit_s:
+            if left < parts[name].limit_s and (name != names[0] or left <= 0):
                 waiting.append(name)
                 continue
             start = time.monotonic()
@@ -124,10 +123,12 @@ def run(flags: argparse.Namespace) -> list[Result]:
             print(f"{name}: {failure or 'done'} after {seconds:.0f} s", flush=True)
             results += short(name, record) or [Result(name, "s", absent=failure)]
             if trace.is_dir():
-                with tarfile.open(flags.out / "traces.tgz", "w:gz") as tar:
-                    tar.add(traces, ".")
+                with tarfile.open(flags.out / f"{name}.tgz", "w:gz") as tar:
+                    tar.add(trace, name)
     if waiting:
-        rest = shlex.join(["gpu", "--out", str(flags.out), "--parts", ",".join(waiting)])
+        words = ["gpu", "--out", str(flags.out), "--parts", ",".join(waiting)]
+        words += ["--size", flags.size] if flags.size != "full" else []
+        rest = shlex.join(words)
         reason = f"no time was left; continue with: python scripts/benchmark.py {rest}"
         results += [Result(name, "s", absent=reason) for name in waiting]
     return results

@@ -44,6 +44,8 @@ def test_a_record_is_continued(tmp_path, monkeypatch, capsys):
     words = ["digits", "fujitsu2019_81920", f"--json={record}"]
     assert compile_recipes.main(words) == 2
     assert "digits" in capsys.readouterr().err
+    assert compile_recipes.main(["fujitsu2019_81920", f"--json={record}"]) == 2  # it still fails
+    capsys.readouterr()
     assert compile_recipes.main(words) == 0
     assert asked == ["digits", "fujitsu2019_81920", "digits"]  # what failed again
     kept = json.loads(record.read_text())
@@ -52,6 +54,10 @@ def test_a_record_is_continued(tmp_path, monkeypatch, capsys):
     record.write_text(json.dumps(kept))
     with pytest.raises(UserError, match="other versions"):
         compile_recipes.run(words)
+    for damaged in ("{", "{}", '{"results": [1]}'):
+        record.write_text(damaged)
+        with pytest.raises(UserError, match="use another file"):
+            compile_recipes.run(words)
     with pytest.raises(UserError, match="fujitsu"):
         compile_recipes.chosen(["fujitsu2019_8192"])
 
@@ -66,5 +72,9 @@ def test_all_programs_of_a_training_are_compiled():
         row["programs"]
     )
     assert min(row["programs"].values()) > 0
-    small = dataclasses.replace(target, hardware=dataclasses.replace(target.hardware, memory=1e6))
-    assert "fit" in compile_recipes.compiled(recipe, small)["error"]
+    name, most = max(row["programs"].items(), key=lambda item: item[1])
+    for memory, fits in ((most / 0.9 + 8, True), (most / 0.9 - 8, False)):  # a tenth is kept free
+        board = dataclasses.replace(target.hardware, memory=memory)
+        made = compile_recipes.compiled(recipe, dataclasses.replace(target, hardware=board))
+        assert made["error"].startswith("" if fits else f"{name}: ")
+        assert bool(made["error"]) is not fits
