@@ -51,8 +51,16 @@ def test_left_alone_the_gpu_compiler_merges_the_buckets():
 
 
 @pytest.mark.slow
-def test_on_tpus_each_bucket_has_its_own_all_reduce_inside_backward():
-    ours = compiled("tpu:v5e:2x2", "ours")
+def test_on_a_v5p_buckets_are_asynchronous_and_under_backward():
+    ours = compiled("tpu:v5p:2x2x1", "ours")
     gradients = ours.schedule.gradients
     assert sorted(g.gradient_elements for g in gradients) == sorted(ours.compiled.buckets)
+    assert any(g.is_overlapped for g in gradients)
     assert gradients[0].convolutions_before < gradients[-1].convolutions_before
+
+
+@pytest.mark.slow
+def test_on_a_v5e_each_bucket_has_its_own_all_reduce_in_the_order_of_backward():
+    ours = compiled("tpu:v5e:2x2", "ours")
+    found = [g.gradient_elements for g in ours.schedule.gradients]
+    assert found == list(ours.compiled.buckets)
