@@ -130,7 +130,7 @@ def _rows(path: str, file: File) -> np.ndarray:
         raise ValueError(f"its index is at byte {at:,}, expected one before byte {end:,}")
     data = tail[at - start : _BLOCK] if at >= start else file.read(at, end - at)
     footer = _chunk(path, data, at)
-    sizes = _varints(_decompressed(path, footer.compression, footer.sizes))
+    sizes = _varints(_decompressed(path, footer.compression, footer.sizes, 9 * footer.records))
     if len(sizes) != footer.records or not len(sizes) or sizes.sum() != len(footer.contents):
         raise ValueError("the sizes in its index are damaged")
     entries = _varints(footer.contents[sizes[0] :])
@@ -170,7 +170,9 @@ def _chunk(path: str, data: bytes, offset: int) -> _Chunk:
         raise ValueError(f"the chunk at byte {offset:,} has {len(body):,} bytes, expected {size:,}")
     body = body[:size]
     middle, start = _varint(body, 1)
-    contents = _decompressed(path, body[0], body[start + middle :])
+    if middle > len(body) - start:
+        raise ValueError(f"the sizes of the chunk at byte {offset:,} end behind it")
+    contents = _decompressed(path, body[0], body[start + middle :], min(length, _LARGEST))
     if len(contents) != length:
         raise ValueError(
             f"the chunk at byte {offset:,} holds {len(contents):,} bytes, expected {length:,}"
@@ -201,8 +203,15 @@ def _without_block_headers(data: bytes, offset: int) -> bytes:
     return b"".join([view[:first], *pieces])
 
 
-def _decompressed(path: str, compression: int, data: memoryview) -> bytes:
-    """Return a buffer of a chunk; if it is compressed, its size is in front."""
+def _decompressed(path: str, compression: int, data: memoryview, most: int) -> bytes:
+    """Return a buffer of a chunk; if it is compressed, its size is in front.
+
+    Args:
+        path: The file, for messages.
+        compression: The first byte of the chunk's buffers.
+        data: The buffer.
+        most: Bytes that the result may have; no memory is allocated for more.
+    """
     if compression == _NO_COMPRESSION:
         return bytes(data)
     if compression != _ZSTD:
@@ -216,8 +225,8 @@ def _decompressed(path: str, compression: int, data: memoryview) -> bytes:
             "install 'largebatch[storage]'"
         ) from None
     size, start = _varint(data, 0)
-    if size > _LARGEST:
-        raise ValueError(f"a chunk holds {size:,} bytes")
+    if size > most:
+        raise ValueError(f"a chunk states {size:,} bytes, expected at most {most:,}")
     try:
         if zstandard.frame_content_size(data[start:]) not in (size, -1):
             raise ValueError("the sizes of compressed data differ")

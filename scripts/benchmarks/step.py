@@ -70,7 +70,10 @@ def run(flags: argparse.Namespace) -> list[Result]:
         work = StepWork.of(flags, batch=batch, profile=folder)
         tasks = {"ours": (training.ours, work)}
         tasks |= {name: (PEERS[name], work) for name in peers}
-        tasks |= {name: (training.ours, variant(work, name)) for name in flags.variant}
+        variants = {name: variant(work, name) for name in flags.variant}
+        for each in variants.values():
+            training.config(each)  # mistakes before anything is compiled
+        tasks |= {name: (training.ours, each) for name, each in variants.items()}
         try:
             races[batch] = compete(tasks, flags.repeats)
         except FailedError as error:  # such as a batch that does not fit
@@ -91,7 +94,11 @@ def variant(work: StepWork, options: str) -> StepWork:
     Raises:
         ConfigError: The text is not of this form.
     """
-    pairs = [word.removeprefix("--config.").partition("=") for word in shlex.split(options)]
+    try:
+        words = shlex.split(options)
+    except ValueError:  # a quote is not closed
+        words = []
+    pairs = [word.removeprefix("--config.").partition("=") for word in words]
     if not pairs or not all(key and equals for key, equals, _ in pairs):
         raise ConfigError(
             f"--variant: expected options such as 'model.pointwise=matmul', got {options!r}"

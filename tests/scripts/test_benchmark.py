@@ -180,6 +180,8 @@ def test_a_competitor_ends_with_its_parent_though_it_is_stopped():
         (["step", "--peer", "flaks"], "did you mean 'flax'"),
         (["step", "--nonsense"], "--nonsense"),
         (["step", "--variant", "matmul"], "--variant"),
+        (["step", "--variant", "model.stem='x"], "--variant"),
+        (["step", "--variant", "model.pointwize=matmul"], "model.pointwise"),
         (["input", "--config.run.seed=1"], "benchmark input"),
         (["end_to_end", "--workers", "3"], "--workers 3"),
         (["gpu", "--out", "x", "--parts", "stop"], "--parts stop"),
