@@ -105,6 +105,7 @@ def train(workdir, *flags, devices=1, **request):
     run(config, Request(Path("digits"), workdir, **request), devices=jax.devices()[:devices])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     flags = [
         ("optimizer.name", "optax:adamw"),
