@@ -119,7 +119,7 @@ def test_a_step_of_one_microbatch_waits_for_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_bits_do_not_depend_on_how_many_are_in_flight(monkeypatch, devices):
+def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
     config = worlds.config(
         model=worlds.RESNET, batch={"workers": 32, "images_per_worker": 1}, norm={"span": 1}
     )
