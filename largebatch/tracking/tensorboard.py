@@ -73,7 +73,7 @@ class TensorBoardTracker(Tracker):
 
     def _write_values(self, step: int, values: Mapping[str, float]) -> None:
         with np.errstate(over="ignore"):  # beyond float32 is infinite
-            numbers = np.array(list(values.values()), np.float64).astype("<f4").tobytes()
+            numbers = np.array([float(v) for v in values.values()]).astype("<f4").tobytes()
         summary = b"".join(
             _before_value(tag) + numbers[4 * i : 4 * i + 4] for i, tag in enumerate(values)
         )

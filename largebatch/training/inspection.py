@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
+import jax
+
 from largebatch.fault_tolerance import Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
@@ -69,6 +71,8 @@ class Inspection:
         self, stage: StageRun, step: int, copy: TrainState, result: Result, rates: Rates
     ) -> None:
         plan = self._run.plan
+        # The copy is ready at once: without this, microbatches of both runs would be in flight.
+        jax.block_until_ready(result)
         batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
         with contextlib.closing(batches):
             again = run_step(stage.programs, copy, self._reporting_progress(batches), rates)

@@ -98,7 +98,9 @@ class Journal:
         """
         self.write_layers()
         report = self._run.stage_at(step).programs.layer_report
-        self._layers = step, report(state.optimizer.report, state.stats)
+        numbers = report(state.optimizer.report, state.stats)
+        numbers.copy_to_host_async()
+        self._layers = step, numbers
 
     def write_layers(self) -> None:
         """Write the row that `layers` has begun, if there is one; waits for its step."""

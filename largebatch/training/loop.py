@@ -124,12 +124,17 @@ class Loop:
                 verdict = self._examine_pending()
                 outcome = after_step(plan, step, stop_requested=bool(self._monitor.stop_reason))
                 self._pending = step, metrics
-                if verdict.action == "rollback":
+                rolled_back = verdict.action == "rollback"
+                if rolled_back:
                     state = self._discard_and_roll_back(step, metrics, verdict, outcome)
                 if plan.is_due(step, stage.plan.layers_every_steps):
                     self._journal.layers(step, state)
                 if outcome.synchronizes:
                     state = self._synchronize(step, state, metrics)
+                elif rolled_back:  # saved with the row of layers: the log is never behind
+                    self._clock.pause()
+                    self.checkpointer.save(step, state)
+                    self._clock.start()
             verdict = self._examine_pending()
             if verdict.action == "rollback":
                 state = self._roll_back(verdict, last)
@@ -242,12 +247,15 @@ class Loop:
     def _discard_and_roll_back(
         self, step: int, metrics: Metrics, verdict: Verdict, outcome: Outcome
     ) -> TrainState:
-        """Roll back when a step has been dispatched from a state that is discarded."""
+        """Roll back when a step has been dispatched from a state that is discarded.
+
+        The caller saves the state.
+        """
         self._pending = None
         if not outcome.synchronizes:
             self._report(step, jax.device_get(metrics))
             self._journal.event("step", step)
-        return self._roll_back(verdict, step, save=not outcome.synchronizes)
+        return self._roll_back(verdict, step, save=False)
 
     def _roll_back(self, verdict: Verdict, step: int, *, save: bool = True) -> TrainState:
         """Load the newest checkpoint before the failure; it becomes the state of ``step``.

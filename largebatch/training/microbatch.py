@@ -27,7 +27,7 @@ from largebatch.training.steps import Steps
 # 224×224, and 3,000 times at full resolution. Only the start of the search depends on this.
 _ACTIVATIONS = 10_000
 # More images than 320 of 224×224 at a time do not make a GPU faster.
-_ENOUGH_PIXELS = 320 * 224 * 224
+_MOST_PIXELS_ON_GPU = 320 * 224 * 224
 
 
 def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
@@ -149,10 +149,14 @@ def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -
 
     pixels = config.batch.images_per_worker * math.prod(facts.image_shape[:2])
     if builder.on_gpu:
-        enough = [m for m in candidates if m * pixels <= _ENOUGH_PIXELS] or candidates[:1]
-        # Parameters, velocities and statistics, and gradients beside them.
-        state = builder.programs(enough[-1]).state
-        fixed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((state, state.params)))
-        return large_that_fits(enough, needed, usable, fixed)
+        useful = [m for m in candidates if m * pixels <= _MOST_PIXELS_ON_GPU] or candidates[:1]
+        state = builder.programs(useful[-1]).state
+        # An evaluation needs parameters and statistics; a step the rest and gradients too.
+        held = (state.params, state.stats) if for_evaluation else (state, state.params)
+        fixed = sum(
+            math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+            for x in jax.tree.leaves(held)
+        )
+        return large_that_fits(useful, needed, usable, fixed)
     small = 4 * candidates[-1] * pixels * facts.image_shape[2] * _ACTIVATIONS < usable
     return largest_that_fits(candidates, needed, usable, surely_small=small)

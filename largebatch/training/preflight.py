@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from largebatch import data, tracking
+from largebatch import data
 from largebatch.config import Config, Plan, resolve
 from largebatch.data.open import facts_of, open_source, open_validation_sets
 from largebatch.errors import ConfigError, UserError, counted
@@ -82,15 +82,13 @@ def preflight(
     return Preflight(plan, rows)
 
 
-def check_packages(config: Config) -> None:
-    """Check that the packages that trackers and the MLPerf log need are installed.
+def check_logger(config: Config) -> None:
+    """Check that the package that writes and checks the MLPerf log is installed.
 
     Raises:
-        UserError: one is missing, or a tracker is unknown.
+        UserError: it is missing.
     """
-    for name in config.run.trackers:
-        tracking.check_installed(name)
-    if config.run.mlperf_log and importlib.util.find_spec("mlperf_logging") is None:
+    if importlib.util.find_spec("mlperf_logging") is None:
         raise UserError(
             f"run.mlperf_log={config.run.mlperf_log} needs a package that is missing; use "
             "pip install mlperf-logging"
@@ -105,7 +103,7 @@ def check_rules(plan: Plan) -> None:
         UserError: mlperf-logging is not installed.
     """
     options = plan.config.run
-    check_packages(plan.config)
+    check_logger(plan.config)
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory, f"result_{options.seed}.txt")
         reached = options.target or CLOSED_TARGET

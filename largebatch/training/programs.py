@@ -265,19 +265,20 @@ def run_step(
     if times is not None:
         jax.block_until_ready(state.params)
     measured = times is not None or bool(plan.config.batch.deadline_s)
-    queue = _Queue(state, 1 if measured else IN_FLIGHT) if plan.microbatches > 1 else None
+    limit = 1 if measured else IN_FLIGHT
+    in_flight = _InFlight(state, limit) if plan.microbatches > 1 else None
     began, waited = time.perf_counter(), 0.0
     for left in reversed(range(plan.microbatches)):
-        if queue is not None:
-            queue.wait(is_last=not left)
+        if in_flight is not None:
+            in_flight.wait(is_last=not left)
         since = time.perf_counter()
         images, labels, *_ = next(feed)
         waited += time.perf_counter() - since
         watchdog.alive()
         watchdog.poll()
-        if queue is not None and left and not deadline.leaves_out():
+        if in_flight is not None and left and not deadline.leaves_out():
             carry, done = programs.accumulate(state.params, state.stats, carry, images, labels)
-            queue.add(done)
+            in_flight.add(done)
     if times is not None and steps.computes_alone:
         times.add_compute(time.perf_counter() - began - waited)
     elif times is not None:
@@ -293,7 +294,7 @@ def control_flags(steps: Steps, row: list[float]) -> jax.Array:
     return from_local(steps.mesh, np.tile(np.asarray(row, steps.dtype), (steps.own_devices, 1)))
 
 
-class _Queue:
+class _InFlight:
     """The microbatches in flight, whose images fill the devices' memory: at most ``limit``."""
 
     def __init__(self, state: TrainState, limit: int) -> None:

@@ -28,7 +28,7 @@ from largebatch.training.evaluation import averaged_columns, evaluate, with_fina
 from largebatch.training.initialization import check_weights
 from largebatch.training.loop import Loop
 from largebatch.training.memory import out_of_memory_explained
-from largebatch.training.preflight import check_packages, check_rules
+from largebatch.training.preflight import check_logger, check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
@@ -146,7 +146,10 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         evaluate or resume does not exist, or the initial weights cannot be read.
     """
     check_ranges(config)
-    check_packages(config)
+    if request.trains and config.run.mlperf_log:  # process 0 writes the log
+        processes.first_process_does(lambda: check_logger(config))
+    for name in config.run.trackers:
+        tracking.check_installed(name)
     check_request(config, request)
     begin = config.model.init_from
     if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):

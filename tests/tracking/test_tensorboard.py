@@ -1,11 +1,13 @@
 """Event files read back: framing, tags, steps, and what TensorBoard would show after a resume."""
 
+import contextlib
 import math
 import struct
 import subprocess
 import sys
 
 import numpy as np
+import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
@@ -67,6 +69,12 @@ def test_tags_steps_and_values(tmp_path):
         "trust_ratio/stem/conv": {4: 0.5},
         "weight_norm/stem/conv": {4: 2.0},
     }
+
+
+def test_what_is_no_number_is_refused(tmp_path):
+    tracker = TensorBoardTracker(tmp_path, resume_step=0)
+    with contextlib.closing(tracker), pytest.raises(TypeError):
+        tracker.scalars(3, {"loss": None})
 
 
 def test_records_are_written_out_after_a_while(tmp_path, monkeypatch):

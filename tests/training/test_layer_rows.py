@@ -1,6 +1,7 @@
 """layers.jsonl: its numbers, and that no step waits for them."""
 
 import math
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,6 +13,8 @@ from largebatch.training import loop as loops
 from largebatch.training.journal import Journal
 from largebatch.training.layer_rows import LayerRows
 from largebatch.training.session import Request, run
+from largebatch.training.state import TrainState
+from largebatch.training.timing import Clock
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 from tests.training.worlds import changed
@@ -105,6 +108,15 @@ def test_rows_equal_those_of_a_loop_that_waits(tmp_path, waiting):
     rows = read_rows(tmp_path / "layers.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert {row["step"]: row["layers"] for row in rows} == waiting
+
+
+def test_the_copy_to_the_host_starts_at_once():
+    calls, plain = [], SimpleNamespace
+    numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
+    stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
+    journal = Journal(plain(stage_at=lambda step: stage), Order(calls), Clock(), 0)
+    journal.layers(1, TrainState({}, {}, plain(report=None)))
+    assert calls == ["copy"]
 
 
 class Order(Tracker):

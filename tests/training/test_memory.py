@@ -3,9 +3,10 @@ import math
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from largebatch.config import microbatch_candidates
+from largebatch.config import Facts, microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console
@@ -17,7 +18,7 @@ from largebatch.training.memory import (
     large_that_fits,
     largest_that_fits,
 )
-from largebatch.training.microbatch import StageBuilder
+from largebatch.training.microbatch import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -96,7 +97,7 @@ def test_a_gpu_compiles_one_or_two_programs(monkeypatch, memory_gib, programs):
         microbatch_search, "program_bytes", lambda plan: (4 + plan.local_images) * 2**18
     )
     monkeypatch.setattr(StageBuilder, "on_gpu", True)
-    monkeypatch.setattr(microbatch_search, "_ENOUGH_PIXELS", 64 * 16 * 16)
+    monkeypatch.setattr(microbatch_search, "_MOST_PIXELS_ON_GPU", 64 * 16 * 16)
     made = worlds.config(
         batch={"workers": 64, "images_per_worker": 8, "memory_gib": memory_gib},
         data={"source": "synthetic", "image_size": 16, "examples": 1000},
@@ -105,6 +106,29 @@ def test_a_gpu_compiles_one_or_two_programs(monkeypatch, memory_gib, programs):
     assert compiled[0] * 8 == 64
     assert len(compiled) == programs
     assert compiled[-1] == chosen.microbatch
+
+
+def test_the_bytes_of_a_gpu_that_no_microbatch_changes(monkeypatch):
+    """Of one device, which holds a part of sharded velocities."""
+    monkeypatch.setattr(StageBuilder, "on_gpu", True)
+    monkeypatch.setattr(microbatch_search, "large_that_fits", lambda *given: given[-1])
+    made = worlds.config(
+        batch={"workers": 16, "images_per_worker": 8},
+        optimizer={"update": "sharded"},
+    )
+    facts = Facts(1000, 100, worlds.CLASSES, worlds.SHAPE, devices=4)
+    source = SimpleNamespace(mean=worlds.MEAN, std=worlds.STD)
+    builder = StageBuilder(made, facts, jax.devices()[:4], source, {}, (), 1)
+    state = builder.programs(builder.candidates[-1]).state
+    placed = jax.jit(
+        lambda: jax.tree.map(jnp.zeros_like, state),
+        out_shardings=jax.tree.map(lambda x: x.sharding, state),
+    )()
+    own = jax.tree.map(lambda x: x.addressable_shards[0].data, placed)
+    assert bytes_of(own) < 0.8 * bytes_of(state)
+    assert largest_microbatch(builder) == bytes_of(own) + bytes_of(own.params)
+    found = largest_microbatch(builder, for_evaluation=True)
+    assert found == bytes_of(own.params) + bytes_of(own.stats)
 
 
 def test_nothing_fits():

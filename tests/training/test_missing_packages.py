@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from largebatch.errors import UserError
+from largebatch.errors import CheckpointError, UserError
 from largebatch.parallel import compile_cache
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
@@ -50,6 +50,16 @@ def test_the_error_is_one_line_with_the_remedy(package, options, remedy, tmp_pat
     source = config.data.source.replace("PLACE", str(tmp_path))
     config = worlds.changed(config, data__source=source)
     assert "\n" not in message(config, tmp_path / "run", remedy)
+
+
+def test_mlperf_is_needed_only_where_its_log_is_written(tmp_path, hide, monkeypatch):
+    hide("mlperf_logging")
+    config = worlds.config(**DIGITS, run={"mlperf_log": "open"})
+    with pytest.raises(CheckpointError):  # there is nothing to evaluate: what is checked next
+        run(config, Request(None, tmp_path, eval_only=True), devices=jax.devices()[:1])
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with pytest.raises(CheckpointError):
+        run(config, Request(None, tmp_path, resume="must"), devices=jax.devices()[:1])
 
 
 @pytest.mark.parametrize("what", ["run", "cache"])

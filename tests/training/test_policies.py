@@ -219,6 +219,21 @@ def test_rollback(fault, at, back_to, saved_at, undisturbed, tmp_path, monkeypat
     assert set(all_sound(tmp_path, ROLL)) == {4, 8, 12, saved_at}
 
 
+def test_the_row_of_layers_of_a_rollback_survives_a_kill(tmp_path, monkeypatch):
+    made = worlds.changed(ROLL, run__layers_every="1 steps")
+    with monkeypatch.context() as patch:
+        faulty(patch, {6: no_gradient, 9: no_gradient})
+        killed_after_saving(patch, 10)  # the rollback from step 9, seen with step 10 under way
+        with pytest.raises(KeyboardInterrupt):
+            train(made, tmp_path)
+    assert manifest(tmp_path, 10)["progress"]["rollbacks"] == 2
+    assert [row["step"] for row in read_rows(tmp_path / "layers.jsonl")] == list(range(1, 11))
+    assert train(made, tmp_path).status == "complete"
+    found = read_rows(tmp_path / "layers.jsonl")
+    assert [row["step"] for row in found] == list(range(1, STEPS + 1))
+    assert found[9]["layers"] == found[7]["layers"]  # the state of the checkpoint of step 8
+
+
 def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
     look = loop.Health.look
 

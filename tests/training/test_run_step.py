@@ -1,18 +1,20 @@
 """The microbatches of a step on their way to the device: their number, and their bits."""
 
-import itertools
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+from largebatch.fault_tolerance import IDLE
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
+from largebatch.training import inspection
 from largebatch.training import programs as compiled
 from largebatch.training.programs import Programs, run_step
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes
+from largebatch.training.timing import Clock
 from tests.training import worlds
 
 
@@ -21,10 +23,18 @@ class Device:
 
     def __init__(self):
         self.queue, self.most, self.left_at_waits = [], 0, []
-        self._numbers = itertools.count(1)
+        self.taken = self.dispatched = self.most_held = 0
+
+    def feed(self):
+        while True:
+            self.taken += 1
+            computed = self.dispatched - len(self.queue)
+            self.most_held = max(self.most_held, self.taken - computed)
+            yield None, None
 
     def dispatch(self, *_):
-        self.queue.append(next(self._numbers))
+        self.dispatched += 1
+        self.queue.append(self.dispatched)
         self.most = max(self.most, len(self.queue))
         return self.queue[-1]
 
@@ -58,7 +68,7 @@ def take_steps(monkeypatch, microbatches, times=None, **options):
     device = Device()
     monkeypatch.setattr(jax, "block_until_ready", device.wait)
     programs = simulated(device, microbatches, **options)
-    state, feed = TrainState({"w": 0}, {}, ()), itertools.repeat((None, None))
+    state, feed = TrainState({"w": 0}, {}, ()), device.feed()
     for _ in range(5):
         state, _ = run_step(programs, state, feed, Rates(0.1), times=times)
     return device
@@ -69,8 +79,34 @@ def test_the_device_has_work_and_no_more_than_memory_for_it(monkeypatch, microba
     device = take_steps(monkeypatch, microbatches)
     assert device.most == IN_FLIGHT
     assert min(device.left_at_waits) > 0  # what is waited for is not all that there is
-    # Before a wait, the feed has taken its batches; one is computed.
-    assert device.most - 1 + AHEAD <= WAITING
+    # The feed has sent the next ones already; one of all is computed.
+    assert device.most_held + AHEAD == WAITING + 1
+
+
+def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
+    device, plain = Device(), SimpleNamespace
+    monkeypatch.setattr(jax, "block_until_ready", device.wait)
+    replay = plain(
+        copied=lambda state: TrainState({"w": 0}, {}, ()),  # is ready at once
+        compared=lambda first, second: device.wait((first, second)),
+    )
+    monkeypatch.setattr(inspection, "Replay", lambda *_: replay)
+    plan = plain(facts=plain(processes=1), position=int, is_due=lambda step, every: bool(every))
+    journal = plain(event=lambda *_: None)
+    checks = inspection.Inspection(plain(plan=plan), journal, Clock(0.0, 0.0), 0, IDLE)
+    stage = plain(
+        plan=plain(first_step=0, hosts_every_steps=0, replay_every_steps=1),
+        programs=simulated(device, 4),
+        train_microbatches=lambda first, last: device.feed(),
+    )
+    state, feed = TrainState({"w": 0}, {}, ()), device.feed()
+    for step in range(1, 4):
+        copy = checks.begin(stage, step, state)
+        result = run_step(stage.programs, state, feed, Rates(0.1))
+        checks.end(stage, step, copy, result, Rates(0.1))
+        state = result[0]
+    assert device.dispatched == 3 * 2 * 4
+    assert device.most == device.most_held == IN_FLIGHT
 
 
 @pytest.mark.parametrize("how", [{"deadline_s": 9.0}, {"times": HostTimes()}])
@@ -83,7 +119,7 @@ def test_a_step_of_one_microbatch_waits_for_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_bits_do_not_depend_on_how_many_are_in_flight(monkeypatch, devices):
+def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
     config = worlds.config(
         model=worlds.RESNET, batch={"workers": 32, "images_per_worker": 1}, norm={"span": 1}
     )

@@ -15,14 +15,13 @@ from largebatch.data.openers import open_records
 from largebatch.data.sources import Split
 from largebatch.errors import ConfigError, DataError
 from largebatch.parallel import processes
-from largebatch.parallel.transfer import on_devices
+from largebatch.parallel.transfer import IN_FLIGHT, on_devices
 from largebatch.weights.evaluation.classifier import Classifier, Outputs
 from largebatch.weights.evaluation.images import FileRecords, with_channels
 from largebatch.weights.evaluation.settings import Settings
 
 _PER_DEVICE = 64
 _MEMORY_BYTES = 512 << 20
-_IN_FLIGHT = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +145,7 @@ def batch_outputs(
     with contextlib.closing(on_devices(classifier.mesh, batches)) as sent:
         for chosen, fed in zip(ids, sent, strict=True):
             pending.append((chosen, fed.labels, classifier(fed)))
-            if len(pending) > _IN_FLIGHT:  # bounds the batches that wait on the devices
+            if len(pending) >= IN_FLIGHT:  # bounds the batches that wait on the devices
                 yield oldest()
     while pending:
         yield oldest()
