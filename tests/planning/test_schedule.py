@@ -80,6 +80,19 @@ def test_an_array_of_the_size_of_the_statistics_is_theirs():
     assert schedule.read(hlo.parse(text), SIZES, totals=400).gradient_bytes == 0
 
 
+def test_a_gradient_as_large_as_the_statistics_is_counted():
+    text = module(
+        reduce_("g", "j"), reduce_("s", "k"), arrays=[(n, "f32[300]{0}") for n in ("j", "k")]
+    )
+    assert schedule.read(hlo.parse(text), SIZES, totals=300).gradient_elements == 300
+
+
+@pytest.mark.parametrize("opcode", [reduce_, start])
+def test_arrays_of_plain_all_reduces_are_not_padded(opcode):
+    text = module(opcode("a", "j"), arrays=[("j", "f32[1024]{0}")])
+    assert schedule.read(hlo.parse(text), (600, 1000)).gradient_elements == 0
+
+
 def test_batch_norm_sums_of_a_span_are_not_gradients():
     found = read(start("s", "span", groups="{'member'}"), conv("b"), done("s"), reduce_("a", "g2"))
     assert [each.nbytes for each in found.collectives] == [400, 600]
@@ -290,6 +303,32 @@ def test_reductions_between_slices_last_from_the_first_slice_to_the_gather(reduc
     assert [type(o) for o in made if o.name == across.name] == [Start, Done]
     start_, *_ = (o for o in made if isinstance(o, Start))
     assert start_.seconds == all_reduce_s(two, 4096)
+
+
+def offloaded(name):
+    """A padded array that the SparseCores reduce."""
+    return (
+        f"  %{name}.c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded\n"
+        f"  %{name} = ((f32[1024]{{0}}), f32[1024]{{0}}) call-update(%{name}.c, %padded)\n"
+        f"  %{name}.d = f32[1024]{{0}} call-done(%{name})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "totals", "expected"),
+    [
+        ((1000,), 900, [1000, 0]),
+        ((600, 1000), 0, [600, 1000]),
+        ((1000, 1024), 0, [1024, 1000]),
+        ((1000,), 0, [1000, 0]),
+    ],
+)
+def test_each_size_is_padded_once(sizes, totals, expected):
+    text = module(
+        offloaded("x"), offloaded("y"), arrays=[("padded", "f32[1024]{0}")], before=SPARSECORE
+    )
+    found = schedule.read(hlo.parse(text), sizes, totals=totals)
+    assert [each.gradient_elements for each in found.collectives] == expected
 
 
 def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
