@@ -112,11 +112,15 @@ def read(
     gathers = [each.instruction for each in found if each.opcode == "all-gather"]
     links = spans.between_slices(module, gathers)
     places = {each.instruction.name: each.place for each in found}
-    ends |= {first: ends.get(last, places[last]) for first, last in links.items()}
+    ends |= {
+        reduction: max(ends.get(name, places[name]) for name in names)
+        for reduction, names in links.items()
+    }
+    linked = {name for names in links.values() for name in names}
     found = [
         dataclasses.replace(each, is_between_slices=each.instruction.name in links)
         for each in found
-        if each.instruction.name not in links.values()
+        if each.instruction.name not in linked
     ]
     reduced = _Gradients(gradients, totals)
     arrays = [each.arrays(module) for each in found]
@@ -236,7 +240,10 @@ def operations(
 ) -> list[Compute | Start | Done]:
     """Return the step as a program of one compute and one network stream, with estimated times."""
     starts = {each.start: each for each in schedule.collectives}
-    ends = {each.done: each for each in schedule.collectives if each.is_async}
+    ends: dict[int, list[Collective]] = {}  # a gather can end several reductions
+    for each in schedule.collectives:
+        if each.is_async:
+            ends.setdefault(each.done, []).append(each)
     made: list[Compute | Start | Done] = []
     for place, instruction in enumerate(module.in_order()):
         if place in starts:
@@ -247,7 +254,7 @@ def operations(
             if not each.is_async:
                 made.append(Done(each.name))
         elif place in ends:
-            made.append(Done(ends[place].name))
+            made += [Done(each.name) for each in ends[place]]
         else:
             length = costs.seconds(module, instruction, cluster.hardware)
             if length:

@@ -305,6 +305,100 @@ def test_reductions_between_slices_last_from_the_first_slice_to_the_gather(reduc
     assert start_.seconds == all_reduce_s(two, 4096)
 
 
+CUT = "  %{} = f32[256]{{0}} fusion(%{}), kind=kLoop, calls=%cut"
+CALLED = (
+    f"  %c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded\n"
+    "  %a = ((f32[1024]{0}), f32[1024]{0}) call-update(%c, %padded)\n"
+    "  %d = f32[1024]{0} call-done(%a)"
+)
+WRAPPED = (
+    "  %a = ((f32[1024]{0}), f32[1024]{0}, u32[]) async-start(%padded), calls=%inner\n"
+    "  %a.u = ((f32[1024]{0}), f32[1024]{0}, u32[]) async-update(%a)\n"
+    "  %d = f32[1024]{0} async-done(%a.u)"
+)
+PAIRED = (
+    f"  %a = f32[1024]{{0}} all-reduce-start(%padded), {attributes()}\n"
+    "  %d = f32[1024]{0} all-reduce-done(%a)"
+)
+
+
+@pytest.mark.parametrize("reduction", [CALLED, WRAPPED, PAIRED], ids=["call", "async", "start"])
+def test_a_reduction_that_is_asynchronous_in_its_slice_lasts_until_the_gather(reduction):
+    lines = (
+        "  %token = token[] after-all()",
+        reduction,
+        CUT.format("p", "d"),
+        crossing("x", "p"),
+        conv("under"),
+        arriving("x"),
+    )
+    text = module(*lines, arrays=[("padded", "f32[1024]{0}")], before=SPARSECORE + SCATTER)
+    (only,) = schedule.read(hlo.parse(text), (1000,)).collectives
+    assert (only.name, only.opcode, only.nbytes) == ("a", "all-reduce", 4096)
+    assert (only.gradient_elements, only.backward_between) == (1000, 1)
+
+
+def test_a_reduction_of_two_arrays_lasts_until_the_last_gather():
+    lines = (
+        "  %token = token[] after-all()",
+        f"  %a = (f32[1024]{{0}}, f32[1024]{{0}}) all-reduce(%first, %second), {attributes()}",
+        "  %a.0 = f32[1024]{0} get-tuple-element(%a), index=0",
+        "  %a.1 = f32[1024]{0} get-tuple-element(%a), index=1",
+        CUT.format("p", "a.0"),
+        CUT.format("q", "a.1"),
+        crossing("x", "p"),
+        crossing("y", "q"),
+        arriving("x"),
+        conv("under"),
+        arriving("y"),
+    )
+    given = [("first", "f32[1024]{0}"), ("second", "f32[1024]{0}")]
+    parsed = hlo.parse(module(*lines, arrays=given, before=SCATTER))
+    found = schedule.read(parsed, (1000, 600))
+    (only,) = found.collectives
+    assert (only.name, only.nbytes, only.gradient_elements) == ("a", 8192, 1600)
+    assert (only.opcode, only.is_async, only.backward_between) == ("all-reduce", True, 1)
+    made = schedule.operations(parsed, found, Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2)))
+    assert [each.name for each in made if each.name not in ("p", "q")] == ["a", "under", "a"]
+
+
+def test_a_gather_of_two_arrays_ends_both_their_reductions():
+    gathered = (
+        "  %x.rd = (f32[256]{0}, token[]) recv-done(%x.r)\n"
+        "  %y.rd = (f32[256]{0}, token[]) recv-done(%y.r)\n"
+        "  %xg = f32[256]{0} get-tuple-element(%x.rd), index=0\n"
+        "  %yg = f32[256]{0} get-tuple-element(%y.rd), index=0\n"
+        "  %whole = (f32[1024]{0}, f32[1024]{0}) all-gather(%xg, %yg), dimensions={0}"
+    )
+    lines = (
+        "  %token = token[] after-all()",
+        reduce_("a", "padded"),
+        CUT.format("p", "a"),
+        crossing("x", "p"),
+        conv("one"),
+        reduce_("b", "padded"),
+        CUT.format("q", "b"),
+        crossing("y", "q"),
+        conv("two"),
+        gathered,
+    )
+    parsed = hlo.parse(module(*lines, arrays=[("padded", "f32[1024]{0}")], before=SCATTER))
+    found = schedule.read(parsed, (1000, 600))
+    assert [(each.name, each.backward_between) for each in found.collectives] == [
+        ("a", 2),
+        ("b", 1),
+    ]
+    made = schedule.operations(parsed, found, Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2)))
+    assert [each.name for each in made if each.name not in ("p", "q")] == [
+        "a",
+        "one",
+        "b",
+        "two",
+        "a",
+        "b",
+    ]
+
+
 def offloaded(name):
     """A padded array that the SparseCores reduce."""
     return (
