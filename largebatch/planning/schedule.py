@@ -110,8 +110,8 @@ def read(
                 backward += backward > 0 if unknown else product.is_backward
     ends = spans.ends(module, order)
     gathers = [each.instruction for each in found if each.opcode == "all-gather"]
-    links = spans.between_slices(module, gathers)
-    places = {each.instruction.name: each.place for each in found}
+    links = spans.between_slices(module, order, gathers)
+    places = {instruction.name: place for place, instruction in enumerate(order)}
     ends |= {
         reduction: max(ends.get(name, places[name]) for name in names)
         for reduction, names in links.items()
@@ -122,7 +122,7 @@ def read(
         for each in found
         if each.instruction.name not in linked
     ]
-    reduced = _Gradients(gradients, totals)
+    wanted = _Gradients(gradients, totals)
     arrays = [each.arrays(module) for each in found]
     sizes = [sum(array.nbytes for array in of) for of in arrays]
     # Gradients cross all devices, as the largest collective does; BatchNorm's only those of a span.
@@ -132,7 +132,7 @@ def read(
         done = ends.get(each.instruction.name, each.place)
         reduces = each.opcode != "all-gather" and each.groups == everywhere
         carried = [
-            dataclasses.replace(array, shape=(reduced.elements(array.size, each.may_pad),))
+            dataclasses.replace(array, shape=(wanted.elements(array.size, each.may_pad),))
             for array in of
             if reduces
         ]

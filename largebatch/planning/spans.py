@@ -6,7 +6,8 @@
   collective fusion).
 - On TPUs with SparseCores as a program of theirs: ``call-start``, ``call-update``, ``call-done``.
 - Over several TPU slices an all-reduce becomes a reduction in each slice, a transfer of parts
-  between the slices by the hosts (``send``, ``recv``), and an all-gather in each slice.
+  between the slices by the hosts (``send``, ``recv``), and an all-gather in each slice. Small
+  arrays are sent whole, without an all-gather.
 """
 
 import re
@@ -59,29 +60,38 @@ def ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
     return found
 
 
-def between_slices(module: Module, gathers: Sequence[Instruction]) -> dict[str, tuple[str, ...]]:
-    """Return the reductions in a slice whose parts cross to other slices, with their all-gathers.
+def between_slices(
+    module: Module, order: Sequence[Instruction], gathers: Sequence[Instruction]
+) -> dict[str, list[str]]:
+    """Return the reductions in a slice whose results cross to other slices, with what ends them.
 
     The hosts pair the transfer's ``send`` and ``recv`` by a name. A reduction of several arrays can
-    have a transfer for each.
+    have a transfer for each. A small array is sent whole, and has no all-gather.
 
     Args:
       module: the compiled step.
+      order: its instructions in the order of issue.
       gathers: its all-gathers, or their starts.
 
     Returns:
-      Name of the reduction to names of its gathers.
+      Name of the reduction to names of its gathers, or of the ``recv-done`` without one.
     """
-    sent = {}
-    for instruction in module.in_order():
-        if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.attributes:
-            sent[_rendezvous(instruction)] = _source(module, instruction, after_end=True)
-    links: dict[str, dict[str, None]] = {}
+    arrivals: dict[str, list[str]] = {}
     for each in gathers:
         for given in _received(module, each):
-            if reduction := sent.get(_rendezvous(given)):
-                links.setdefault(reduction, {})[each.name] = None
-    return {reduction: tuple(names) for reduction, names in links.items()}
+            arrivals.setdefault(_rendezvous(given), []).append(each.name)
+    for instruction in order:
+        if instruction.opcode == "recv-done":
+            given = module.instructions[instruction.operands[0]]
+            arrivals.setdefault(_rendezvous(given), [instruction.name])
+    links: dict[str, list[str]] = {}
+    for instruction in order:
+        if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.attributes:
+            reduction = _source(module, instruction, after_end=True)
+            arrived = arrivals.get(_rendezvous(instruction), [])
+            if reduction and arrived:
+                links.setdefault(reduction, []).extend(arrived)
+    return links
 
 
 def _received(module: Module, gather: Instruction) -> Iterator[Instruction]:

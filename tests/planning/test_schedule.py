@@ -362,6 +362,20 @@ def test_a_reduction_of_two_arrays_lasts_until_the_last_gather():
     assert [each.name for each in made if each.name not in ("p", "q")] == ["a", "under", "a"]
 
 
+def test_a_reduction_that_is_sent_whole_lasts_until_it_is_received():
+    lines = (
+        "  %token = token[] after-all()",
+        reduce_("a", "padded"),
+        crossing("x", "a"),
+        conv("under"),
+        "  %x.rd = (f32[1024]{0}, token[]) recv-done(%x.r)",
+        conv("later"),
+    )
+    text = module(*lines, arrays=[("padded", "f32[1024]{0}")])
+    (only,) = schedule.read(hlo.parse(text), (1000,)).collectives
+    assert (only.gradient_elements, only.is_async, only.backward_between) == (1000, True, 1)
+
+
 def test_a_gather_of_two_arrays_ends_both_their_reductions():
     gathered = (
         "  %x.rd = (f32[256]{0}, token[]) recv-done(%x.r)\n"
