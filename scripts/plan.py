@@ -64,7 +64,8 @@ def parser() -> Parser:
         default=[],
         metavar="OPTION=A,B,…",
         help="compile the step with each value of an option, such as norm.reduction=auto,separate, "
-        "and compare bytes and kernels; several: all combinations",
+        "and compare bytes and kernels; a value with commas is in double quotes; several: all "
+        "combinations",
     )
     made.add_argument("--json", type=Path, help="where to write the report")
     made.add_argument(
@@ -134,6 +135,10 @@ def _plan(arguments: Sequence[str]) -> None:
     names, choices = parse_variants(flags.variants), compiled.parse_choices(flags.compare)
     if flags.compare and not topology:
         raise ConfigError("--compare: expected --topology with it, such as --topology=h200:1")
+    if flags.compare and names != ("ours",):
+        raise ConfigError(
+            f"--variants: expected ours with --compare, got {flags.variants!r}; use one of the two"
+        )
     compared_configs = [
         (dict(choice), load_recipe(flags.config, [*overrides, *choice]).config)
         for choice in choices

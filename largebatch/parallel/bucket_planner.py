@@ -25,6 +25,7 @@ from largebatch.models import Model
 from largebatch.parallel import Bucket
 from largebatch.parallel.backward_times import BackwardProfile, Shapes, estimate, load_profile
 from largebatch.parallel.clusters import cluster_of
+from largebatch.parallel.compiler import overlaps
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.processes import agree
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
@@ -210,7 +211,7 @@ def gradient_buckets(
 
     Raises:
       ConfigError: ``comm.backward_profile`` cannot be read, is of another network, or differs
-        between processes.
+        between processes; or ``comm.xla_options`` cannot be parsed.
     """
     elements = [(path, math.prod(shape)) for path, shape in parameters if path not in frozen]
     itemsize = comm.wire_bytes
@@ -219,8 +220,10 @@ def gradient_buckets(
     if cluster is not None and cluster.hardware.name == "cpu":
         # The CPU's compiler merges all reductions; joining would cost 0.7 s of a ResNet-50 step.
         return parallel.plan_buckets(elements, scheme="leaf", least_bytes=0, itemsize=itemsize)
-    planned = cluster is None or cluster.nodes > 1 or comm.backward_profile
-    fixed = 0.0 if planned else cluster.hardware.bucket_mib
+    fixed = 0.0
+    if cluster is not None and cluster.nodes == 1 and not comm.backward_profile:
+        hardware = cluster.hardware
+        fixed = hardware.bucket_mib if overlaps(hardware.name, comm.xla_options) else 0.0
     if cluster is None or cluster.devices == 1 or fixed:
         # One GPU has nothing to reduce. But joined gradients have the parameters' layout; otherwise
         # the update takes over the convolutions' layout, and copies every kernel back.

@@ -85,6 +85,22 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def overlaps(platform: str, extra: Sequence[str]) -> bool:
+    """Whether ``comm.xla_options`` leaves on what makes a TPU's all-reduces asynchronous.
+
+    Args:
+      platform: as ``platform_of`` names it.
+      extra: ``comm.xla_options``. An option that the environment sets or the compiler refuses is
+        not known here.
+
+    Raises:
+      ConfigError: see ``parse_options``.
+    """
+    given = parse_options(extra)
+    needed = (option.name for option in TABLE.get(platform, ()) if option.overlaps)
+    return not any(given.get(name) in ("False", "0") for name in needed)
+
+
 def program_options(
     platform: str,
     allreduce: str,

@@ -57,7 +57,10 @@ class Hardware:
     """An axis closes to a ring if its length is a multiple of this."""
     devices_per_chip: int = 1
     bucket_mib: float = 0.0
-    """Least size of a bucket in one slice for ``comm.bucket_mib=auto``, in MiB; 0: planned."""
+    """Least size of a bucket for ``comm.bucket_mib=auto``, in MiB; 0: planned.
+
+    Only in one slice, and unless ``comm.xla_options`` makes all-reduces synchronous.
+    """
     in_turn: bool = False
     """Whether each all-reduce of gradients must depend on the one before (``clusters``)."""
     source: str = ""

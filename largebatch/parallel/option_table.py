@@ -19,6 +19,8 @@ class Option:
     """Only for values of ``comm.allreduce`` with separate reductions."""
     deterministic: bool = False
     """Only for ``run.deterministic``."""
+    overlaps: bool = False
+    """Whether all-reduces are synchronous without it (``compiler.overlaps``)."""
 
 
 # TPUs whose SparseCores can reduce while the TensorCore computes.
@@ -28,6 +30,7 @@ _SPARSECORE = (
         "True",
         "reduces on the SparseCores beside backward; by default all all-reduces are synchronous",
         separates=True,
+        overlaps=True,
     ),
     Option(
         "xla_jf_crs_combiner_threshold_in_bytes",
@@ -80,18 +83,21 @@ _FUSION = (
         "True",
         "allows asynchronous all-reduces",
         separates=True,
+        overlaps=True,
     ),
     Option(
         "xla_tpu_enable_async_collective_fusion",
         "True",
         "fuses asynchronous collectives with convolutions",
         separates=True,
+        overlaps=True,
     ),
     Option(
         "xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
         "True",
         "the same for all-reduces",
         separates=True,
+        overlaps=True,
     ),
     Option(
         "xla_tpu_enable_async_collective_fusion_multiple_steps",

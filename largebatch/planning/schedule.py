@@ -11,7 +11,7 @@ a slice to the end of the all-gather; of it the transfer between slices is async
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.network import all_reduce_s
@@ -110,15 +110,19 @@ def read(
                 backward += backward > 0 if unknown else product.is_backward
     ends = spans.ends(module, order)
     gathers = [each.instruction for each in found if each.opcode == "all-gather"]
-    links = spans.between_slices(module, gathers)
-    places = {each.instruction.name: each.place for each in found}
-    ends |= {first: ends.get(last, places[last]) for first, last in links.items()}
+    links = spans.between_slices(module, order, gathers)
+    places = {instruction.name: place for place, instruction in enumerate(order)}
+    ends |= {
+        reduction: max(ends.get(name, places[name]) for name in names)
+        for reduction, names in links.items()
+    }
+    linked = {name for names in links.values() for name in names}
     found = [
         dataclasses.replace(each, is_between_slices=each.instruction.name in links)
         for each in found
-        if each.instruction.name not in links.values()
+        if each.instruction.name not in linked
     ]
-    contained = _contained(gradients, totals)
+    wanted = _Gradients(gradients, totals)
     arrays = [each.arrays(module) for each in found]
     sizes = [sum(array.nbytes for array in of) for of in arrays]
     # Gradients cross all devices, as the largest collective does; BatchNorm's only those of a span.
@@ -128,7 +132,9 @@ def read(
         done = ends.get(each.instruction.name, each.place)
         reduces = each.opcode != "all-gather" and each.groups == everywhere
         carried = [
-            dataclasses.replace(array, shape=(contained(array.size),)) for array in of if reduces
+            dataclasses.replace(array, shape=(wanted.elements(array.size, each.may_pad),))
+            for array in of
+            if reduces
         ]
         made.append(
             Collective(
@@ -148,25 +154,36 @@ def read(
     return Schedule(tuple(made), convolutions=before, backward_convolutions=backward)
 
 
-def _contained(gradients: Collection[int], totals: int) -> Callable[[int], int]:
-    """Return the function from the elements of a reduced array to those that are gradients.
+class _Gradients:
+    """The elements of a module's reduced arrays that are gradients.
 
     Compilers merge arrays as operands of one collective, or join some of them into one array, whose
-    size is then the sum of theirs. Between TPU slices arrays are padded; the padding is left out.
+    size is then the sum of theirs. TPUs pad some arrays; the padding is left out.
     """
-    sums = 1  # bit n is set if some of the sizes add up to n
-    for size in gradients:
-        sums |= sums << size
-    padded = {_whole_tiles(size): size for size in sorted(gradients)}
-    padded[_whole_tiles(totals)] = 0
 
-    def elements(size: int) -> int:
-        if size == totals:
+    def __init__(self, sizes: Collection[int], totals: int) -> None:
+        """Arguments as of ``read``."""
+        self._left, self._totals = list(sizes), totals
+        self._sums = 1  # bit n is set if some of the sizes add up to n
+        for size in sizes:
+            self._sums |= self._sums << size
+
+    def elements(self, size: int, may_pad: bool) -> int:
+        """Return the gradients in the next reduced array of ``size`` elements.
+
+        Different sizes can be equal when padded, therefore each is found in one array only.
+        """
+        if size in self._left:
+            self._left.remove(size)
+            return size
+        if size == self._totals:
             return 0
-        found = next((n for n in (size, size - totals) if n > 0 and sums >> n & 1), None)
-        return padded.get(size, 0) if found is None else found
-
-    return elements
+        padded = (n for n in self._left if may_pad and _whole_tiles(n) == size)
+        if (single := next(padded, None)) is not None:
+            self._left.remove(single)
+            return single
+        joined = (size, size - self._totals)
+        return next((n for n in joined if n > 0 and self._sums >> n & 1), 0)
 
 
 def _whole_tiles(size: int) -> int:
@@ -194,6 +211,12 @@ class _Found:
         return self.inner.opcode.removesuffix("-start")
 
     @property
+    def may_pad(self) -> bool:
+        """Whether it is one of the forms for which a TPU's compiler pads arrays."""
+        wraps = self.instruction.opcode in ("fusion", "call-start", "call-update")
+        return wraps or self.is_between_slices
+
+    @property
     def groups(self) -> str:
         """The groups of devices that take part."""
         match = re.search(r"replica_groups=(.*?)(?:, [a-z_]+=|$)", self.inner.attributes)
@@ -217,7 +240,10 @@ def operations(
 ) -> list[Compute | Start | Done]:
     """Return the step as a program of one compute and one network stream, with estimated times."""
     starts = {each.start: each for each in schedule.collectives}
-    ends = {each.done: each for each in schedule.collectives if each.is_async}
+    ends: dict[int, list[Collective]] = {}  # a gather can end several reductions
+    for each in schedule.collectives:
+        if each.is_async:
+            ends.setdefault(each.done, []).append(each)
     made: list[Compute | Start | Done] = []
     for place, instruction in enumerate(module.in_order()):
         if place in starts:
@@ -228,7 +254,7 @@ def operations(
             if not each.is_async:
                 made.append(Done(each.name))
         elif place in ends:
-            made.append(Done(ends[place].name))
+            made += [Done(each.name) for each in ends[place]]
         else:
             length = costs.seconds(module, instruction, cluster.hardware)
             if length:

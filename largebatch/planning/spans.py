@@ -6,12 +6,13 @@
   collective fusion).
 - On TPUs with SparseCores as a program of theirs: ``call-start``, ``call-update``, ``call-done``.
 - Over several TPU slices an all-reduce becomes a reduction in each slice, a transfer of parts
-  between the slices by the hosts (``send``, ``recv``), and an all-gather in each slice.
+  between the slices by the hosts (``send``, ``recv``), and an all-gather in each slice. Small
+  arrays are sent whole, without an all-gather.
 """
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from largebatch.planning.hlo import Instruction, Module
 
@@ -59,54 +60,75 @@ def ends(module: Module, order: Sequence[Instruction]) -> dict[str, int]:
     return found
 
 
-def between_slices(module: Module, gathers: Sequence[Instruction]) -> dict[str, str]:
-    """Return the reductions in a slice whose parts cross to other slices, with their all-gathers.
+def between_slices(
+    module: Module, order: Sequence[Instruction], gathers: Sequence[Instruction]
+) -> dict[str, list[str]]:
+    """Return the reductions in a slice whose results cross to other slices, with what ends them.
 
-    The hosts pair the transfer's ``send`` and ``recv`` by a name.
+    The hosts pair the transfer's ``send`` and ``recv`` by a name. A reduction of several arrays can
+    have a transfer for each. A small array is sent whole, and has no all-gather.
 
     Args:
       module: the compiled step.
+      order: its instructions in the order of issue.
       gathers: its all-gathers, or their starts.
 
     Returns:
-      Name of the reduction to name of the gather.
+      Name of the reduction to names of its gathers, or of the ``recv-done`` without one.
     """
-    sent = {}
-    for instruction in module.in_order():
-        if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.attributes:
-            sent[_rendezvous(instruction)] = _source(module, instruction)
-    links = {}
+    arrivals: dict[str, list[str]] = {}
     for each in gathers:
-        if given := _received(module, each):
-            links[sent.get(_rendezvous(given), "")] = each.name
-    links.pop("", None)
+        for given in _received(module, each):
+            arrivals.setdefault(_rendezvous(given), []).append(each.name)
+    for instruction in order:
+        if instruction.opcode == "recv-done":
+            given = module.instructions[instruction.operands[0]]
+            arrivals.setdefault(_rendezvous(given), [instruction.name])
+    links: dict[str, list[str]] = {}
+    for instruction in order:
+        if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.attributes:
+            reduction = _source(module, instruction, after_end=True)
+            arrived = arrivals.get(_rendezvous(instruction), [])
+            if reduction and arrived:
+                links.setdefault(reduction, []).extend(arrived)
     return links
 
 
-def _received(module: Module, instruction: Instruction) -> Instruction | None:
-    """Return the ``recv`` whose result a gather reads, if it reads one."""
-    while instruction.operands and instruction.opcode != "recv":
-        instruction = module.instructions[instruction.operands[0]]
-    return instruction if instruction.opcode == "recv" else None
+def _received(module: Module, gather: Instruction) -> Iterator[Instruction]:
+    """Yield the ``recv`` of each operand of a gather that has one."""
+    for name in gather.operands:
+        instruction = module.instructions[name]
+        while instruction.operands and instruction.opcode != "recv":
+            instruction = module.instructions[instruction.operands[0]]
+        if instruction.opcode == "recv":
+            yield instruction
 
 
 def _rendezvous(transfer: Instruction) -> str:
     return transfer.attribute("_xla_host_transfer_rendezvous", quoted=True)
 
 
-def _source(module: Module, done: Instruction) -> str:
-    """Return the start whose result an end awaits, through instructions that pass it on, or "".
+def _source(module: Module, instruction: Instruction, *, after_end: bool = False) -> str:
+    """Return the start whose result an instruction reads, or "".
 
-    The search is breadth-first: a step of a TPU's fused collective also reads operands of its own.
+    The search goes through instructions that pass the result on. It is breadth-first: a step of a
+    TPU's fused collective also reads operands of its own.
+
+    Args:
+      module: the compiled step.
+      instruction: an end, or a reader of what has ended.
+      after_end: whether ends pass the result on. Otherwise what a step reads of its own could lead
+        to another collective.
     """
-    waiting, seen = deque(done.operands), set()
+    waiting, seen = deque(instruction.operands), set()
     while waiting:
-        instruction = module.instructions[waiting.popleft()]
-        if started(module, instruction) is not None:
-            return instruction.name
-        if instruction.name not in seen and _PASSED_ON.fullmatch(instruction.opcode):
-            seen.add(instruction.name)
-            waiting.extend(instruction.operands)
+        read = module.instructions[waiting.popleft()]
+        if started(module, read) is not None:
+            return read.name
+        passes = _PASSED_ON.fullmatch(read.opcode) or (after_end and _ENDS.fullmatch(read.opcode))
+        if passes and read.name not in seen:
+            seen.add(read.name)
+            waiting.extend(read.operands)
     return ""
 
 

@@ -1,5 +1,6 @@
 """A recipe's train step, compiled once for each variant and microbatch on a topology."""
 
+import csv
 import dataclasses
 import functools
 import itertools
@@ -43,16 +44,24 @@ Choice = tuple[tuple[str, str], ...]
 def parse_choices(texts: Sequence[str]) -> list[Choice]:
     """Return all combinations of ``section.key=A,B,…``, the last option varying fastest.
 
+    A value with commas is in double quotes: ``section.key="A,B",C``.
+
     Raises:
-      ConfigError: a text has another form.
+      ConfigError: a text has another form, or an option is in two texts.
     """
-    each = []
+    each: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         key, _, values = text.partition("=")
-        if "." not in key or not values:
+        try:
+            (found,) = csv.reader([values], strict=True)
+        except (csv.Error, ValueError):  # ValueError: no row
+            found = []
+        if "." not in key or not found:
             raise ConfigError(f"--compare: expected section.key=VALUE,VALUE,…, got {text!r}")
-        each.append([(key, value) for value in values.split(",")])
-    return list(itertools.product(*each))
+        if key in each:
+            raise ConfigError(f"--compare: expected {key} once, with all its values; got it twice")
+        each[key] = [(key, value) for value in found]
+    return list(itertools.product(*each.values()))
 
 
 class Planning:

@@ -259,6 +259,28 @@ def test_auto_is_a_fixed_size_where_nothing_can_be_planned(given, scheme, count)
     assert len(fixed) == count
 
 
+@pytest.mark.parametrize(
+    ("kind", "coords", "option"),
+    [
+        ("TPU v5p", (4, 8, 8), "xla_tpu_enable_sparse_core_collective_offload_all_reduce"),
+        ("TPU v6 lite", (16, 16, 1), "xla_tpu_enable_sparse_core_collective_offload_all_reduce"),
+        ("TPU v5 lite", (16, 16, 1), "xla_tpu_enable_async_collective_fusion"),
+    ],
+)
+def test_buckets_are_planned_where_an_option_makes_all_reduces_synchronous(kind, coords, option):
+    chips = devices(kind, 256, 4, coords=grid(*coords))
+    auto = Comm(bucket_mib="auto")
+    fixed = gradient_buckets(parameters(), auto, chips, **FACTS)
+    on = dataclasses.replace(auto, xla_options=(f"{option}=true",))
+    off = dataclasses.replace(auto, xla_options=(f"{option}=false",))
+    assert paths(gradient_buckets(parameters(), on, chips, **FACTS)) == paths(fixed)
+    cluster = cluster_of(chips)
+    profile = estimate(parameters(), cluster.hardware, **FACTS)
+    expected = plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=4)
+    assert paths(gradient_buckets(parameters(), off, chips, **FACTS)) == paths(expected)
+    assert paths(expected) != paths(fixed)
+
+
 def test_a_number_and_the_other_schemes_are_taken_as_they_are():
     v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
     for comm in (

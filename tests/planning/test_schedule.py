@@ -80,6 +80,19 @@ def test_an_array_of_the_size_of_the_statistics_is_theirs():
     assert schedule.read(hlo.parse(text), SIZES, totals=400).gradient_bytes == 0
 
 
+def test_a_gradient_as_large_as_the_statistics_is_counted():
+    text = module(
+        reduce_("g", "j"), reduce_("s", "k"), arrays=[(n, "f32[300]{0}") for n in ("j", "k")]
+    )
+    assert schedule.read(hlo.parse(text), SIZES, totals=300).gradient_elements == 300
+
+
+@pytest.mark.parametrize("opcode", [reduce_, start])
+def test_arrays_of_plain_all_reduces_are_not_padded(opcode):
+    text = module(opcode("a", "j"), arrays=[("j", "f32[1024]{0}")])
+    assert schedule.read(hlo.parse(text), (600, 1000)).gradient_elements == 0
+
+
 def test_batch_norm_sums_of_a_span_are_not_gradients():
     found = read(start("s", "span", groups="{'member'}"), conv("b"), done("s"), reduce_("a", "g2"))
     assert [each.nbytes for each in found.collectives] == [400, 600]
@@ -290,6 +303,140 @@ def test_reductions_between_slices_last_from_the_first_slice_to_the_gather(reduc
     assert [type(o) for o in made if o.name == across.name] == [Start, Done]
     start_, *_ = (o for o in made if isinstance(o, Start))
     assert start_.seconds == all_reduce_s(two, 4096)
+
+
+CUT = "  %{} = f32[256]{{0}} fusion(%{}), kind=kLoop, calls=%cut"
+CALLED = (
+    f"  %c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded\n"
+    "  %a = ((f32[1024]{0}), f32[1024]{0}) call-update(%c, %padded)\n"
+    "  %d = f32[1024]{0} call-done(%a)"
+)
+WRAPPED = (
+    "  %a = ((f32[1024]{0}), f32[1024]{0}, u32[]) async-start(%padded), calls=%inner\n"
+    "  %a.u = ((f32[1024]{0}), f32[1024]{0}, u32[]) async-update(%a)\n"
+    "  %d = f32[1024]{0} async-done(%a.u)"
+)
+PAIRED = (
+    f"  %a = f32[1024]{{0}} all-reduce-start(%padded), {attributes()}\n"
+    "  %d = f32[1024]{0} all-reduce-done(%a)"
+)
+
+
+@pytest.mark.parametrize("reduction", [CALLED, WRAPPED, PAIRED], ids=["call", "async", "start"])
+def test_a_reduction_that_is_asynchronous_in_its_slice_lasts_until_the_gather(reduction):
+    lines = (
+        "  %token = token[] after-all()",
+        reduction,
+        CUT.format("p", "d"),
+        crossing("x", "p"),
+        conv("under"),
+        arriving("x"),
+    )
+    text = module(*lines, arrays=[("padded", "f32[1024]{0}")], before=SPARSECORE + SCATTER)
+    (only,) = schedule.read(hlo.parse(text), (1000,)).collectives
+    assert (only.name, only.opcode, only.nbytes) == ("a", "all-reduce", 4096)
+    assert (only.gradient_elements, only.backward_between) == (1000, 1)
+
+
+def test_a_reduction_of_two_arrays_lasts_until_the_last_gather():
+    lines = (
+        "  %token = token[] after-all()",
+        f"  %a = (f32[1024]{{0}}, f32[1024]{{0}}) all-reduce(%first, %second), {attributes()}",
+        "  %a.0 = f32[1024]{0} get-tuple-element(%a), index=0",
+        "  %a.1 = f32[1024]{0} get-tuple-element(%a), index=1",
+        CUT.format("p", "a.0"),
+        CUT.format("q", "a.1"),
+        crossing("x", "p"),
+        crossing("y", "q"),
+        arriving("x"),
+        conv("under"),
+        arriving("y"),
+    )
+    given = [("first", "f32[1024]{0}"), ("second", "f32[1024]{0}")]
+    parsed = hlo.parse(module(*lines, arrays=given, before=SCATTER))
+    found = schedule.read(parsed, (1000, 600))
+    (only,) = found.collectives
+    assert (only.name, only.nbytes, only.gradient_elements) == ("a", 8192, 1600)
+    assert (only.opcode, only.is_async, only.backward_between) == ("all-reduce", True, 1)
+    made = schedule.operations(parsed, found, Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2)))
+    assert [each.name for each in made if each.name not in ("p", "q")] == ["a", "under", "a"]
+
+
+def test_a_reduction_that_is_sent_whole_lasts_until_it_is_received():
+    lines = (
+        "  %token = token[] after-all()",
+        reduce_("a", "padded"),
+        crossing("x", "a"),
+        conv("under"),
+        "  %x.rd = (f32[1024]{0}, token[]) recv-done(%x.r)",
+        conv("later"),
+    )
+    text = module(*lines, arrays=[("padded", "f32[1024]{0}")])
+    (only,) = schedule.read(hlo.parse(text), (1000,)).collectives
+    assert (only.gradient_elements, only.is_async, only.backward_between) == (1000, True, 1)
+
+
+def test_a_gather_of_two_arrays_ends_both_their_reductions():
+    gathered = (
+        "  %x.rd = (f32[256]{0}, token[]) recv-done(%x.r)\n"
+        "  %y.rd = (f32[256]{0}, token[]) recv-done(%y.r)\n"
+        "  %xg = f32[256]{0} get-tuple-element(%x.rd), index=0\n"
+        "  %yg = f32[256]{0} get-tuple-element(%y.rd), index=0\n"
+        "  %whole = (f32[1024]{0}, f32[1024]{0}) all-gather(%xg, %yg), dimensions={0}"
+    )
+    lines = (
+        "  %token = token[] after-all()",
+        reduce_("a", "padded"),
+        CUT.format("p", "a"),
+        crossing("x", "p"),
+        conv("one"),
+        reduce_("b", "padded"),
+        CUT.format("q", "b"),
+        crossing("y", "q"),
+        conv("two"),
+        gathered,
+    )
+    parsed = hlo.parse(module(*lines, arrays=[("padded", "f32[1024]{0}")], before=SCATTER))
+    found = schedule.read(parsed, (1000, 600))
+    assert [(each.name, each.backward_between) for each in found.collectives] == [
+        ("a", 2),
+        ("b", 1),
+    ]
+    made = schedule.operations(parsed, found, Cluster(HARDWARE["tpu:v5e"], 8, shape=(2, 2)))
+    assert [each.name for each in made if each.name not in ("p", "q")] == [
+        "a",
+        "one",
+        "b",
+        "two",
+        "a",
+        "b",
+    ]
+
+
+def offloaded(name):
+    """A padded array that the SparseCores reduce."""
+    return (
+        f"  %{name}.c = ((), (), (s32[1]{{0}})) call-start(), {CALL}%offloaded\n"
+        f"  %{name} = ((f32[1024]{{0}}), f32[1024]{{0}}) call-update(%{name}.c, %padded)\n"
+        f"  %{name}.d = f32[1024]{{0}} call-done(%{name})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "totals", "expected"),
+    [
+        ((1000,), 900, [1000, 0]),
+        ((600, 1000), 0, [600, 1000]),
+        ((1000, 1024), 0, [1024, 1000]),
+        ((1000,), 0, [1000, 0]),
+    ],
+)
+def test_each_size_is_padded_once(sizes, totals, expected):
+    text = module(
+        offloaded("x"), offloaded("y"), arrays=[("padded", "f32[1024]{0}")], before=SPARSECORE
+    )
+    found = schedule.read(hlo.parse(text), sizes, totals=totals)
+    assert [each.gradient_elements for each in found.collectives] == expected
 
 
 def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():

@@ -75,6 +75,9 @@ def test_a_plan_is_printed_and_reported(tmp_path, capsys, monkeypatch):
         (["--config.data.source=tfds:imagenet2013"], "cpu:4", "data.source=synthetic"),
         (["--compare=norm.reduction"], "cpu:4", "'norm.reduction'"),
         (["--compare=norm.reduction=both"], "cpu:4", "'separate'"),
+        (["--compare=norm.reduction=auto", "--variants=ours,tree"], "cpu:4", "--variants"),
+        (["--compare=norm.reduction=auto"] * 2, "cpu:4", "norm.reduction once"),
+        (['--compare=comm.xla_options="xla_a=1'], "cpu:4", "--compare"),
         (["--limit_s=0.1"], "cpu:4", "--limit_s"),
         (["--limit_gib=0.001"], "cpu:4", "--limit_gib above 0.001"),
     ],
@@ -124,6 +127,13 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
     assert "norm.reduction=separate" in capsys.readouterr().out
     assert plan.main([f"--config={DIGITS}", choices[0]]) == 2
     assert "--topology" in capsys.readouterr().err
+
+
+def test_a_compared_value_with_commas_is_in_quotes():
+    texts = ['comm.xla_options="xla_a=1,xla_b=2",xla_a=3,', "norm.reduction=auto"]
+    found = [dict(choice) for choice in compiled.parse_choices(texts)]
+    assert [each["comm.xla_options"] for each in found] == ["xla_a=1,xla_b=2", "xla_a=3", ""]
+    assert {each["norm.reduction"] for each in found} == {"auto"}
 
 
 def test_without_a_topology_nothing_is_compiled(tmp_path, capsys, monkeypatch):
