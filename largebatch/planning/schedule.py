@@ -19,7 +19,8 @@ from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
 from largebatch.planning import costs, spans
 from largebatch.planning.hlo import Array, Instruction, Module
 
-_TILE = 1024  # elements to whose multiple a TPU pads an array that it cuts into parts
+# Elements to whose multiple a TPU pads an array: of one row, or one that it cuts into parts.
+_TILES = (128, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,16 +179,18 @@ class _Gradients:
             return size
         if size == self._totals:
             return 0
-        padded = (n for n in self._left if may_pad and _whole_tiles(n) == size)
+        padded = (n for n in self._left if may_pad and size in _padded(n))
         if (single := next(padded, None)) is not None:
             self._left.remove(single)
             return single
+        if may_pad and size in _padded(self._totals):
+            return 0
         joined = (size, size - self._totals)
         return next((n for n in joined if n > 0 and self._sums >> n & 1), 0)
 
 
-def _whole_tiles(size: int) -> int:
-    return -(-size // _TILE) * _TILE
+def _padded(size: int) -> list[int]:
+    return [-(-size // tile) * tile for tile in _TILES]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -429,6 +429,7 @@ def offloaded(name):
         ((600, 1000), 0, [600, 1000]),
         ((1000, 1024), 0, [1024, 1000]),
         ((1000,), 0, [1000, 0]),
+        ((600, 424, 1000), 900, [600, 424]),
     ],
 )
 def test_each_size_is_padded_once(sizes, totals, expected):
@@ -437,6 +438,14 @@ def test_each_size_is_padded_once(sizes, totals, expected):
     )
     found = schedule.read(hlo.parse(text), sizes, totals=totals)
     assert [each.gradient_elements for each in found.collectives] == expected
+
+
+def test_a_small_array_is_padded_to_a_row():
+    text = module(
+        offloaded("x"), offloaded("y"), arrays=[("padded", "f32[128]{0}")], before=SPARSECORE
+    )
+    found = schedule.read(hlo.parse(text), (60, 64, 64), totals=1000)
+    assert [each.gradient_elements for each in found.collectives] == [60, 64]
 
 
 def test_an_all_reduce_fused_with_its_slice_is_a_reduce_scatter():
