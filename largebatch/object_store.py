@@ -23,6 +23,7 @@ _TIMEOUT_S = 60
 """Limit of one request; large files are transferred in parts of 5 to 16 MiB."""
 PART = 16 * 2**20
 """Bytes of the parts in which a larger file is uploaded."""
+_LONGEST_REASON = 300  # characters of a message
 _SERVERS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
@@ -290,8 +291,10 @@ def _explained(place: str) -> Iterator[None]:
         if answer := re.search(r"<Code>(\w+)</Code>\s*<Message>([^<]*)", reason):
             reason = f"{answer[1]}: {answer[2]}"
         reason = re.sub(r"\?[^\s)\"]*", "?…", " ".join(reason.split()))  # a signed URL is a secret
+        if len(reason) > _LONGEST_REASON:  # the answer of the server is at the end
+            reason = f"{reason[:100]} … {reason[100 - _LONGEST_REASON :]}"
         place = " ".join(place.splitlines())
         raise StorageError(
-            f"{place}: {reason[:300] or type(error).__name__}; check the URL, the credentials and "
-            "the network"
+            f"{place}: {reason or type(error).__name__}; check the URL, the credentials and the "
+            "network"
         ) from None
