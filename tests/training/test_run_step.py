@@ -118,7 +118,7 @@ def test_a_step_of_one_microbatch_waits_for_nothing(monkeypatch):
     assert take_steps(monkeypatch, 1).left_at_waits == []
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
     config = worlds.config(
         model=worlds.RESNET, batch={"workers": 32, "images_per_worker": 1}, norm={"span": 1}
