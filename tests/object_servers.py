@@ -176,6 +176,12 @@ def moto():
 
 
 # The complete proof repeats all tests with the second interface.
+def fast_of(values, *fast):
+    """All values of a parameter, of which only `fast` are in the fast set of tests."""
+    assert set(fast) <= set(values)
+    return [x if x in fast else pytest.param(x, marks=pytest.mark.slow) for x in values]
+
+
 @pytest.fixture(params=["s3", pytest.param("gs", marks=pytest.mark.slow)])
 def served(request, moto, monkeypatch):
     """A gateway and a URL below it that no other test uses."""

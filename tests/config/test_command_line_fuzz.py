@@ -224,7 +224,7 @@ def nearly_right(draw):
     return recipe
 
 
-@settings(PROPERTIES, max_examples=150)
+@settings(PROPERTIES, max_examples=60)
 @given(
     nearly_right(),
     st.lists(
