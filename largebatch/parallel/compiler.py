@@ -2,8 +2,8 @@
 
 By default XLA merges neighbouring all-reduces, and with them all gradients into one after backward.
 Options are passed with each program (``compiler_options``); an unknown name in the environment's
-``XLA_FLAGS`` would end the process. A child process tries every option first. Options that the
-compiler refuses are left out with a warning.
+``XLA_FLAGS`` would end the process. A child process tries every option first, or this process for
+CPUs. Options that the compiler refuses are left out with a warning.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from largebatch.config.registries import SCHEMES
 from largebatch.environment import versions
 from largebatch.errors import ConfigError
 from largebatch.files import user_cache, write_json
+from largebatch.parallel import option_check
 from largebatch.parallel.hardware import hardware_of
 from largebatch.parallel.option_table import TABLE
 from largebatch.parallel.processes import agreed_minimum
@@ -140,9 +141,9 @@ def program_options(
 
 
 def checked(platform: str, options: Mapping[str, str], cache: Path | None = None) -> Verdict:
-    """Try options in a child process, without touching an accelerator.
+    """Try options in a child process, without touching an accelerator, or here for CPUs.
 
-    The verdict is cached by the versions of the compilers.
+    The verdict of a child is cached by the versions of the compilers.
 
     Args:
       platform: as ``platform_of`` names it.
@@ -151,6 +152,8 @@ def checked(platform: str, options: Mapping[str, str], cache: Path | None = None
     """
     if not options:
         return Verdict({}, {})
+    if platform == "cpu":  # its compiler reports an unknown name or value as an exception
+        return _verdict(options, dict(option_check.answers(platform, options)))
     path = (cache or user_cache() / "xla_options") / f"{_key(platform, options)}.json"
     try:
         kept = json.loads(path.read_text())
@@ -158,15 +161,19 @@ def checked(platform: str, options: Mapping[str, str], cache: Path | None = None
     except (OSError, ValueError, KeyError):
         pass
     reasons, is_final = _try(platform, options)
-    verdict = Verdict(
-        accepted={name: value for name, value in options.items() if not reasons[name]},
-        rejected={name: reason for name, reason in reasons.items() if reason},
-    )
+    verdict = _verdict(options, reasons)
     if is_final:
         # Without a cache the next start takes seconds longer.
         with contextlib.suppress(OSError):
             write_json(path, dataclasses.asdict(verdict))
     return verdict
+
+
+def _verdict(options: Mapping[str, str], reasons: Mapping[str, str]) -> Verdict:
+    return Verdict(
+        accepted={name: value for name, value in options.items() if not reasons[name]},
+        rejected={name: reasons[name] for name in options if reasons[name]},
+    )
 
 
 def _try(platform: str, options: Mapping[str, str]) -> tuple[dict[str, str], bool]:

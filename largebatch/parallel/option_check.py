@@ -1,4 +1,4 @@
-"""Tries options on the compiler of a platform. Runs by its path, as a child process.
+"""Tries options on the compiler of a platform. For accelerators it runs as a child process.
 
 Standard input is a JSON object {"platform": …, "options": {name: value}}. Each line of standard
 output is one verdict as JSON, [name, reason], with an empty reason for an accepted option. The
@@ -8,6 +8,7 @@ build of XLA parses options of GPUs, and those of TPUs are tried on a program fo
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 TINY_TPUS = {
@@ -36,17 +37,23 @@ def lowered(platform: str) -> Any:
     return jax.jit(lambda x: x + 1).lower(number)
 
 
-def main() -> int:
-    """Try each option on its own."""
-    request = json.load(sys.stdin)
-    program = lowered(request["platform"])
-    for name, value in [("", None), *request["options"].items()]:
+def answers(platform: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Try each option on its own; yield its name and the reason against it, first without any."""
+    program = lowered(platform)
+    for name, value in [("", None), *options.items()]:
         reason = ""
         try:
             program.compile(compiler_options={name: value} if name else None)
         except Exception as error:  # any exception is the reason against the option
             reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        print(json.dumps([name, reason]), flush=True)
+        yield name, reason
+
+
+def main() -> int:
+    """Answer the request of standard input."""
+    request = json.load(sys.stdin)
+    for answer in answers(request["platform"], request["options"]):
+        print(json.dumps(answer), flush=True)
     return 0
 
 

@@ -162,8 +162,15 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
     "tpu:v5e": _FUSION,
     "tpu:v5p": _SPARSECORE,
     "tpu:v6e": _SPARSECORE,
-    # The CPU's compiler always merges them, and has one thread for all work.
-    "cpu": (),
+    # The CPU's compiler always merges all-reduces, and has one thread for all work.
+    "cpu": (
+        Option(
+            "xla_cpu_experimental_ynn_fusion_type",
+            "LIBRARY_FUSION_TYPE_DOT",
+            "YNNPACK for matrix products alone; by default it also computes sums over pixels and "
+            "convolutions, and weight gradients copy their operands for it",
+        ),
+    ),
     # Untested.
     "rocm": (),
 }

@@ -55,12 +55,22 @@ def test_buckets_need_the_combiner_off_and_a_tree_does_not():
         assert compiler.options_for(platform, "leaf")[name] == "1"
         assert name not in compiler.options_for(platform, "tree")
     assert compiler.options_for("cuda", "tree")[SCHEDULER] == "True"
-    for platform in ("cpu", "rocm", "something else"):
+    for platform in ("rocm", "something else"):
         assert compiler.options_for(platform, "bucket") == {}
+    assert compiler.options_for("cpu", "bucket") == compiler.options_for("cpu", "tree")
     for platform in ("cuda", "tpu"):
         plain = compiler.options_for(platform, "bucket")
         more = DETERMINISTIC if platform == "cuda" else {}
         assert compiler.options_for(platform, "bucket", deterministic=True) == plain | more
+
+
+def test_options_of_cpus_are_tried_in_this_process(no_child):
+    ours = compiler.options_for("cpu", "bucket")
+    wrong = {"xla_cpu_nonsense": "1", "xla_cpu_enable_fast_math": "perhaps"}
+    found = compiler.checked("cpu", ours | wrong)
+    assert found.accepted == ours != {}
+    assert found.rejected.keys() == wrong.keys()
+    assert all(name in reason for name, reason in found.rejected.items())
 
 
 def test_a_tpus_generation_adds_options_to_those_of_all_tpus():
