@@ -1,6 +1,7 @@
 """Convolutions (NHWC) with implementations for different hardware.
 
-A 1×1 convolution, two thirds of ResNet-50's layers, can be a matrix product of pixels and channels.
+A 1×1 convolution, two thirds of ResNet-50's layers, can be a matrix product of pixels and channels,
+and one whose output is smaller than its kernel a product of patches and channels.
 The first layer can be a convolution on 2×2 blocks of pixels. The parameters are those of the plain
 convolution in all implementations.
 """
@@ -54,17 +55,20 @@ class Conv(nnx.Conv):
           out_features: channels of the output.
           kernel_size: size of the kernel.
           strides: strides of the kernel.
-          pointwise: ``matmul``: compute 1×1 kernels as matrix products.
+          pointwise: ``matmul``: compute 1×1 kernels, and kernels larger than the output, as matrix
+            products.
           blur: whether to blur the input if the stride exceeds 1 and it has at least 16 channels.
           on_blocks: whether to compute a 7×7 kernel of stride 2 on even sides as `conv7_on_blocks`.
           rngs: random generators for the initial values.
           **options: further arguments of ``nnx.Conv``.
         """
         super().__init__(in_features, out_features, kernel_size, strides, rngs=rngs, **options)
-        plain = self.kernel_size == (1, 1) and self.padding in (0, "SAME", "VALID")
-        plain &= self.feature_group_count == 1 and self.input_dilation in (1, (1, 1))
-        plain &= not self.use_bias and self.mask is None
-        self.is_product = pointwise == "matmul" and plain
+        plain = self.feature_group_count == 1 and not self.use_bias and self.mask is None
+        plain &= {self.input_dilation, self.kernel_dilation} <= {1, (1, 1)}
+        plain &= pointwise == "matmul"
+        is_point = self.kernel_size == (1, 1)
+        self.is_product = plain and is_point and self.padding in (0, "SAME", "VALID")
+        self.may_use_patches = plain and not is_point and isinstance(self.padding, int)
         self.blurs = blur and self.strides not in (1, (1, 1)) and in_features >= _BLURRED_FROM
         self.on_blocks = on_blocks
 
@@ -76,12 +80,22 @@ class Conv(nnx.Conv):
         if self.on_blocks:
             x = conv7_on_blocks(x, kernel, self.precision)
         elif self.is_product:
-            step = self.strides
-            down, right = (step, step) if isinstance(step, int) else step
+            down, right = _pair(self.strides)
             x = jnp.dot(x[:, ::down, ::right], kernel[0, 0], precision=self.precision)
+        elif self.may_use_patches and self._exceeds_output(x.shape):
+            x = product_of_patches(x, kernel, _pair(self.strides), self.padding, self.precision)
         else:
             x = super().__call__(x)
         return checkpoint_name(x, OUTPUT)
+
+    def _exceeds_output(self, shape: tuple[int, ...]) -> bool:
+        """Whether the kernel is larger than the output of an input of this shape.
+
+        XLA exchanges the image and the kernel of such a convolution, or of its gradients. Its code
+        for CPUs is then 20 times slower than for other convolutions.
+        """
+        steps = zip(shape[1:3], self.kernel_size, _pair(self.strides), strict=True)
+        return any((n + 2 * self.padding - k) // s + 1 < k for n, k, s in steps)
 
 
 def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:
@@ -89,6 +103,26 @@ def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:
     features = x.shape[-1]
     kernel = jnp.asarray(np.tile(_BLUR[:, :, None, None], features), x.dtype)
     return _convolution(x, kernel, 1, (1, 1), precision, groups=features)
+
+
+def product_of_patches(
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, int],
+    padding: int,
+    precision: jax.lax.Precision,
+) -> jax.Array:
+    """Compute a convolution as one matrix product with the pixels below each tap of the kernel."""
+    x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    (rows, columns), (down, right) = kernel.shape[:2], strides
+    height, width = x.shape[1] - rows + 1, x.shape[2] - columns + 1
+    taps = [
+        x[:, row : row + height : down, column : column + width : right]
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    kernel = kernel.reshape(-1, kernel.shape[-1])
+    return jnp.dot(jnp.concatenate(taps, -1), kernel, precision=precision)
 
 
 def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precision) -> jax.Array:
@@ -106,6 +140,11 @@ def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precisio
     kernel = kernel.reshape(4, 2, 4, 2, channels, features)
     kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, -1, features)
     return _convolution(blocks, kernel, 1, (2, 1), precision)
+
+
+def _pair(strides: int | Sequence[int]) -> tuple[int, int]:
+    down, right = (strides, strides) if isinstance(strides, int) else strides
+    return down, right
 
 
 def _convolution(

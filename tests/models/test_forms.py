@@ -66,3 +66,44 @@ def test_form_and_memory_do_not_change_the_function(expected, remat):
         # Sums of some hundred float64 numbers in another order.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * float(abs(b).max()))
     assert less <= {"none": 1.1, "norms": 0.95, "blocks": 0.5}[remat] * kept
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "stride"),
+    [
+        ((1, 1), 3, 1),
+        ((2, 2), 3, 1),
+        ((3, 3), 3, 2),
+        ((4, 2), 3, 2),
+        ((5, 9), 5, 2),
+        ((4, 4), 7, 2),
+    ],
+)
+def test_kernels_larger_than_the_output_are_products(shape, size, stride):
+    def layer(pointwise):
+        options = {"padding": size // 2, "use_bias": False, "precision": "highest"}
+        rngs = nnx.Rngs(jax.random.key(0))
+        made = Conv(3, 4, (size, size), stride, pointwise=pointwise, rngs=rngs, **options)
+        return nnx.split(made, nnx.Param)
+
+    def values(pointwise):
+        graph, params = layer(pointwise)
+
+        def loss(kernel, x):
+            y = nnx.merge(graph, nnx.State({"kernel": kernel}))(x)
+            return jnp.sin(y).sum(), y
+
+        computed = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        kernel = params["kernel"][...].astype("float64")
+        return jax.device_get(jax.jit(computed)(kernel, x)), str(
+            jax.make_jaxpr(computed)(kernel, x)
+        )
+
+    with jax.enable_x64(True):
+        x = jax.random.normal(jax.random.key(1), (2, *shape, 3)).astype("float64")
+        got, text = values("matmul")
+        expected, _ = values("convolution")
+    assert "conv_general_dilated" not in text
+    # Sums of at most 200 float64 products in another order.
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * float(abs(b).max() + 1))

@@ -56,7 +56,8 @@ class Model:
     )
     pointwise: Literal["auto", "matmul", "convolution"] = option(
         "auto",
-        "compute 1×1 convolutions as matrix products or convolutions; auto: products on CPUs",
+        "compute 1×1 convolutions, and those larger than their output, as matrix products or "
+        "convolutions; auto: products on CPUs",
         mathematics=False,
     )
     remat: Literal["none", "norms", "blocks"] = option(
