@@ -8,8 +8,9 @@ from typing import Any
 
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import plain, read_json, write_json
+from largebatch.tools.sweep.seeds import best
 from largebatch.tools.sweep.space import Choice
-from largebatch.tools.sweep.trial import ENDED, Trial, best
+from largebatch.tools.sweep.trial import ENDED, Objective, Trial, worst
 
 NAME, RESULTS = "sweep.json", "results.json"
 
@@ -40,7 +41,7 @@ def best_command(workdir: Path) -> tuple[str, int, int]:
     """
     about, results = _read(workdir / NAME), _read(workdir / RESULTS)
     try:
-        trials = [Trial(**row) for row in results["trials"]]
+        trials = [_restored(Trial(**row), about["objective"]) for row in results["trials"]]
         found = best(trials, about["objective"])
         recipe, overrides = Path(about["recipe"]), [(key, text) for key, text in about["overrides"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -50,6 +51,13 @@ def best_command(workdir: Path) -> tuple[str, int, int]:
     command = pasteable(train_options(recipe, overrides, found.values, workdir / "best"))
     ended = sum(trial.state in ENDED for trial in trials)
     return command, ended, results.get("total", len(trials))
+
+
+def _restored(trial: Trial, objective: Objective) -> Trial:
+    """Return a trial with an infinite value, which JSON cannot hold."""
+    if trial.state in ("complete", "diverged") and trial.value is None:
+        return dataclasses.replace(trial, value=worst(objective))
+    return trial
 
 
 def keep_results(workdir: Path, trials: Sequence[Trial], total: int) -> None:

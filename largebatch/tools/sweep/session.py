@@ -14,11 +14,11 @@ from largebatch.config.recipe_file import execute, find
 from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError, did_you_mean
 from largebatch.fault_tolerance import Interrupted
-from largebatch.tools.sweep import directory, space, study, view
+from largebatch.tools.sweep import curves, directory, seeds, space, study, view
 from largebatch.tools.sweep.driver import Driver, signals
 from largebatch.tools.sweep.executors import Cluster, Executor, SubmititExecutor, local_executor
 from largebatch.tools.sweep.space import Axis, Choice
-from largebatch.tools.sweep.trial import Objective, Trial, best, ranked
+from largebatch.tools.sweep.trial import Objective, Trial, ranked
 
 Search = Literal["grid", "quasi", "tpe"]
 _TO_END_S = 10.0
@@ -230,14 +230,24 @@ def _conclude(
     order = ranked(trials, kept.objective)
     view.write_csv(workdir / "results.csv", order, axes)
     view.print_table(order, axes, kept.objective)
-    if best(trials, kept.objective) is None:
+    winner = seeds.best(trials, kept.objective)
+    if winner is None:
         ended = next((trial for trial in order if trial.error), order[0])
         raise UserError(
             f"none of the {len(order)} trials is complete; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
     names = ["results.csv", directory.RESULTS, *kept.draw(workdir)]
+    groups = seeds.groups(trials, kept.objective)
+    names += curves.draw(workdir, groups, axes, kept.objective)
+    has_repetitions = any(group.deviation is not None for group in groups)
+    if has_repetitions:
+        view.write_seeds(workdir / "seeds.csv", groups, axes)
+        view.print_seeds(groups, axes, kept.objective)
+        names.insert(1, "seeds.csv")
     print(f"written into {workdir}: {', '.join(names)}")
+    if has_repetitions:
+        print(f"the winner is trial {winner.number}, the best one of the best choice over seeds")
     print(f"the best again: {directory.best_command(workdir)[0]}")
 
 

@@ -159,12 +159,6 @@ def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
     return sorted(trials, key=key)
 
 
-def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
-    """Return the winner, or None if no trial is complete."""
-    found = ranked([trial for trial in trials if trial.state == "complete"], objective)
-    return found[0] if found else None
-
-
 def look(workdir: Path) -> Seen:
     """Read the directory of a trial, which may be absent, growing or left by a kill."""
     files = ("metrics.jsonl", "events.jsonl", "summary.json")

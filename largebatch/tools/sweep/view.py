@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.files import replacing
+from largebatch.tools.sweep.seeds import SEED, Group
 from largebatch.tools.sweep.space import Axis
 from largebatch.tools.sweep.trial import ENDED, Objective, State, Trial, is_accuracy
 from largebatch.tracking.progress import duration
@@ -42,9 +43,7 @@ def objective_text(value: float | None, objective: Objective) -> str:
 
 def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Objective) -> None:
     """Print the trials in the order given, and why some failed."""
-    out = Console(markup=False, emoji=False, highlight=False)
-    if not out.is_terminal:
-        out.width = _WIDTH
+    out = _console()
     extra = {"top1": [], "target_s": ["to target"]}.get(objective, [objective])
     figures = ["step", "top-1", *extra, "time"]
     keys = [key for axis in axes for key in axis.keys]
@@ -62,6 +61,29 @@ def print_table(trials: Sequence[Trial], axes: Sequence[Axis], objective: Object
     for trial in trials:
         if trial.error:
             out.print(f"trial {trial.number} {trial.state}: {trial.error}", soft_wrap=True)
+
+
+def print_seeds(groups: Sequence[Group], axes: Sequence[Axis], objective: Objective) -> None:
+    """Print mean and deviation over the seeds for each choice of the other options."""
+    out = _console()
+    keys = _keys_beside_seed(axes)
+    table = Table(header_style="bold", box=None)
+    for name in short_names(keys):
+        table.add_column(name, no_wrap=True)
+    for name in ("seeds", f"mean {objective}", "deviation"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in groups:
+        spread = "" if group.deviation is None else objective_text(group.deviation, objective)
+        row = [str(len(group.trials)), objective_text(group.mean, objective), spread]
+        table.add_row(*(group.values.get(key, "") for key in keys), *row)
+    out.print(table)
+
+
+def _console() -> Console:
+    out = Console(markup=False, emoji=False, highlight=False)
+    if not out.is_terminal:
+        out.width = _WIDTH
+    return out
 
 
 def summary_line(trials: Sequence[Trial], total: int) -> str:
@@ -114,11 +136,34 @@ def write_csv(path: Path, trials: Sequence[Trial], axes: Sequence[Axis]) -> None
     """Write a row for each trial in the order given; a cell without a figure is empty."""
     keys = [key for axis in axes for key in axis.keys]
     figures = ("value", "top1", "loss", "step", "seconds", "error")
+    rows = [
+        [
+            t.number,
+            *(t.values.get(key, "") for key in keys),
+            t.state,
+            *(getattr(t, f) for f in figures),
+        ]
+        for t in trials
+    ]
+    _write(path, [["trial", *keys, "state", *figures], *rows])
+
+
+def write_seeds(path: Path, groups: Sequence[Group], axes: Sequence[Axis]) -> None:
+    """Write mean and deviation over the seeds, a row for each choice of the other options."""
+    keys = _keys_beside_seed(axes)
+    rows = [
+        [*(g.values.get(key, "") for key in keys), len(g.trials), g.mean, g.deviation]
+        for g in groups
+    ]
+    _write(path, [[*keys, "seeds", "mean", "deviation"], *rows])
+
+
+def _keys_beside_seed(axes: Sequence[Axis]) -> list[str]:
+    return [key for axis in axes for key in axis.keys if key != SEED]
+
+
+def _write(path: Path, rows: Sequence[Sequence[object]]) -> None:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["trial", *keys, "state", *figures])
-    for trial in trials:
-        values = [trial.values.get(key, "") for key in keys]
-        rows.writerow([trial.number, *values, trial.state, *(getattr(trial, f) for f in figures)])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     with replacing(path) as stream:
         stream.write(text.getvalue().encode())

@@ -1,6 +1,8 @@
 """What a sweep leaves: settings, results, figures, the command of the winner."""
 
 import csv
+import dataclasses
+import math
 import shlex
 
 import pytest
@@ -9,7 +11,7 @@ from largebatch.cli import split_overrides
 from largebatch.config import load
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import write_json
-from largebatch.tools.sweep import view
+from largebatch.tools.sweep import seeds, view
 from largebatch.tools.sweep.directory import best_command, keep, keep_results, pasteable
 from largebatch.tools.sweep.space import from_text
 from largebatch.tools.sweep.study import Study
@@ -107,6 +109,38 @@ def test_the_table_and_the_file(tmp_path, capsys):
     assert float(rows[0]["value"]) == 0.75
     assert rows[2]["error"] == "no, it's ill"
     assert rows[3]["value"] == ""
+
+
+def test_the_winner_is_the_same_when_it_is_read_again(tmp_path):
+    losses = {("a", "0"): 0.5, ("a", "1"): math.inf, ("b", "0"): 0.6, ("b", "1"): 0.6}
+    trials = [
+        Trial(i, dict(zip(("x", "run.seed"), key, strict=True)), "complete", value)
+        for i, (key, value) in enumerate(losses.items())
+    ]
+    trials[1] = dataclasses.replace(trials[1], state="diverged")
+    assert seeds.best(trials, "loss").number == 2
+    keep(tmp_path, about() | {"objective": "loss"})
+    keep_results(tmp_path, trials, 4)
+    assert "x=b" in best_command(tmp_path)[0]
+
+
+def test_the_table_and_the_file_of_seeds(tmp_path, capsys):
+    axes = [from_text("x=a,b"), from_text("run.seed=0,1")]
+    values = {("a", "0"): 0.5, ("a", "1"): 0.7, ("b", "0"): 0.9}
+    trials = [
+        Trial(i, dict(zip(("x", "run.seed"), key, strict=True)), "complete", value)
+        for i, (key, value) in enumerate(values.items())
+    ]
+    groups = seeds.groups(trials, "top1")
+    view.print_seeds(groups, axes, "top1")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [["a", "2", "60.00", "%", "14.14", "%"], ["b", "1", "90.00", "%"]]
+    view.write_seeds(tmp_path / "seeds.csv", groups, axes)
+    rows = list(csv.DictReader((tmp_path / "seeds.csv").read_text().splitlines()))
+    assert [(row["x"], row["seeds"], row["deviation"] == "") for row in rows] == [
+        ("a", "2", False),
+        ("b", "1", True),
+    ]
 
 
 def test_figures_are_drawn_of_enough_trials(tmp_path):

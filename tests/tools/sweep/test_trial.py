@@ -6,11 +6,11 @@ import math
 import pytest
 
 from largebatch.fault_tolerance import MISTAKE, PREEMPTED
+from largebatch.tools.sweep import seeds
 from largebatch.tools.sweep.trial import (
     Outcome,
     Seen,
     Trial,
-    best,
     last_words,
     look,
     outcome,
@@ -121,6 +121,46 @@ def test_ranks():
     ]
     trials = [Trial(i, {}, s, value=v, top1=t) for i, (s, v, t) in enumerate(states)]
     assert [t.number for t in ranked(trials, "top1")] == [3, 7, 1, 4, 5, 2, 0, 6]
-    assert best(trials, "top1").number == 3
-    assert best(trials, "loss").number == 1
-    assert best(trials[:1], "top1") is None
+    assert seeds.best(trials, "top1").number == 3
+    assert seeds.best(trials, "loss").number == 1
+    assert seeds.best(trials[:1], "top1") is None
+
+
+def repeated(values):
+    """Trials of each choice x with the seeds 0, 1, …; None has failed."""
+    return [
+        Trial(
+            10 * i + seed,
+            {"x": x, "run.seed": str(seed)},
+            "failed" if value is None else "complete",
+            value,
+        )
+        for i, (x, found) in enumerate(values.items())
+        for seed, value in enumerate(found)
+    ]
+
+
+def test_choices_are_compared_by_their_means():
+    trials = repeated({"a": (0.5, 0.9, 0.1), "b": (0.6, 0.5, 0.7), "c": (0.95, None, None)})
+    found = seeds.groups(trials, "top1")
+    assert [group.values["x"] for group in found] == ["b", "a", "c"]  # c lacks two seeds
+    assert (found[0].mean, found[0].deviation) == pytest.approx((0.6, 0.1), abs=1e-15)
+    assert (found[2].mean, found[2].deviation, len(found[2].trials)) == (0.95, None, 1)
+    # The best single trial is not of the best choice.
+    assert seeds.best(trials, "top1").number == 12
+    assert seeds.best(trials[:6], "loss").number == 2
+
+
+def test_choices_with_infinite_values():
+    times = {"a": (math.inf, math.inf), "b": (10.0, math.inf), "c": (900.0, 800.0)}
+    found = seeds.groups(repeated(times), "target_s")
+    assert [group.values["x"] for group in found] == ["c", "b", "a"]
+    assert [group.deviation is None for group in found] == [False, True, True]
+
+
+def test_equal_choices_that_are_no_repetitions():
+    same = [Trial(i, {"x": "a"}, "complete", 0.5) for i in range(2)]
+    assert len(seeds.groups(same, "top1")) == 2  # without a seed
+    twice = [Trial(i, {"x": "a", "run.seed": "0"}, "complete", 0.5) for i in range(2)]
+    (group,) = seeds.groups(twice, "top1")
+    assert [trial.number for trial in group.trials] == [0]
