@@ -38,6 +38,7 @@ KNOWN_SETS: dict[str, KnownSet] = {
     "tfds:imagenet2012": KnownSet(1_281_167, 50_000, 1_000, 224),
     "tfds:imagenette/320px-v2": KnownSet(9_469, 3_925, 10, 224),
     "folder:imagenette2-320": KnownSet(9_469, 3_925, 10, 224),
+    "folder:cifar10": KnownSet(50_000, 10_000, 10, 32),
     "digits": KnownSet(1_437, 360, 10, 8),
 }
 

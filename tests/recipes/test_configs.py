@@ -99,7 +99,7 @@ def test_recipes_run_end_to_end_with_one_convolution(name, tmp_path):
 def runs_end_to_end(path, tmp_path, model):
     """All stages, evaluation and checkpoint included; a few steps of a tiny network."""
     scale = "full" if load_recipe(path).config.data.source == "digits" else "laptop"
-    config = load_recipe(path, [("run.scale_to", scale)]).config
+    config = load_recipe(path, [("run.scale_to", scale), ("run.scale_length", "1")]).config
     steps = resolve(config, Facts(*KNOWN_SETS["digits"][:3], (8, 8, 1), devices=1)).steps
     wanted = 24 if config.batch.stages else 6  # at least one of each stage
     overrides = [

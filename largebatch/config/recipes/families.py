@@ -124,29 +124,43 @@ def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
     config = imagenet(workers=2048, images_per_worker=images_per_worker, dtype="float16")
     config.model.init = "fan_in"
     config.model.head_deviation = 0.01
-    config.norm.momentum = 0.9
-    config.data.epoch_end = "repeat"
     config.data.crop_area = (0.05, 0.9)
     config.data.crop_ratio = (2 / 3, 3 / 2)
-    config.batch.stages = ("85 epochs: data.train_crop=centre data.flip=false data.shuffle=false",)
-    config.optimizer.flavour = "fujitsu"
-    config.optimizer.trust_coefficient = 0.0025
-    config.optimizer.epsilon = 1e-9
-    config.optimizer.momentum = 0.96
-    config.optimizer.weight_decay = 5e-5
-    config.schedule.length = f"{90 * steps_per_epoch} steps"
-    config.schedule.peak = 13.0
-    config.schedule.warmup = f"{36 * steps_per_epoch} steps"
-    config.schedule.power = 2.2
-    config.schedule.end = 0.0325
-    config.schedule.decay_end = f"{88 * steps_per_epoch} steps"
-    config.schedule.weight_decay = "follow"
-    config.loss.label_smoothing = 0.1
+    set_fujitsu_training(config, steps_per_epoch=steps_per_epoch)
     config.run.log_every = "1 steps"
     config.run.layers_every = f"{steps_per_epoch} steps"
     config.run.evaluate_first = "2 epochs"
     config.run.evaluate_every = "4 epochs"
     return config
+
+
+def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int) -> None:
+    """Set the optimizer, the schedule, the loss and the order of the images of `fujitsu`.
+
+    Args:
+      config: changed in place.
+      steps_per_epoch: steps in which an epoch is read, some of its images twice.
+    """
+    config.norm.span = 1
+    config.norm.momentum = 0.9
+    config.data.epoch_end = "repeat"
+    config.batch.stages = ("85 epochs: data.train_crop=centre data.flip=false data.shuffle=false",)
+    config.optimizer.name = "lars"
+    config.optimizer.flavour = "fujitsu"
+    config.optimizer.trust_coefficient = 0.0025
+    config.optimizer.epsilon = 1e-9
+    config.optimizer.momentum = 0.96
+    config.optimizer.nesterov = False
+    config.optimizer.weight_decay = 5e-5
+    config.schedule.length = f"{90 * steps_per_epoch} steps"
+    config.schedule.peak = 13.0
+    config.schedule.warmup = f"{36 * steps_per_epoch} steps"
+    config.schedule.decay = "polynomial"
+    config.schedule.power = 2.2
+    config.schedule.end = 0.0325
+    config.schedule.decay_end = f"{88 * steps_per_epoch} steps"
+    config.schedule.weight_decay = "follow"
+    config.loss.label_smoothing = 0.1
 
 
 SIAT = """

@@ -1,0 +1,34 @@
+"""CIFAR-10 with 6.4 % of the dataset in each step, the batch ratio of the 74.7 s record.
+
+    python train.py --config=configs/cifar10_record_ratio.py --config.data.source=folder:PATH
+
+80 workers of 40 images, as many as a worker of the record has, are 3,200 of 50,000: 16 steps an
+epoch. Optimizer, schedule, loss and batch statistics are those of imagenette_record_ratio at a
+third of its 90 epochs; nothing was tuned. Network, images and augmentation are those of
+cifar10_laptop, whose docstring says where the images are.
+Expected: not measured yet.
+Not a published run.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from largebatch.config.recipe_file import execute
+from largebatch.config.recipes import families
+
+
+def get_config() -> ConfigDict:
+    """80 workers of 40 images for 30 epochs of 16 steps."""
+    config, _ = execute(Path(__file__).with_name("cifar10_laptop.py"))
+    families.set_fujitsu_training(config, steps_per_epoch=16)
+    config.batch.workers = 80
+    config.batch.images_per_worker = 40
+    config.batch.stages = tuple(f"{stage} data.shift=0" for stage in config.batch.stages)
+    config.optimizer.weight_decay = 5e-4
+    config.schedule.peak = 2.0
+    config.schedule.power = 2.0
+    config.run.scale_length = 1 / 3  # of all durations, also the following
+    config.run.log_every = "3 epochs"
+    config.run.evaluate_every = config.run.checkpoint_every = "15 epochs"
+    return config

@@ -1,0 +1,32 @@
+"""The batch ratio of the 74.7 s record on ten classes of ImageNet: 6.4 % of the dataset a step.
+
+    python train.py --config=configs/imagenette_record_ratio.py --config.data.source=folder:PATH
+
+A step has 608 of 9,469 training images, as the record's has 81,920 of 1,281,167: 16 steps an epoch,
+90 epochs, 1,440 steps. Optimizer, schedule, loss and batch statistics are those of
+fujitsu2019_81920, except the peak learning rate and the weight decay, which were chosen by short
+trainings on nine tenths of the training images
+(records/2026-11-23_learning_rates_imagenette_cpu.md), and a decay of power 2. Network, images and
+augmentation are those of imagenette_laptop, whose docstring says where the images are.
+Expected: not measured yet.
+Not a published run.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from largebatch.config.recipe_file import execute
+from largebatch.config.recipes import families
+
+
+def get_config() -> ConfigDict:
+    """16 workers of 38 images for 90 epochs of 16 steps."""
+    config, _ = execute(Path(__file__).with_name("imagenette_laptop.py"))
+    families.set_fujitsu_training(config, steps_per_epoch=16)
+    config.batch.workers = 16
+    config.batch.images_per_worker = 38
+    config.optimizer.weight_decay = 5e-4
+    config.schedule.peak = 2.0
+    config.schedule.power = 2.0
+    return config
