@@ -25,6 +25,7 @@ SUBCOMMANDS = (
     "step",
     "host",
     "end_to_end",
+    "training_run",
     "correctness",
     "optimizer",
     "microbatch",

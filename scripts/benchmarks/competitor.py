@@ -165,11 +165,13 @@ class Race:
         figures: Of each that took part, repeat by repeat.
         absent: Why the others did not.
         about: How each works.
+        first: Of the repeat of each that warmed it up.
     """
 
     figures: Mapping[str, Sequence[Figures]]
     absent: Mapping[str, str] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
+    first: Mapping[str, Figures] = field(default_factory=dict)
 
     def column(self, unit: str, name: str = "ours") -> tuple[float, ...]:
         """One figure of a competitor, repeat by repeat."""
@@ -209,16 +211,17 @@ def compete(tasks: Mapping[str, tuple[Prepare, Work]], repeats: int) -> Race:
     Raises:
         Absent, FailedError: Ours cannot take part, or failed.
     """
-    running, absent, about = {}, {}, {}
+    running, absent, about, first = {}, {}, {}, {}
     with ExitStack() as stack:
         for name, task in tasks.items():
             try:
                 competitor = stack.enter_context(Competitor(*task))
-                competitor.repeat()
+                warmed = competitor.repeat()
             except (Absent, FailedError) as reason:
                 if name == "ours":
                     raise
                 absent[name] = one_line(reason)
                 continue
             running[name], about[name] = competitor.repeat, competitor.about
-        return Race(interleave(running, repeats), absent, about)
+            first[name] = warmed
+        return Race(interleave(running, repeats), absent, about, first)

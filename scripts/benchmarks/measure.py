@@ -18,7 +18,10 @@ from largebatch.errors import ConfigError, did_you_mean
 GIB = 1 << 30
 RATE = "images/s"
 PER_CPU = "images per CPU-second"
-_MORE_IS_BETTER = (RATE, PER_CPU, "images at a time", "GB/s", "TFLOP/s", "share of peak FLOP/s")
+TOP1 = "top-1, %"
+_MORE_IS_BETTER = (
+    *(RATE, PER_CPU, TOP1, "images at a time", "GB/s", "TFLOP/s", "share of peak FLOP/s"),
+)
 # Beyond what a run reports: what the data path, compilers, kernels and peers depend on.
 _PACKAGES = (
     *("largebatch", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"),
@@ -56,9 +59,10 @@ class Result:
     def ratios(self) -> tuple[float, ...]:
         """Ours against the peer in each repeat; above 1 ours is better.
 
-        Taken pair by pair, so that a machine that slows down with time slows both sides.
+        Taken pair by pair, so that a machine that slows down with time slows both sides. There are
+        none of accuracies.
         """
-        pairs = zip(self.ours, self.peer, strict=True) if self.peer else ()
+        pairs = zip(self.ours, self.peer, strict=True) if self.peer and self.unit != TOP1 else ()
         return tuple(a / b if self.unit in _MORE_IS_BETTER else b / a for a, b in pairs)
 
     def as_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from benchmarks import correctness, step, training
 from benchmarks.competitor import Absent
-from benchmarks.peers import torch_step
+from benchmarks.peers import torch_network, torch_step
 from benchmarks.training import BATCHES, TRACED_STEPS, StepWork, batches
 
 from largebatch.errors import ConfigError
@@ -126,9 +126,9 @@ def test_torch_that_is_not_installed_makes_a_peer_absent(monkeypatch):
     with pytest.raises(Absent, match="torch cannot be imported"):
         torch_step.eager(StepWork())
     with pytest.raises(Absent, match="timm cannot be imported"):
-        torch_step.network_of(StepWork())
-    with pytest.raises(Absent, match="at width 64, not 8"):
-        torch_step.network_of(StepWork(width=8))
+        torch_network.resnet("resnet50", 64, 1000)
+    with pytest.raises(Absent, match="resnet101 of width 8 is not made"):
+        torch_network.resnet("resnet101", 8, 1000)
 
 
 # ---- tiny runs

@@ -4,15 +4,15 @@ channels_last, autocast to the number format asked for, SGD with Nesterov moment
 kernel, label-smoothed cross-entropy. The images are normalised floats on the device.
 """
 
-import importlib
 import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import training
-from benchmarks.competitor import Absent, Figures
+from benchmarks.competitor import Figures
 from benchmarks.measure import GIB
+from benchmarks.peers.torch_network import load, resnet
 from benchmarks.training import StepWork, timed_steps
 
 
@@ -28,7 +28,11 @@ def eager(work: StepWork, mode: str = "eager") -> tuple[Callable[[], Figures], s
     on_gpu = device.type == "cuda"
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    network = network_of(work).to(device, memory_format=torch.channels_last).train()
+    network = (
+        resnet(work.network, work.width, work.classes)
+        .to(device, memory_format=torch.channels_last)
+        .train()
+    )
     called = torch.compile(network) if mode == "torch.compile" else network
     optimizer = torch.optim.SGD(
         network.parameters(),
@@ -76,31 +80,6 @@ def eager(work: StepWork, mode: str = "eager") -> tuple[Callable[[], Figures], s
         return figures
 
     library = network.__class__.__module__.partition(".")[0]
+    library = {"torch": "torchvision's blocks"}.get(library, library)
     about = f"{library} on torch {torch.__version__}, channels_last, autocast {work.dtype}, {mode}"
     return repeat, about
-
-
-def load(name: str) -> Any:
-    """A module of a library that may not be installed.
-
-    Raises:
-        Absent: It cannot be imported.
-    """
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # its binary part may fail to load, or not match another library's
-        raise Absent(f"{name} cannot be imported ({type(error).__name__}: {error})") from error
-
-
-def network_of(work: StepWork) -> Any:
-    """The network of torchvision, else of timm.
-
-    Raises:
-        Absent: Neither can be imported, or they have it only at the width of 64.
-    """
-    if work.width != 64:
-        raise Absent(f"torchvision and timm have {work.network} at width 64, not {work.width}")
-    try:
-        return load("torchvision.models").get_model(work.network, num_classes=work.classes)
-    except Absent:
-        return load("timm").create_model(work.network, num_classes=work.classes)

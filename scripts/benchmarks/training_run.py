@@ -1,0 +1,188 @@
+"""A training on class folders, input and evaluation included, beside PyTorch and Flax.
+
+    training_run --data /data/imagenette2-320 --epochs 10 --peer torch,flax
+                 --flax_examples ~/flax/examples --json records/training_run.json
+
+Ours is train.py, without a compile cache. PyTorch has torchvision's layers, transforms and
+DataLoader, with the recipe's batch, order, learning rates, crops and loss. Flax is the code of its
+ImageNet example, with the recipe's batch and learning rates. A repeat is an epoch and its
+evaluation; every competitor is stopped while another one is measured, and the first epoch, with
+compilation, is not part of the medians. --target also gives the seconds until an accuracy was
+reached, compilation included.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.competitor import Figures, Race, compete
+from benchmarks.epochs import MEMORY, SECONDS, EpochWork, ours
+from benchmarks.measure import RATE, TOP1, Result, chosen
+from benchmarks.peers import flax_train, torch_train
+from largebatch.config import Config, load, options, resolve
+from largebatch.data.open import facts_of, open_source
+from largebatch.data.order import Order
+from largebatch.errors import ConfigError
+
+PEERS = {"torch": torch_train.torchvision, "flax": flax_train.flax}
+OVERRIDES = True
+_LIMITS = ("init", "compile", "step", "evaluation", "checkpoint")
+_PEERS_HAVE = {
+    *("model.name", "model.width", "norm.span", "batch.workers", "batch.images_per_worker"),
+    *("data.source", "data.image_size", "data.crop_area", "data.crop_ratio", "data.flip"),
+    *("data.evaluation_crop", "optimizer.name", "optimizer.nesterov", "optimizer.momentum"),
+    *("optimizer.weight_decay", "loss.label_smoothing", "run.seed"),
+}
+_NOT_OF_PEERS = {"schedule.ema", "schedule.weight_decay", "schedule.weight_decay_warmup"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    add = parser.add_argument
+    add("--data", type=Path, required=True, metavar="DIR", help="holds train/ and val/")
+    add("--config", default="imagenette_laptop", help="recipe (imagenette_laptop)")
+    add("--epochs", type=int, default=10, help="length of the training (10)")
+    add("--target", type=float, default=0.0, help="top-1 accuracy in per cent (0: none)")
+    add("--peer", default="", help=f"comma-separated: {', '.join(PEERS)}")
+    add("--flax_examples", default="", help="checkout of google/flax, for its example")
+
+
+def run(flags: argparse.Namespace) -> list[Result]:
+    """Train ours and the peers, epoch by epoch.
+
+    Raises:
+        ConfigError: Options that do not fit each other.
+        FailedError: Ours failed.
+    """
+    if flags.epochs < 2:
+        raise ConfigError(f"--epochs: expected 2 or more (one to warm up), got {flags.epochs}")
+    peers = chosen("--peer", flags.peer, PEERS)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as workdir:
+        work = work_of(flags, workdir)
+        tasks = {"ours": (ours, work)} | {name: (PEERS[name], work) for name in peers}
+        race = compete(tasks, len(work.evaluate_after) - 1)
+    return results(race, flags.target, f"{Path(flags.config).stem}, {flags.epochs} epochs")
+
+
+def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
+    """Return the recipe's training on the folder, as numbers.
+
+    Raises:
+        ConfigError: An option that the peers do not have, or that this benchmark sets itself.
+    """
+    own = {
+        "data.source": f"folder:{flags.data.resolve()}",
+        "schedule.length": f"{flags.epochs} epochs",
+        "schedule.warmup": "10 %",
+        "run.evaluate_every": "1 epochs",
+        "run.log_every": "1 epochs",
+        "run.compile_cache": "off",
+        **{f"health.{phase}_limit_s": "0" for phase in _LIMITS},  # stopped while peers train
+    }
+    for key, _ in flags.overrides:
+        if key in own and key != "schedule.warmup":
+            raise ConfigError(f"--config.{key}: this benchmark sets it to {own[key]}; leave it out")
+    overrides = (*own.items(), *flags.overrides)
+    config = load(flags.config, overrides)
+    facts = facts_of(open_source(config, "train"), open_source(config, "validation"), 1, 1)
+    check_peers_have(flags.config, config)
+    plan = resolve(config, facts)
+    batch = plan.first_stage.samples_per_step
+    order = Order(config.run.seed, facts.train_examples)
+    steps = range(1, plan.steps + 1)
+    return EpochWork(
+        folder=str(flags.data.resolve()),
+        workdir=workdir,
+        recipe=flags.config,
+        overrides=overrides,
+        network=config.model.name,
+        width=config.model.width,
+        classes=facts.classes,
+        batch=batch,
+        image_size=config.data.image_size,
+        crop_area=config.data.crop_area,
+        crop_ratio=config.data.crop_ratio,
+        evaluation_crop=config.data.evaluation_crop,
+        label_smoothing=config.loss.label_smoothing,
+        momentum=config.optimizer.momentum,
+        weight_decay=config.optimizer.weight_decay,
+        learning_rates=tuple(plan.rates(step).learning_rate for step in steps),
+        order=order.ids(np.arange(plan.steps * batch)),
+        evaluate_after=tuple(s for s in steps if plan.evaluates_at(s) or s == plan.steps),
+        flax_examples=flags.flax_examples,
+    )
+
+
+def check_peers_have(recipe: str, config: Config) -> None:
+    """Check that a recipe differs from the defaults only in what peers get, too.
+
+    Raises:
+        ConfigError: It has another option.
+    """
+    expected = {"optimizer.name": "sgd", "optimizer.nesterov": True, "data.flip": True}
+    expected["norm.span"] = "all"
+    for key, value, field in options(config):
+        follows = key.startswith("schedule.") and key not in _NOT_OF_PEERS
+        is_free = key in _PEERS_HAVE or follows or not field.metadata["mathematics"]
+        if value != expected.get(key, value if is_free else field.default):
+            wanted = expected.get(key, field.default)
+            raise ConfigError(
+                f"--config {recipe}: {key} is {value!r}; the peers have what is {wanted!r} here"
+            )
+
+
+def results(race: Race, target: float, name: str) -> list[Result]:
+    """Return the rates of the epochs; accuracy, time and memory of the whole training."""
+    rates = {who: [{RATE: each[RATE]} for each in rows] for who, rows in race.figures.items()}
+    found = Race(rates, race.absent, race.about).results(name)
+    whole = {who: [race.first[who], *rows] for who, rows in race.figures.items()}
+    found += compared(f"{name}: at the end", TOP1, whole, lambda rows: rows[-1][TOP1])
+    found += compared(f"{name}: training time", "s", whole, lambda rows: rows[-1][SECONDS])
+    most = compared(f"{name}: memory", MEMORY, whole, lambda rows: max(r[MEMORY] for r in rows))
+    return found + most + (times_to(target, whole, name) if target else [])
+
+
+def compared(
+    name: str,
+    unit: str,
+    figures: dict[str, list[Figures]],
+    value: Callable[[Sequence[Figures]], float],
+) -> list[Result]:
+    """Return one figure of each training, ours beside each peer's."""
+    mine = (value(figures["ours"]),)
+    return [
+        Result(f"{name} vs {who}", unit, mine, (value(rows),), who)
+        if who != "ours"
+        else Result(name, unit, mine)
+        for who, rows in figures.items()
+    ]
+
+
+def times_to(target: float, figures: dict[str, list[Figures]], name: str) -> list[Result]:
+    """Return the seconds of each training until an accuracy in per cent was reached."""
+    times = {who: reached(target, rows) for who, rows in figures.items()}
+    mine, found = times.pop("ours"), []
+    title = f"{name}: time to {target:g} %"
+    if mine is None:
+        found.append(Result(title, "s", absent="ours does not reach it"))
+    else:
+        found.append(Result(title, "s", (mine,)))
+    for who, theirs in times.items():
+        versus = f"{title} vs {who}"
+        if mine is not None and theirs is not None:
+            found.append(Result(versus, "s", (mine,), (theirs,), who))
+        elif theirs is not None:
+            why = f"ours does not reach it, {who} does after {theirs:.0f} s"
+            found.append(Result(versus, "s", peer_name=who, absent=why))
+        else:
+            why = f"{who} does not reach it"
+            found.append(Result(versus, "s", () if mine is None else (mine,), absent=why))
+    return found
+
+
+def reached(target: float, figures: Sequence[Figures]) -> float | None:
+    """Return the seconds since the start at the first evaluation of at least `target` per cent."""
+    return next((each[SECONDS] for each in figures if each[TOP1] >= target), None)
