@@ -5,10 +5,10 @@
 
 All programs of a training are compiled: initialization, microbatches, update and evaluation, with
 the options that training gives to XLA. The record has the memory of each program and the devices'.
-A recipe takes one to five minutes of CPU time. A record of the same commit and versions is
-continued: what has been compiled is not compiled again. The exit code is 2 if a recipe does not
-compile, its compiler is not installed (extras compile-gpu, compile-tpu), or a program does not fit
-into the memory of its devices.
+A recipe takes one to five minutes of CPU time. A record of the same versions is continued: what has
+been compiled is not compiled again, even by another commit; each row names its own. The exit code
+is 2 if a recipe does not compile, its compiler is not installed (extras compile-gpu, compile-tpu),
+or a program does not fit into the memory of its devices.
 
 A recipe whose published devices are unknown, or have no compiler, is compiled for H200s. CUDA 12
 with the extra compile-gpu compiles for V100s too.
@@ -183,7 +183,8 @@ def run(arguments: Sequence[str]) -> None:
             continue
         target = target_of(recipe)
         limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
-        row = kept[recipe.name] = compiled(recipe, target, **limits)
+        row = compiled(recipe, target, **limits) | {"commit": about["environment"]["commit"]}
+        kept[recipe.name] = row
         said = row["error"] or "compiles"
         print(f"{recipe.name} for {target.topology}: {said} ({row['seconds']} s)", flush=True)
         if flags.json:
@@ -202,27 +203,25 @@ def kept_rows(path: Path | None, about: dict[str, Any]) -> dict[str, dict[str, A
         about: What a new one would begin with.
 
     Raises:
-        ConfigError: It is no such record, or was made by another commit or other versions.
+        ConfigError: It is no such record, or was made with other versions.
     """
     if path is None or not path.is_file():
         return {}
     try:
         record = json.loads(path.read_text())
-        rows = {row["recipe"]: row for row in record["results"] if "error" in row}
-        found = [record["environment"][key] for key in ("commit", "versions")]
-        found.append(record["compilers"])
+        was = record["environment"]
+        rows = {
+            row["recipe"]: {"commit": was["commit"]} | row
+            for row in record["results"]
+            if "error" in row
+        }
+        found = was["versions"], record["compilers"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"--json: expected a record of compile_recipes.py, got {path}; use another file"
         ) from error
-    if found != [
-        about["environment"]["commit"],
-        about["environment"]["versions"],
-        about["compilers"],
-    ]:
-        raise ConfigError(
-            f"--json: {path} was made by another commit or other versions; use another file"
-        )
+    if found != (about["environment"]["versions"], about["compilers"]):
+        raise ConfigError(f"--json: {path} was made with other versions; use another file")
     return rows
 
 

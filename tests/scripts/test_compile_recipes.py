@@ -6,6 +6,7 @@ import json
 import compile_recipes
 import pytest
 
+from largebatch import environment
 from largebatch.errors import UserError
 from largebatch.parallel.hardware import HARDWARE
 
@@ -46,10 +47,15 @@ def test_a_record_is_continued(tmp_path, monkeypatch, capsys):
     assert "digits" in capsys.readouterr().err
     assert compile_recipes.main(["fujitsu2019_81920", f"--json={record}"]) == 2  # it still fails
     capsys.readouterr()
+    kept = json.loads(record.read_text())
+    del kept["results"][1]["commit"]  # as in records of before
+    kept["environment"]["commit"] = "earlier"
+    record.write_text(json.dumps(kept))
     assert compile_recipes.main(words) == 0
     assert asked == ["digits", "fujitsu2019_81920", "digits"]  # what failed again
     kept = json.loads(record.read_text())
     assert [row["recipe"] for row in kept["results"]] == ["digits", "fujitsu2019_81920"]
+    assert [row["commit"] for row in kept["results"]] == [environment.commit(), "earlier"]
     kept["environment"]["versions"]["jax"] = "0.1"
     record.write_text(json.dumps(kept))
     with pytest.raises(UserError, match="other versions"):
