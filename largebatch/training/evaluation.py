@@ -15,7 +15,8 @@ from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import IN_FLIGHT, OnDevices, patient
 from largebatch.training import statistics
-from largebatch.training.programs import Programs, control_flags
+from largebatch.training.dispatch import control_flags
+from largebatch.training.programs import Programs
 from largebatch.training.run import StageRun
 from largebatch.training.state import Averages, TrainState
 from largebatch.trees import with_leaves

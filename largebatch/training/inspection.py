@@ -8,8 +8,8 @@ import jax
 from largebatch.fault_tolerance import Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
+from largebatch.training.dispatch import run_step
 from largebatch.training.journal import Journal
-from largebatch.training.programs import run_step
 from largebatch.training.replay import Replay, Result
 from largebatch.training.run import Run, StageRun
 from largebatch.training.state import TrainState

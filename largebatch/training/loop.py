@@ -14,13 +14,13 @@ from largebatch.parallel.transfer import OnDevices
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
 from largebatch.training.checkpointer import Checkpointer
+from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import Result
 from largebatch.training.evaluator import Evaluator
 from largebatch.training.inspection import Inspection
 from largebatch.training.journal import History, Journal
 from largebatch.training.monitor import Monitor
 from largebatch.training.outcome import Outcome, after_step
-from largebatch.training.programs import run_step
 from largebatch.training.run import Run, StageRun
 from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.timing import Clock, Profiler

@@ -20,9 +20,9 @@ from largebatch.optim import Rates
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import on_devices
 from largebatch.training import description
+from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
-from largebatch.training.programs import run_step
 from largebatch.training.run import Run, StageRun
 from largebatch.training.state import TrainState
 

@@ -19,7 +19,8 @@ from benchmarks import training
 from benchmarks.competitor import Competitor
 from benchmarks.measure import Result, numbers
 from benchmarks.training import StepWork
-from largebatch.training.programs import Programs, run_step
+from largebatch.training.dispatch import run_step
+from largebatch.training.programs import Programs
 from largebatch.trees import flatten_paths
 
 OVERRIDES = True

@@ -32,8 +32,9 @@ from largebatch.files import read_json
 from largebatch.parallel import REPLICATED, SPLIT, map_over
 from largebatch.tracking import Tracker
 from largebatch.training import journal
+from largebatch.training.dispatch import run_step
 from largebatch.training.loop import Loop
-from largebatch.training.programs import Programs, run_step
+from largebatch.training.programs import Programs
 from largebatch.training.run import Run
 
 OVERRIDES = True

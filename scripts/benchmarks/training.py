@@ -23,8 +23,8 @@ from largebatch.parallel.hardware import hardware_of
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tools.report.trace import PROGRAM
 from largebatch.tracking import Console
+from largebatch.training.dispatch import run_step
 from largebatch.training.memory import program_bytes
-from largebatch.training.programs import run_step
 from largebatch.training.run import Run
 from largebatch.training.setup import build
 

@@ -11,7 +11,8 @@ from largebatch.optim import Rates
 from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
 from largebatch.training import inspection
 from largebatch.training import programs as compiled
-from largebatch.training.programs import Programs, run_step
+from largebatch.training.dispatch import run_step
+from largebatch.training.programs import Programs
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes
 from largebatch.training.timing import Clock

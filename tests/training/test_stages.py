@@ -9,8 +9,8 @@ import pytest
 from largebatch.checkpoint.manager import Checkpoints
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
+from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import with_final_statistics
-from largebatch.training.programs import run_step
 from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.test_session import train

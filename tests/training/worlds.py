@@ -19,7 +19,7 @@ from largebatch.config import Config, Facts, freeze, override, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import Augmented, OnDevices
 from largebatch.tracking import read_rows
-from largebatch.training import programs as compiled_programs
+from largebatch.training import dispatch
 from largebatch.training.microbatch import model_of, optimizer_of
 from largebatch.training.programs import Programs
 from largebatch.training.run import Run
@@ -157,7 +157,7 @@ def run_step(
     feed = map(part, range(count))
     plan = resolve(programs.steps.plan.config, programs.steps.plan.facts)
     rates = plan.rates(1)._replace(learning_rate=rate, step=step)
-    return compiled_programs.run_step(programs, state, feed, rates)
+    return dispatch.run_step(programs, state, feed, rates)
 
 
 def place(programs: Programs, state: TrainState) -> TrainState:

@@ -20,8 +20,8 @@ from largebatch import tracking
 from largebatch.config import Config, Plan, freeze, resolve
 from largebatch.errors import ConfigError
 from largebatch.planning.studies import percent, spread
+from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import Result, evaluate, with_final_statistics
-from largebatch.training.programs import run_step
 from largebatch.training.run import StageRun
 from largebatch.training.setup import build
 from largebatch.training.state import TrainState

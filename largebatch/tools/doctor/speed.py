@@ -27,8 +27,8 @@ from largebatch.planning.prediction import is_calibrated
 from largebatch.tools.doctor.job import Job, Pace
 from largebatch.tools.doctor.lines import Problem, Skip, gathered
 from largebatch.tracking import Console
+from largebatch.training.dispatch import run_step
 from largebatch.training.microbatch import model_of
-from largebatch.training.programs import run_step
 from largebatch.training.run import reading_of
 from largebatch.training.setup import build
 
