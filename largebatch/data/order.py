@@ -24,7 +24,8 @@ class Order:
     Attributes:
         seed: Seed of the run.
         examples: Examples in the training split.
-        shuffle: Whether each epoch has its own permutation; otherwise index order.
+        shuffle: Whether each epoch has its own permutation; otherwise all have that of the first.
+            Index order would train on one class after the other where images lie in class folders.
         epoch_samples: Samples of an epoch; 0 is `examples`. Fewer leave out the end of each epoch's
             permutation, more continue with its beginning.
 
@@ -67,9 +68,8 @@ class Order:
         """
         positions = np.asarray(positions, np.int64)
         index = positions % (self.epoch_samples or self.examples) % self.examples
-        if not self.shuffle:
-            return index
-        epochs, slots = np.unique(self.epochs(positions), return_inverse=True)
+        own = self.epochs(positions) if self.shuffle else np.zeros_like(positions)
+        epochs, slots = np.unique(own, return_inverse=True)
         rounds = _SMALL_ROUNDS if self.examples < _SMALL else _ROUNDS
         keys = mix(purpose("order"), self.seed, np.arange(rounds)[:, None], epochs)
         walk = index.ravel().astype(np.uint64)

@@ -1,6 +1,5 @@
 """Trainings on class folders as competitors: their common work, the clock, and our training."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import numpy as np
 
 from benchmarks.competitor import FailedError, Figures, Work
 from benchmarks.measure import GIB, RATE, TOP1
+from largebatch.tracking import read_rows
 
 SECONDS, MEMORY = "s since the start", "GiB without files, at the end of an epoch"
 _TRAIN = Path(__file__).parents[2] / "train.py"
@@ -119,17 +119,18 @@ def _evaluations(workdir: Path, process: subprocess.Popen[bytes]) -> Iterator[Ma
     Raises:
         FailedError: The training ended before.
     """
-    log, read = workdir / "metrics.jsonl", 0
+    log = workdir / "metrics.jsonl"
+    size = read = 0
     while True:
         ended = process.poll() is not None
-        text = log.read_text() if log.is_file() else ""
-        rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        found = [row for row in rows if "validation/top1" in row]
-        yield from found[read:]
-        if ended and len(found) == read:
+        if log.is_file() and log.stat().st_size > size:
+            size = log.stat().st_size
+            found = [row for row in read_rows(log) if "validation/top1" in row]
+            yield from found[read:]
+            read = len(found)
+        elif ended:
             printed = (workdir / "output.txt").read_text()[-2000:]
             raise FailedError(f"train.py ended with code {process.returncode}: {printed}")
-        read = len(found)
         time.sleep(_POLL_S)
 
 

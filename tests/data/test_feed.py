@@ -118,7 +118,7 @@ def test_central_crops_of_a_cropping_source_can_be_trained_on():
         Cropper(EXAMPLES), order, start=0, stop=STOP, microbatch=40, augment=Augment(), centre=True
     )
     ids, images, _ = joined(parts)
-    np.testing.assert_array_equal(ids, np.arange(STOP) % EXAMPLES)
+    np.testing.assert_array_equal(ids, order.ids(np.arange(STOP)))
     np.testing.assert_array_equal(images, Recorder(EXAMPLES).read(ids)[0])
 
 
@@ -140,8 +140,8 @@ def test_no_more_is_read_than_asked_for(ahead):
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_an_error_of_the_source_is_raised_unchanged(threads):
-    source = Recorder(40, broken=25)
-    order = Order(0, 40, shuffle=False)
+    order = Order(0, 40)
+    source = Recorder(40, broken=int(order.ids(np.array(25))))
     reading = Reading(threads=threads, piece_bytes=25 * 5)
     batches = feed(source, order, start=0, stop=40, microbatch=10, reading=reading)
     assert [next(batches).position, next(batches).position] == [0, 10]

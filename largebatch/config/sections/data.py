@@ -57,7 +57,10 @@ class Data:
     classes: int = option(
         0, "number of classes of a synthetic source; 0: default", within="at least 0"
     )
-    shuffle: bool = option(True, "use a new permutation of the training set in every epoch")
+    shuffle: bool = option(
+        True,
+        "use a new permutation of the training set in every epoch; otherwise that of the first",
+    )
     epoch_end: Literal["continue", "drop", "repeat"] = option(
         "continue",
         "if an epoch is not a whole number of steps: continue with the next epoch in the same "
