@@ -24,7 +24,7 @@ class Panel:
     unit: str
     """Of a duration; empty for a number."""
     lines: dict[str, list[tuple[float, Group]]]
-    """Points by the values of the other options, in the order of the numbers."""
+    """Points by those values of the other options that tell them apart, in the order of numbers."""
 
 
 def panels(groups: Sequence[Group], axes: Sequence[Axis]) -> list[Panel]:
@@ -46,7 +46,7 @@ def _panel(groups: Sequence[Group], axis: Axis, keys: Sequence[str]) -> Panel | 
         if found is None:
             continue
         numbers, unit = found
-        named = [each for each in keys if each not in own or read[each] is None]
+        named = _telling(groups, [each for each in keys if each not in own or read[each] is None])
         shown = view.short_names(named)
         lines: dict[str, list[tuple[float, Group]]] = {}
         for number, group in zip(numbers, groups, strict=True):
@@ -59,6 +59,19 @@ def _panel(groups: Sequence[Group], axis: Axis, keys: Sequence[str]) -> Panel | 
             ordered = {name: sorted(line, key=lambda p: p[0]) for name, line in lines.items()}
             return Panel(key, unit, dict(sorted(ordered.items(), key=_first_trial)))
     return None
+
+
+def _telling(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
+    """Return the keys without those that follow from the ones before them."""
+    found: list[str] = []
+    for key in keys:
+        without, with_key = (
+            {tuple(group.values[each] for each in chosen) for group in groups}
+            for chosen in (found, [*found, key])
+        )
+        if len(with_key) > len(without):
+            found.append(key)
+    return found
 
 
 def _first_trial(line: tuple[str, Sequence[tuple[float, Group]]]) -> int:

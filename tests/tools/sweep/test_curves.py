@@ -39,16 +39,20 @@ def test_numbers_with_units_and_few_points():
 
 def test_options_that_change_together():
     points = tuple(
-        (name, decay, str(workers), str(peak * workers))
+        (name, str(name == "sgd"), decay, str(workers), str(peak * workers))
         for name, decay, peak in (("sgd", "5e-4", 2), ("lars", "5e-5", 3))
         for workers in (1, 8, 4)
     )
-    keys = ("optimizer.name", "optimizer.weight_decay", "batch.workers", "schedule.peak")
-    axes = [Axis(keys, points), from_text("run.seed=0,1")]
+    decided = ("optimizer.name", "optimizer.nesterov", "optimizer.weight_decay")
+    axes = [
+        Axis((*decided, "batch.workers", "schedule.peak"), points),
+        from_text("run.seed=0,1"),
+    ]
     found = groups(axes)
     assert len(found) == 6
     (panel,) = curves.panels(found, axes)
     assert panel.key == "batch.workers"  # the weight decay of an optimizer does not change
+    # The momentum's form follows from the optimizer.
     assert shown(panel) == {"name=sgd": [1, 4, 8], "name=lars": [1, 4, 8]}
     assert all(len(group.trials) == 2 for line in panel.lines.values() for _, group in line)
 
