@@ -8,9 +8,9 @@ import pytest
 
 from largebatch.fault_tolerance import IDLE
 from largebatch.optim import Rates
+from largebatch.parallel import from_local
 from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
-from largebatch.training import inspection
-from largebatch.training import programs as compiled
+from largebatch.training import dispatch, inspection
 from largebatch.training.dispatch import run_step
 from largebatch.training.programs import Programs
 from largebatch.training.state import TrainState
@@ -128,7 +128,7 @@ def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
     assert programs.steps.plan.microbatches >= 4
 
     def trained(limit):
-        monkeypatch.setattr(compiled, "IN_FLIGHT", limit)
+        monkeypatch.setattr(dispatch, "IN_FLIGHT", limit)
         state = programs.init(np.int32(0))
         for step in range(3):
             images, labels = worlds.batch(step, programs.steps.plan.samples_per_step)
@@ -144,7 +144,7 @@ def test_what_is_waited_for_counts_the_images():
     rows = programs.steps.plan.microbatch_samples
     images, labels = worlds.batch(0, rows)
     state, carry = programs.init(np.int32(0)), programs.empty_carry()
-    feed = [OnDevices(*(compiled.from_local(programs.steps.mesh, x) for x in (images, labels)))]
+    feed = [OnDevices(*(from_local(programs.steps.mesh, x) for x in (images, labels)))]
     found = []
     for batch in feed * 2:
         carry, done = programs.accumulate(
