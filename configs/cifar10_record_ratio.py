@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
     config.batch.workers = 80
     config.batch.images_per_worker = 40
     config.batch.stages = tuple(f"{stage} data.shift=0" for stage in config.batch.stages)
-    config.optimizer.weight_decay = 5e-4
+    config.optimizer.weight_decay = 2e-3
     config.schedule.peak = 2.0
     config.schedule.power = 2.0
     config.schedule.end = 0.005  # 0.25 % of the peak, as in the record

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     families.set_fujitsu_training(config, steps_per_epoch=16)
     config.batch.workers = 16
     config.batch.images_per_worker = 38
-    config.optimizer.weight_decay = 5e-4
+    config.optimizer.weight_decay = 2e-3
     config.schedule.peak = 2.0
     config.schedule.power = 2.0
     config.schedule.end = 0.005  # 0.25 % of the peak, as in the record
