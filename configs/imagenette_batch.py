@@ -46,7 +46,8 @@ def get_config(optimizer: str = "lars") -> ConfigDict:
     config.schedule.length = "20 epochs"
     config.schedule.warmup = "4 epochs"
     config.schedule.decay = "polynomial"
-    config.run.evaluate_every = "5 epochs"
+    config.norm.precise_batches = 2  # of up to 9,216 images
+    config.run.evaluate_every = "10 epochs"
     return config
 
 

@@ -9,15 +9,21 @@ trainings on nine tenths of the training images
 (records/2026-11-23_learning_rates_imagenette_cpu.md), and a decay of power 2. Network, images and
 augmentation are those of imagenette_laptop, whose docstring says where the images are.
 Expected: not measured yet.
-Not a published run.
+Not a published run. What warm-up, label smoothing and the statistics of each worker are worth, in
+eight trials of 20 epochs:
+
+    python scripts/sweep.py --sweep configs/imagenette_record_ratio.py \
+        --config.data.source=folder:PATH --config.run.scale_length=0.2222
 """
 
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from largebatch.config import Config
 from largebatch.config.recipe_file import execute
 from largebatch.config.recipes import families
+from largebatch.tools.sweep.ranges import Values
 
 
 def get_config() -> ConfigDict:
@@ -31,3 +37,12 @@ def get_config() -> ConfigDict:
     config.schedule.power = 2.0
     config.schedule.end = 0.005  # 0.25 % of the peak, as in the record
     return config
+
+
+def sweep(config: Config) -> Values:
+    """With and without warm-up and label smoothing; statistics of each worker and of the batch."""
+    return {
+        "schedule.warmup": (config.schedule.warmup, "0 epochs"),
+        "loss.label_smoothing": (0.1, 0.0),
+        "norm.span": (1, "all"),
+    }
