@@ -59,6 +59,9 @@ def parser() -> Parser:
     kind = made.add_mutually_exclusive_group()
     kind.add_argument("--dry_run", action="store_true", help="list the trials, run none")
     kind.add_argument("--best", action="store_true", help="print the command of the winner")
+    kind.add_argument(
+        "--retry_failed", action="store_true", help="resume, and run failed trials again"
+    )
     return made
 
 

@@ -12,7 +12,7 @@ from largebatch.config import Config, adjusted, changed
 from largebatch.config.load import frozen
 from largebatch.config.recipe_file import execute, find
 from largebatch.environment import ROOT
-from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import Interrupted
 from largebatch.tools.sweep import curves, directory, seeds, space, study, view
 from largebatch.tools.sweep.driver import Driver, signals
@@ -50,6 +50,7 @@ class Request:
     jobs: int | None = None
     slurm: Cluster | None = None
     dry_run: bool = False
+    retry_failed: bool = False
     overrides: Sequence[tuple[str, str]] = ()
     resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -110,7 +111,10 @@ def sweep(request: Request) -> None:
     executor = _executor(request)
     with lock.hold(workdir, note=print, lost=_end):
         resumed = directory.keep(workdir, _description(request, config, axes))
-        kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
+        file = workdir / "study.db"
+        if request.retry_failed and file.is_file():
+            print(f"{counted(study.reset_failed(file), 'failed trial')} to run again")
+        kept = study.Study(file, axes, objective, seed=request.seed, prune=prune)
         driver = Driver(
             kept,
             executor,
@@ -230,6 +234,8 @@ def _conclude(
     order = ranked(trials, kept.objective)
     view.write_csv(workdir / "results.csv", order, axes)
     view.print_table(order, axes, kept.objective)
+    if failed := sum(trial.state == "failed" for trial in trials):
+        print(f"{counted(failed, 'trial')} failed; run them again by adding --retry_failed")
     winner = seeds.best(trials, kept.objective)
     if winner is None:
         ended = next((trial for trial in order if trial.error), order[0])

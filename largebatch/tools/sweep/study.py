@@ -38,6 +38,37 @@ def optuna() -> ModuleType:
     return found
 
 
+def reset_failed(path: Path) -> int:
+    """Make the failed trials of a study running ones, which `Driver` starts again.
+
+    A trial that has ended cannot be changed, so the study is written anew, and its file replaced in
+    one step.
+
+    Args:
+      path: the file of a study that no process uses.
+
+    Returns:
+      The number of failed trials.
+    """
+    found = optuna()
+    kept = found.load_study(study_name="sweep", storage=f"sqlite:///{path}")
+    trials, states = kept.get_trials(deepcopy=False), found.trial.TrialState
+    failed = sum(trial.state == states.FAIL for trial in trials)
+    if failed:
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        copy = found.create_study(
+            study_name="sweep", storage=f"sqlite:///{new}", direction=kept.direction
+        )
+        for trial in trials:
+            again = found.trial.create_trial(
+                state=states.RUNNING, params=trial.params, distributions=trial.distributions
+            )
+            copy.add_trial(again if trial.state == states.FAIL else trial)
+        new.replace(path)
+    return failed
+
+
 class Study:
     """Trials of a sweep, kept on disk."""
 
