@@ -40,6 +40,7 @@ def get_config(optimizer: str = "lars") -> ConfigDict:
     config.norm.span = 1
     config.batch.workers = 8
     config.batch.images_per_worker = _IMAGES
+    config.batch.microbatch = 1  # little memory at every batch, and as fast as more on CPUs
     config.optimizer.name = optimizer
     config.optimizer.nesterov = optimizer == "sgd"
     config.schedule.peak, _, config.optimizer.weight_decay = _OPTIMIZERS[optimizer]

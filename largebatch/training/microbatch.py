@@ -26,8 +26,8 @@ from largebatch.training.steps import Steps
 # ResNet-50 of width 64 keeps about 300 times the bytes of its float32 input for backward at
 # 224×224, and 3,000 times at full resolution. Only the start of the search depends on this.
 _ACTIVATIONS = 10_000
-# More images than 320 of 224×224 at a time do not make a GPU faster.
-_MOST_PIXELS_ON_GPU = 320 * 224 * 224
+# More pixels at a time do not make a GPU faster, and make a CPU slower: they leave its caches.
+_MOST_PIXELS = {"gpu": 320 * 224 * 224, "cpu": 64 * 64 * 64}
 
 
 def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
@@ -85,9 +85,9 @@ class StageBuilder:
         return microbatch_candidates(self.plan.config, self.plan.facts)
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether the programs are for GPUs."""
-        return self._devices[0].platform == "gpu"
+    def platform(self) -> str:
+        """What the programs are for: ``cpu``, ``gpu`` or ``tpu``."""
+        return self._devices[0].platform
 
     @property
     def compile_s(self) -> float:
@@ -109,7 +109,7 @@ class StageBuilder:
 
 
 def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -> int:
-    """Return the largest microbatch whose largest program fits every process's devices.
+    """Return the largest useful microbatch whose largest program fits every process's devices.
 
     On GPUs, whose compiler measures kernels for minutes, a large microbatch is enough, found with
     few compilations.
@@ -148,8 +148,9 @@ def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -
         return agreed_maximum(found)
 
     pixels = config.batch.images_per_worker * math.prod(facts.image_shape[:2])
-    if builder.on_gpu:
-        useful = [m for m in candidates if m * pixels <= _MOST_PIXELS_ON_GPU] or candidates[:1]
+    most = _MOST_PIXELS.get(builder.platform, math.inf)
+    useful = [m for m in candidates if m * pixels <= most] or candidates[:1]
+    if builder.platform == "gpu":
         state = builder.programs(useful[-1]).state
         # An evaluation needs parameters and statistics; a step the rest and gradients too.
         held = (state.params, state.stats) if for_evaluation else (state, state.params)
@@ -158,5 +159,5 @@ def largest_microbatch(builder: StageBuilder, *, for_evaluation: bool = False) -
             for x in jax.tree.leaves(held)
         )
         return large_that_fits(useful, needed, usable, fixed)
-    small = 4 * candidates[-1] * pixels * facts.image_shape[2] * _ACTIVATIONS < usable
-    return largest_that_fits(candidates, needed, usable, surely_small=small)
+    small = 4 * useful[-1] * pixels * facts.image_shape[2] * _ACTIVATIONS < usable
+    return largest_that_fits(useful, needed, usable, surely_small=small)

@@ -96,8 +96,8 @@ def test_a_gpu_compiles_one_or_two_programs(monkeypatch, memory_gib, programs):
     monkeypatch.setattr(
         microbatch_search, "program_bytes", lambda plan: (4 + plan.local_images) * 2**18
     )
-    monkeypatch.setattr(StageBuilder, "on_gpu", True)
-    monkeypatch.setattr(microbatch_search, "_MOST_PIXELS_ON_GPU", 64 * 16 * 16)
+    monkeypatch.setattr(StageBuilder, "platform", "gpu")
+    monkeypatch.setitem(microbatch_search._MOST_PIXELS, "gpu", 64 * 16 * 16)
     made = worlds.config(
         batch={"workers": 64, "images_per_worker": 8, "memory_gib": memory_gib},
         data={"source": "synthetic", "image_size": 16, "examples": 1000},
@@ -108,9 +108,19 @@ def test_a_gpu_compiles_one_or_two_programs(monkeypatch, memory_gib, programs):
     assert compiled[-1] == chosen.microbatch
 
 
+def test_a_cpu_computes_no_more_images_at_a_time_than_its_caches_hold(monkeypatch):
+    monkeypatch.setitem(microbatch_search._MOST_PIXELS, "cpu", 32 * 16 * 16)
+    made = worlds.config(
+        batch={"workers": 64, "images_per_worker": 8},
+        data={"source": "synthetic", "image_size": 16, "examples": 1000},
+    )
+    chosen = build(made, Console(quiet=True), jax.devices()[:1]).plan.first_stage
+    assert chosen.microbatch * chosen.config.batch.images_per_worker == 32
+
+
 def test_the_bytes_of_a_gpu_that_no_microbatch_changes(monkeypatch):
     """Of one device, which holds a part of sharded velocities."""
-    monkeypatch.setattr(StageBuilder, "on_gpu", True)
+    monkeypatch.setattr(StageBuilder, "platform", "gpu")
     monkeypatch.setattr(microbatch_search, "large_that_fits", lambda *given: given[-1])
     made = worlds.config(
         batch={"workers": 16, "images_per_worker": 8},

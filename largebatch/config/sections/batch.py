@@ -29,7 +29,7 @@ class Batch:
     microbatch: int | Literal["auto"] = option(
         "auto",
         "workers that a device computes at a time (m); auto: the largest number that fits the "
-        "device memory, on GPUs a large one of at most 320 images of 224×224",
+        "device memory, of at most 320 images of 224×224 on GPUs and 64 of 64×64 on CPUs",
         within="above 0",
         mathematics=False,
     )
