@@ -46,7 +46,9 @@ def _panel(groups: Sequence[Group], axis: Axis, keys: Sequence[str]) -> Panel | 
         if found is None:
             continue
         numbers, unit = found
-        named = _telling(groups, [each for each in keys if each not in own or read[each] is None])
+        named = _distinguishing_keys(
+            groups, [each for each in keys if each not in own or read[each] is None]
+        )
         shown = view.short_names(named)
         lines: dict[str, list[tuple[float, Group]]] = {}
         for number, group in zip(numbers, groups, strict=True):
@@ -61,7 +63,7 @@ def _panel(groups: Sequence[Group], axis: Axis, keys: Sequence[str]) -> Panel | 
     return None
 
 
-def _telling(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
+def _distinguishing_keys(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
     """Return the keys without those that follow from the ones before them."""
     found: list[str] = []
     for key in keys:

@@ -20,7 +20,15 @@ from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
 from largebatch.tools.sweep.executors import Executor, Handle, Job
 from largebatch.tools.sweep.space import Choice
 from largebatch.tools.sweep.study import Study
-from largebatch.tools.sweep.trial import OUTPUT, Outcome, Seen, Trial, last_words, look, outcome
+from largebatch.tools.sweep.trial import (
+    OUTPUT,
+    Outcome,
+    Trial,
+    TrialFiles,
+    last_words,
+    outcome,
+    read_files,
+)
 
 MOST_RESTARTS = 3
 """The most restarts in a row of a trial that makes no step."""
@@ -70,7 +78,7 @@ class Driver:
         self._trials = {trial.number: trial for trial in study.trials()}
         self._begun: dict[int, _Begun] = {}
         for number in [trial.number for trial in self.trials if trial.state == "running"]:
-            handle, seen = executor.attach(study.job(number)), look(self._workdir(number))
+            handle, seen = executor.attach(study.job(number)), read_files(self._workdir(number))
             if handle is None and seen.summary:
                 self._end(number, outcome(0, "", seen, study.objective, ""), seen)
             else:
@@ -136,7 +144,7 @@ class Driver:
             for n in chosen
         ]
         for job, handle in zip(jobs, self._executor.start(jobs) if jobs else [], strict=True):
-            restarts, step = self._begun[job.number].restarts, look(job.workdir).step or 0
+            restarts, step = self._begun[job.number].restarts, read_files(job.workdir).step or 0
             self._begun[job.number] = _Begun(handle, time.monotonic(), step, restarts=restarts)
             if handle.token:
                 self._study.set_job(job.number, handle.token)
@@ -150,7 +158,7 @@ class Driver:
 
     def _check(self, number: int, begun: _Begun, handle: Handle) -> None:
         code, now = handle.poll(), time.monotonic()  # before looking: nothing is written after
-        seen = look(self._workdir(number))
+        seen = read_files(self._workdir(number))
         running = dataclasses.replace(self._trials[number], seconds=now - begun.since)
         self._trials[number] = running.with_seen(seen)
         if code is not None:
@@ -168,7 +176,7 @@ class Driver:
             begun.asked, begun.kill_at = why, time.monotonic() + self._grace_s
             begun.handle.stop()
 
-    def _ended(self, number: int, begun: _Begun, code: int, seen: Seen) -> None:
+    def _ended(self, number: int, begun: _Begun, code: int, seen: TrialFiles) -> None:
         workdir = self._workdir(number)
         if code == MISTAKE and in_use(workdir):
             self._begun[number] = _Begun(restarts=begun.restarts)
@@ -187,7 +195,7 @@ class Driver:
             del self._begun[number]
             self._end(number, result, seen)
 
-    def _end(self, number: int, result: Outcome, seen: Seen) -> None:
+    def _end(self, number: int, result: Outcome, seen: TrialFiles) -> None:
         # Relative paths, so that the directory of the sweep can be moved.
         workdir = self._workdir(number)
         error = result.error.replace(str(workdir.resolve()), str(workdir))

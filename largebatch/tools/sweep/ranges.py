@@ -1,4 +1,4 @@
-"""What the recipes in ``configs/sweeps`` share: values around those of the recipe to sweep."""
+"""What recipes with a ``sweep()`` share: values around those of the recipe to sweep."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -111,10 +111,9 @@ def sweep(request: Request) -> None:
     executor = _executor(request)
     with lock.hold(workdir, note=print, lost=_end):
         resumed = directory.keep(workdir, _description(request, config, axes))
-        file = workdir / "study.db"
-        if request.retry_failed and file.is_file():
-            print(f"{counted(study.reset_failed(file), 'failed trial')} to run again")
-        kept = study.Study(file, axes, objective, seed=request.seed, prune=prune)
+        kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
+        if request.retry_failed:
+            print(f"{counted(kept.retry_failed(), 'failed trial')} to run again")
         driver = Driver(
             kept,
             executor,

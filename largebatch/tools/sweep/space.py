@@ -288,7 +288,7 @@ def check(
 
 
 def _check_resolved(config: Config) -> None:
-    """Refuse what cannot run on one device, if the size of the data set is known."""
+    """Refuse what cannot run on one device, if the size of the dataset is known."""
     known = KNOWN_SETS.get(config.data.source)
     if known is not None:
         from largebatch.config import resolve

@@ -38,37 +38,6 @@ def optuna() -> ModuleType:
     return found
 
 
-def reset_failed(path: Path) -> int:
-    """Make the failed trials of a study running ones, which `Driver` starts again.
-
-    A trial that has ended cannot be changed, so the study is written anew, and its file replaced in
-    one step.
-
-    Args:
-      path: the file of a study that no process uses.
-
-    Returns:
-      The number of failed trials.
-    """
-    found = optuna()
-    kept = found.load_study(study_name="sweep", storage=f"sqlite:///{path}")
-    trials, states = kept.get_trials(deepcopy=False), found.trial.TrialState
-    failed = sum(trial.state == states.FAIL for trial in trials)
-    if failed:
-        new = path.with_name(f"{path.name}.new")
-        new.unlink(missing_ok=True)
-        copy = found.create_study(
-            study_name="sweep", storage=f"sqlite:///{new}", direction=kept.direction
-        )
-        for trial in trials:
-            again = found.trial.create_trial(
-                state=states.RUNNING, params=trial.params, distributions=trial.distributions
-            )
-            copy.add_trial(again if trial.state == states.FAIL else trial)
-        new.replace(path)
-    return failed
-
-
 class Study:
     """Trials of a sweep, kept on disk."""
 
@@ -96,20 +65,53 @@ class Study:
         self.objective, self.prune = objective, prune
         self._optuna, self._seed, self._axes = optuna(), seed, tuple(axes)
         self._distributions = {axis.name: self._distribution(axis) for axis in axes}
-        pruners = self._optuna.pruners
+        self._path = path
         try:
-            self._study = self._optuna.create_study(
-                study_name="sweep",
-                storage=None if path is None else f"sqlite:///{path}",
-                direction="maximize" if is_accuracy(objective) else "minimize",
-                pruner=pruners.MedianPruner(STARTUP, _UNPRUNED) if prune else pruners.NopPruner(),
-                load_if_exists=True,
-            )
+            self._study = self._open(path)
         except Exception as error:
             raise UserError(
                 f"{path} cannot be opened ({str(error).splitlines()[0]}); move it away, or use "
                 "another --workdir"
             ) from error
+
+    def _open(self, path: Path | None) -> Any:
+        pruners = self._optuna.pruners
+        median = pruners.MedianPruner(STARTUP, _UNPRUNED)
+        return self._optuna.create_study(
+            study_name="sweep",
+            storage=None if path is None else f"sqlite:///{path}",
+            direction="maximize" if is_accuracy(self.objective) else "minimize",
+            pruner=median if self.prune else pruners.NopPruner(),
+            load_if_exists=True,
+        )
+
+    def retry_failed(self) -> int:
+        """Make failed trials running ones, which a `Driver` that is created later starts again.
+
+        Optuna cannot change a trial that has ended, so this writes a new study and replaces the
+        file in one step.
+
+        Returns:
+          The number of failed trials.
+        """
+        trials, states = self._study.get_trials(deepcopy=False), self._optuna.trial.TrialState
+        failed = sum(trial.state == states.FAIL for trial in trials)
+        if not failed:
+            return 0
+        new = None if self._path is None else self._path.with_name(f"{self._path.name}.new")
+        if new is not None:
+            new.unlink(missing_ok=True)
+        copy = self._open(new)
+        for trial in trials:
+            again = self._optuna.trial.create_trial(
+                state=states.RUNNING, params=trial.params, distributions=trial.distributions
+            )
+            copy.add_trial(again if trial.state == states.FAIL else trial)
+        if new is not None and self._path is not None:
+            new.replace(self._path)
+            copy = self._open(self._path)
+        self._study = copy
+        return failed
 
     def trials(self) -> list[Trial]:
         """Return all trials that have been begun, in their order."""

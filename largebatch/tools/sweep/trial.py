@@ -25,7 +25,7 @@ _TAIL = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class TrialFiles:
     """The files of a trial; a file that is absent or damaged counts as not there yet."""
 
     step: int | None = None  # optimizer steps done
@@ -86,7 +86,7 @@ class Trial:
     seconds: float | None = None  # wall time of all attempts
     error: str = ""  # why it failed, in one line
 
-    def with_seen(self, seen: Seen) -> "Trial":
+    def with_seen(self, seen: TrialFiles) -> "Trial":
         """Return the row with the figures of its directory."""
         seconds = self.seconds if seen.seconds is None else seen.seconds
         return dataclasses.replace(
@@ -114,7 +114,11 @@ def worst(objective: Objective) -> float:
 
 
 def outcome(
-    code: int, asked: Literal["", "prune", "stop"], seen: Seen, objective: Objective, said: str
+    code: int,
+    asked: Literal["", "prune", "stop"],
+    seen: TrialFiles,
+    objective: Objective,
+    said: str,
 ) -> Outcome:
     """Return what has become of a trial whose process has ended.
 
@@ -159,14 +163,14 @@ def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
     return sorted(trials, key=key)
 
 
-def look(workdir: Path) -> Seen:
+def read_files(workdir: Path) -> TrialFiles:
     """Read the directory of a trial, which may be absent, growing or left by a kill."""
     files = ("metrics.jsonl", "events.jsonl", "summary.json")
-    return _look(workdir, tuple(_stamp(workdir / name) for name in files))
+    return _read_files(workdir, tuple(_stamp(workdir / name) for name in files))
 
 
 @functools.lru_cache(maxsize=1024)
-def _look(workdir: Path, stamps: tuple[tuple[int, int], ...]) -> Seen:
+def _read_files(workdir: Path, stamps: tuple[tuple[int, int], ...]) -> TrialFiles:
     """Read the directory; ``stamps`` are there so that unchanged files are not read again."""
     rows = _rows(workdir / "metrics.jsonl")
     summary = Summary.read(workdir)
@@ -174,7 +178,7 @@ def _look(workdir: Path, stamps: tuple[tuple[int, int], ...]) -> Seen:
         summary = None
     last = rows[-1] if rows else {}
     evaluated = [row for row in rows if "validation/top1" in row]
-    return Seen(
+    return TrialFiles(
         step=summary.steps if summary else last.get("step"),
         evaluations=tuple(
             (_number(row["validation/top1"]), _number(row.get("validation/loss")))

@@ -9,7 +9,7 @@ from largebatch.checkpoint.lock_holder import content, this_process
 from largebatch.tools.sweep import driver as module
 from largebatch.tools.sweep.driver import Driver
 from largebatch.tools.sweep.space import from_text, grid, quasi
-from largebatch.tools.sweep.study import STARTUP, Study, reset_failed
+from largebatch.tools.sweep.study import STARTUP, Study
 from largebatch.tools.sweep.trial import Outcome
 from tests.tools.sweep.fakes import FakeExecutor, summary
 
@@ -158,15 +158,16 @@ def test_failed_trials_run_again_in_their_directories_and_the_others_keep_their_
     made = driver(Study(path, AXES, "top1"), executor, tmp_path)
     assert run(made)
     before = made.trials
-    assert reset_failed(path) == 3
-    made = driver(Study(path, AXES, "top1"), executor, tmp_path)
+    study = Study(path, AXES, "top1")
+    assert study.retry_failed() == 3
+    made = driver(study, executor, tmp_path)
     assert states(made) == ["complete", "running", "running", "complete", "running", "complete"]
     assert run(made)
     assert executor.started[6:] == [1, 2, 4]
     assert [trial.values for trial in made.trials] == [trial.values for trial in before]
     assert [made.trials[n].value for n in (1, 4)] == [0.75, 0.75]
     assert [made.trials[n] for n in (0, 2, 3, 5)] == [before[n] for n in (0, 2, 3, 5)]
-    assert reset_failed(path) == 1  # trial 2 fails each time
+    assert Study(path, AXES, "top1").retry_failed() == 1  # trial 2 fails each time
 
 
 def test_a_job_of_a_cluster_is_found_again(tmp_path):

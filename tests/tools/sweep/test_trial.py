@@ -9,21 +9,21 @@ from largebatch.fault_tolerance import MISTAKE, PREEMPTED
 from largebatch.tools.sweep import seeds
 from largebatch.tools.sweep.trial import (
     Outcome,
-    Seen,
     Trial,
+    TrialFiles,
     last_words,
-    look,
     outcome,
     ranked,
+    read_files,
 )
 from tests.tools.sweep.fakes import summary
 
-DONE = Seen(step=9, summary=summary(top1=0.9, loss=0.5, target_s=7.0))
+DONE = TrialFiles(step=9, summary=summary(top1=0.9, loss=0.5, target_s=7.0))
 # A loss that is not finite is null in the files.
-INFINITE = Seen(evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None))
-LATE = Seen(summary=summary(top1=0.1, target_s=None))
-FURTHER = Seen(summary=summary(top1=0.9, ema_top1=0.92, sets={"v2/loss": 1.5}))
-ILL = Seen(step=4, unhealthy="the loss is not finite")
+INFINITE = TrialFiles(evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top1=0.1, loss=None))
+LATE = TrialFiles(summary=summary(top1=0.1, target_s=None))
+FURTHER = TrialFiles(summary=summary(top1=0.9, ema_top1=0.92, sets={"v2/loss": 1.5}))
+ILL = TrialFiles(step=4, unhealthy="the loss is not finite")
 FAILURE = Outcome("failed", None, "words")
 
 
@@ -44,10 +44,10 @@ FAILURE = Outcome("failed", None, "words")
         ),
         (0, "prune", DONE, "top1", Outcome("complete", 0.9)),  # it ended before the signal
         (PREEMPTED, "", ILL, "top1", Outcome("running")),
-        (-9, "stop", Seen(), "top1", Outcome("running")),
-        (PREEMPTED, "prune", Seen(), "top1", Outcome("pruned")),
+        (-9, "stop", TrialFiles(), "top1", Outcome("running")),
+        (PREEMPTED, "prune", TrialFiles(), "top1", Outcome("pruned")),
         (MISTAKE, "", ILL, "top1", Outcome("diverged", 0.0, ILL.unhealthy)),
-        (MISTAKE, "", Seen(), "top1", FAILURE),
+        (MISTAKE, "", TrialFiles(), "top1", FAILURE),
     ],
 )
 def test_what_an_end_means(code, asked, seen, objective, expected):
@@ -57,46 +57,48 @@ def test_what_an_end_means(code, asked, seen, objective, expected):
 def test_ends_without_a_value():
     found = outcome(0, "", INFINITE, "loss", "")
     assert (found.state, found.value) == ("diverged", math.inf)
-    unknown = Seen(summary=summary(top1=None, loss=None))
+    unknown = TrialFiles(summary=summary(top1=None, loss=None))
     assert outcome(0, "", unknown, "target_s", "").state == "failed"
-    killed = outcome(-9, "", Seen(), "top1", "words")
+    killed = outcome(-9, "", TrialFiles(), "top1", "words")
     assert killed.state == "failed"
     assert "9" in killed.error
 
 
 def test_evaluations_that_are_not_finite_count_as_the_worst():
-    seen = Seen(evaluations=((0.5, 1.0), (None, None), (0.7, math.nan)))
+    seen = TrialFiles(evaluations=((0.5, 1.0), (None, None), (0.7, math.nan)))
     assert seen.values("top1") == [0.5, 0.0, 0.7]
     assert seen.values("loss") == [1.0, math.inf, math.inf]
     assert seen.values("target_s") == pytest.approx([0.5, math.inf, 0.3])
     assert seen.values("v2/top1") == [0.0] * 3
-    assert Seen(evaluations=((0.5, 1.0),), further=({"v2/loss": 2.0},)).values("v2/loss") == [2.0]
+    assert TrialFiles(evaluations=((0.5, 1.0),), further=({"v2/loss": 2.0},)).values("v2/loss") == [
+        2.0
+    ]
 
 
 def test_a_directory_at_all_times_of_its_life(tmp_path):
-    assert look(tmp_path / "absent") == Seen()
+    assert read_files(tmp_path / "absent") == TrialFiles()
     rows = [{"step": 10}, {"step": 20, "validation/top1": 0.25, "validation/loss": 2.0}]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 30, "loss": 2')
     (tmp_path / "summary.json").write_text("{")
-    seen = look(tmp_path)
+    seen = read_files(tmp_path)
     assert (seen.step, seen.top1, seen.loss, seen.summary) == (20, 0.25, 2.0, None)
     assert seen.evaluations == ((0.25, 2.0),)
     events = [{"event": "train_start"}, {"event": "unhealthy", "why": "stuck"}, {"event": "times"}]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    assert look(tmp_path).unhealthy == "stuck"
+    assert read_files(tmp_path).unhealthy == "stuck"
     with (tmp_path / "events.jsonl").open("a") as stream:
         stream.write('{"event": "train_start"}\n')  # another attempt
-    assert look(tmp_path).unhealthy == ""
+    assert read_files(tmp_path).unhealthy == ""
     summary("preempted", top1=None, steps=40, wall_s=2.0).write(tmp_path)
-    assert look(tmp_path).summary is None
+    assert read_files(tmp_path).summary is None
     summary(top1=None, steps=40, wall_s=2.0).write(tmp_path)
-    seen = look(tmp_path)
+    seen = read_files(tmp_path)
     assert (seen.summary.status, seen.step, seen.seconds) == ("complete", 40, 2.0)
     assert Trial(0, {}).with_seen(seen).top1 == 0.25  # of the last evaluation
     more = {"step": 40, "validation/top1": 0.5, "validation/ema_top1": 0.6, "v2/top1": 0.4}
     (tmp_path / "metrics.jsonl").write_text(text + json.dumps(more) + "\n")
-    assert look(tmp_path).further == ({}, {"ema_top1": 0.6, "v2/top1": 0.4})
+    assert read_files(tmp_path).further == ({}, {"ema_top1": 0.6, "v2/top1": 0.4})
 
 
 def test_the_words_of_a_failure(tmp_path):
