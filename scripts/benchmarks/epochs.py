@@ -42,6 +42,7 @@ class EpochWork(Work):
         label_smoothing: Label smoothing of the loss.
         momentum: Momentum of SGD, with Nesterov's form.
         weight_decay: Weight decay of convolution and dense kernels.
+        seed: Seed of the initial values.
         learning_rates: Learning rate of each step.
         order: int64 array of the training image at each sample position, as files are sorted.
         evaluate_after: Numbers of the steps, from 1, that an evaluation follows.
@@ -63,6 +64,7 @@ class EpochWork(Work):
     label_smoothing: float
     momentum: float
     weight_decay: float
+    seed: int
     learning_rates: tuple[float, ...]
     order: np.ndarray
     evaluate_after: tuple[int, ...]

@@ -33,7 +33,7 @@ _FOR_EVER = 1 << 20  # batches, far more than are ever read
 
 @dataclass(frozen=True)
 class Workload(Work):
-    """A data set, the images to make of it, and the cores.
+    """A dataset, the images to make of it, and the cores.
 
     Attributes:
         data: Specification of the source.

@@ -4,8 +4,9 @@
                  --flax_examples ~/flax/examples --json records/training_run.json
 
 Ours is train.py, without a compile cache. PyTorch has torchvision's layers, transforms and
-DataLoader, with the recipe's batch, order, learning rates, crops and loss. Flax is the code of its
-ImageNet example, with the recipe's batch and learning rates. A repeat is an epoch and its
+DataLoader, with the recipe's batch, order, learning rates, crops and loss; its resize always
+antialiases, ours with --config.data.resampling=antialias. Flax is the code of its ImageNet example,
+with the recipe's batch and learning rates. A repeat is an epoch and its
 evaluation; every competitor is stopped while another one is measured, and the first epoch, with
 compilation, is not part of the medians. --target also gives the seconds until an accuracy was
 reached, compilation included.
@@ -30,13 +31,16 @@ from largebatch.errors import ConfigError
 PEERS = {"torch": torch_train.torchvision, "flax": flax_train.flax}
 OVERRIDES = True
 _LIMITS = ("init", "compile", "step", "evaluation", "checkpoint")
-_PEERS_HAVE = {
+_SHARED_OPTIONS = {
     *("model.name", "model.width", "norm.span", "batch.workers", "batch.images_per_worker"),
     *("data.source", "data.image_size", "data.crop_area", "data.crop_ratio", "data.flip"),
     *("data.evaluation_crop", "optimizer.name", "optimizer.nesterov", "optimizer.momentum"),
-    *("optimizer.weight_decay", "loss.label_smoothing", "run.seed"),
+    *("optimizer.weight_decay", "loss.label_smoothing", "run.seed", "data.resampling"),
 }
-_NOT_OF_PEERS = {"schedule.ema", "schedule.weight_decay", "schedule.weight_decay_warmup"}
+_OWN_OPTIONS = {
+    *("schedule.ema", "schedule.weight_decay", "schedule.weight_decay_warmup"),
+    *("data.evaluation_size", "data.evaluation_flip", "data.rectangular", "data.validation_sets"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +81,7 @@ def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
         "data.source": f"folder:{flags.data.resolve()}",
         "schedule.length": f"{flags.epochs} epochs",
         "schedule.warmup": "10 %",
+        "norm.statistics": "ema",  # as of the peers, also in runs of fewer than 500 steps
         "run.evaluate_every": "1 epochs",
         "run.log_every": "1 epochs",
         "run.compile_cache": "off",
@@ -109,6 +114,7 @@ def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
         label_smoothing=config.loss.label_smoothing,
         momentum=config.optimizer.momentum,
         weight_decay=config.optimizer.weight_decay,
+        seed=config.run.seed,
         learning_rates=tuple(plan.rates(step).learning_rate for step in steps),
         order=order.ids(np.arange(plan.steps * batch)),
         evaluate_after=tuple(s for s in steps if plan.evaluates_at(s) or s == plan.steps),
@@ -125,12 +131,14 @@ def check_peers_have(recipe: str, config: Config) -> None:
     expected = {"optimizer.name": "sgd", "optimizer.nesterov": True, "data.flip": True}
     expected["norm.span"] = "all"
     for key, value, field in options(config):
-        follows = key.startswith("schedule.") and key not in _NOT_OF_PEERS
-        is_free = key in _PEERS_HAVE or follows or not field.metadata["mathematics"]
+        follows = key.startswith("schedule.") and key not in _OWN_OPTIONS
+        is_speed = not field.metadata["mathematics"] and key not in _OWN_OPTIONS
+        is_free = key in _SHARED_OPTIONS or follows or is_speed
         if value != expected.get(key, value if is_free else field.default):
             wanted = expected.get(key, field.default)
             raise ConfigError(
-                f"--config {recipe}: {key} is {value!r}; the peers have what is {wanted!r} here"
+                f"--config.{key}: expected {wanted!r}, which the peers have, got {value!r} of "
+                f"{recipe}; use --config.{key}={wanted}"
             )
 
 

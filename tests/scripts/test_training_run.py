@@ -63,6 +63,8 @@ def test_peers_get_the_numbers_of_our_training(folder):
     assert sorted(work.order[160:320]) == list(range(160))
     assert list(work.order[:160]) != list(work.order[160:320])
     assert given["run.seed"] == "3"
+    assert work.seed == 3
+    work_of(flags(folder, "--config.data.resampling=antialias"))  # as torchvision resizes
 
 
 def test_positions_of_the_order_are_sorted_files(folder):
@@ -82,13 +84,15 @@ def test_positions_of_the_order_are_sorted_files(folder):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("optimizer.name=lars", "optimizer.name is 'lars'; the peers have what is 'sgd' here"),
-        ("norm.span=1", "norm.span is 1; the peers have what is 'all' here"),
-        ("data.flip=false", "data.flip is False"),
-        ("data.shift=4", "data.shift is 4; the peers have what is 0 here"),
-        ("data.epoch_end=drop", "data.epoch_end is 'drop'"),
-        ("model.stem=small", "model.stem is 'small'"),
-        ("schedule.ema=1 epochs", "schedule.ema is '1 epochs'"),
+        ("optimizer.name=lars", "optimizer.name: expected 'sgd', which the peers have, got 'lars'"),
+        ("norm.span=1", "use --config.norm.span=all"),
+        ("data.flip=false", "data.flip: expected True"),
+        ("data.shift=4", "data.shift: expected 0"),
+        ("data.epoch_end=drop", "data.epoch_end: expected"),
+        ("data.evaluation_flip=true", "data.evaluation_flip: expected False"),
+        ("model.stem=small", "model.stem: expected"),
+        ("schedule.ema=1 epochs", "schedule.ema: expected"),
+        ("norm.statistics=precise", "this benchmark sets it to ema; leave it out"),
         ("run.evaluate_every=2 epochs", "this benchmark sets it to 1 epochs; leave it out"),
     ],
 )

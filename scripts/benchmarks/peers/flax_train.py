@@ -41,7 +41,7 @@ def flax(work: EpochWork) -> tuple[Callable[[], Figures], str]:
     rates = jax.numpy.asarray(work.learning_rates)
     config = SimpleNamespace(half_precision=False, momentum=work.momentum)
     state = train.create_train_state(
-        jax.random.key(0), config, model, work.image_size, lambda step: rates[step]
+        jax.random.key(work.seed), config, model, work.image_size, lambda step: rates[step]
     )
     train_step = jax.pmap(
         lambda state, batch: train.train_step(state, batch, lambda step: rates[step]),

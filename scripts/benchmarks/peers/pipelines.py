@@ -213,7 +213,7 @@ def torchvision(work: Workload) -> tuple[Callable[[], Figures], str]:
 
 
 class Photographs:
-    """A map-style data set of torch: the transformed image and the label of each example."""
+    """A map-style dataset of torch: the transformed image and the label of each example."""
 
     def __init__(self, read: Records, transform: Callable[[Image.Image], Any]) -> None:
         self._read, self._transform = read, transform

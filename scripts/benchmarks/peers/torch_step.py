@@ -1,7 +1,7 @@
 """The training step of torchvision's ResNet, or timm's: their network, torch's optimizer, called.
 
-channels_last, autocast to the number format asked for, SGD with Nesterov momentum in one fused
-kernel, label-smoothed cross-entropy. The images are normalised floats on the device.
+channels_last, autocast to the number format asked for, SGD with Nesterov momentum (on GPUs in one
+fused kernel), label-smoothed cross-entropy. The images are normalised floats on the device.
 """
 
 import itertools

@@ -22,7 +22,7 @@ def torchvision(work: EpochWork) -> tuple[Callable[[], Figures], str]:
     start = time.perf_counter()
     torch, datasets = load("torch"), load("torchvision.datasets")
     loaders = {kind: loader(work, torch, datasets, kind) for kind in ("train", "val")}
-    torch.manual_seed(0)
+    torch.manual_seed(work.seed)
     network = resnet(work.network, work.width, work.classes).to(memory_format=torch.channels_last)
     decayed = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
