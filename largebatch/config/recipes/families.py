@@ -134,17 +134,20 @@ def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
     return config
 
 
-def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int) -> None:
+def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int, epochs: int = 90) -> None:
     """Set the optimizer, the schedule, the loss and the order of the images of `fujitsu`.
 
     Args:
       config: changed in place.
       steps_per_epoch: steps in which an epoch is read, some of its images twice.
+      epochs: length; all other durations keep their share of it.
     """
+    steps = epochs * steps_per_epoch
     config.norm.span = 1
     config.norm.momentum = 0.9
     config.data.epoch_end = "repeat"
-    config.batch.stages = ("85 epochs: data.train_crop=centre data.flip=false data.shuffle=false",)
+    last = f"{85 * epochs / 90:g} epochs"
+    config.batch.stages = (f"{last}: data.train_crop=centre data.flip=false data.shuffle=false",)
     config.optimizer.name = "lars"
     config.optimizer.flavour = "fujitsu"
     config.optimizer.trust_coefficient = 0.0025
@@ -152,13 +155,13 @@ def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int) -> None:
     config.optimizer.momentum = 0.96
     config.optimizer.nesterov = False
     config.optimizer.weight_decay = 5e-5
-    config.schedule.length = f"{90 * steps_per_epoch} steps"
+    config.schedule.length = f"{steps} steps"
     config.schedule.peak = 13.0
-    config.schedule.warmup = f"{36 * steps_per_epoch} steps"
+    config.schedule.warmup = f"{round(36 * steps / 90)} steps"
     config.schedule.decay = "polynomial"
     config.schedule.power = 2.2
     config.schedule.end = 0.0325
-    config.schedule.decay_end = f"{88 * steps_per_epoch} steps"
+    config.schedule.decay_end = f"{round(88 * steps / 90)} steps"
     config.schedule.weight_decay = "follow"
     config.loss.label_smoothing = 0.1
 
