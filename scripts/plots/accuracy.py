@@ -46,7 +46,7 @@ def read(folders: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
 def draw(curves: dict[str, Sequence[Path]]) -> Any:
     """Return a figure with a curve for each name; bands are one standard deviation over runs."""
     made, (axes,) = figure(1, width=7.2)
-    for (name, folders), colour in zip(curves.items(), colours(8)[1:], strict=False):
+    for (name, folders), colour in zip(curves.items(), colours(len(curves) + 1)[1:], strict=True):
         epochs, top1 = read(folders)
         deviation = top1.std(0, ddof=1) if len(top1) > 1 else None
         seeds = f", {len(top1)} seeds" if len(top1) > 1 else ""
@@ -74,7 +74,9 @@ def run(arguments: Sequence[str]) -> None:
     for curve in flags.curves:
         name, sign, folders = curve.rpartition("=")
         if not sign:
-            raise ConfigError(f"{curve!r}: expected NAME=RUN,RUN,…")
+            raise ConfigError(f"{curve!r}: expected NAME=RUN,RUN,…; give the curve a name")
+        if name in curves:
+            raise ConfigError(f"{name!r} names two curves; give each curve a name of its own")
         curves[name] = [Path(folder) for folder in folders.split(",")]
     save(draw(curves), flags.out)
     print(flags.out)

@@ -46,3 +46,10 @@ def test_command(tmp_path):
 def test_wrong_curves(curve, tmp_path, capsys):
     assert accuracy.main([f"--out={tmp_path / 'x.png'}", curve]) == 2
     assert curve.rpartition("=")[2] in capsys.readouterr().err
+
+
+def test_two_curves_of_one_name(tmp_path, capsys):
+    write(tmp_path / "run" / "metrics.jsonl", {2: 0.25})
+    curve = f"a={tmp_path / 'run'}"
+    assert accuracy.main([f"--out={tmp_path / 'x.png'}", curve, curve]) == 2
+    assert "'a' names two curves" in capsys.readouterr().err
