@@ -1,4 +1,4 @@
-"""Learning rate × warm-up: what to tune first for a batch or a data set that nobody has published.
+"""Learning rate × warm-up: what to tune first for a batch or a dataset that nobody has published.
 
     python scripts/sweep.py --sweep configs/sweeps/lr_warmup.py
     python scripts/sweep.py --sweep configs/sweeps/lr_warmup.py --config=configs/goyal2017_8k.py

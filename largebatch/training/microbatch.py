@@ -26,7 +26,7 @@ from largebatch.training.steps import Steps
 # ResNet-50 of width 64 keeps about 300 times the bytes of its float32 input for backward at
 # 224×224, and 3,000 times at full resolution. Only the start of the search depends on this.
 _ACTIVATIONS = 10_000
-# More pixels at a time do not make a GPU faster, and make a CPU slower: they leave its caches.
+# More pixels at a time do not make a GPU or a CPU faster (docs/performance.md, Memory).
 _MOST_PIXELS = {"gpu": 320 * 224 * 224, "cpu": 64 * 64 * 64}
 
 

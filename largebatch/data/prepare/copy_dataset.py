@@ -1,4 +1,4 @@
-"""Copy of a data set between object stores and disks, in parallel, verified and resumable."""
+"""Copy of a dataset between object stores and disks, in parallel, verified and resumable."""
 
 import contextlib
 import math
@@ -44,7 +44,7 @@ _VERIFIED = {"sha256": "by SHA-256", "md5": "by the MD5 in the store's ETag", "s
 def copy_dataset(
     source: str, target: str, *, reads: bool = False, say: Callable[[str], None] = print
 ) -> None:
-    """Copy all files of a data set, or those that an earlier call has left.
+    """Copy all files of a dataset, or those that an earlier call has left.
 
     A file is compared with the SHA-256 that a ``manifest.json`` of the set records, otherwise with
     the ETag of the store where that is an MD5, otherwise by size. Hidden files are left out.
@@ -94,7 +94,7 @@ class _Copy:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Copy what is missing and make the target a data set."""
+        """Copy what is missing and make the target a dataset."""
         size = sum(entry.size for entry in self._wanted.values())
         missing: list[str] = []
 
@@ -113,7 +113,7 @@ class _Copy:
         if missing:
             self._check_space(missing)
             self._read_manifests()
-            # The files that make it a data set come last.
+            # The files that make it a dataset come last.
             last = [name for name in missing if name.rpartition("/")[2] in LAST]
             done = 0
             with jobs.progress("copying", "MiB", math.ceil(need / _MIB)) as advance:

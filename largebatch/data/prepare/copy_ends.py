@@ -1,4 +1,4 @@
-"""Both ends of a copy of a data set: a directory, or a folder of an object store."""
+"""Both ends of a copy of a dataset: a directory, or a folder of an object store."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _REQUESTS = 16
 
 
 class FileState(NamedTuple):
-    """A file of a data set: its size in bytes, and what changes when it is written."""
+    """A file of a dataset: its size in bytes, and what changes when it is written."""
 
     size: int
     version: str

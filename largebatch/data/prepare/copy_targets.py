@@ -1,4 +1,4 @@
-"""Where a copy of a data set goes: a directory with a journal; `copy_store` has object stores."""
+"""Where a copy of a dataset goes: a directory with a journal; `copy_store` has object stores."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from largebatch.files import replacing
 
 JOURNAL = ".copied.jsonl"
 LAST = {MANIFEST, *INDEX.values()}
-"""Files that make a directory a data set."""
+"""Files that make a directory a dataset."""
 
 
 class Target(Protocol):
@@ -57,7 +57,7 @@ class Target(Protocol):
         """Let `kept` be false of a file in the next copy, if it was put."""
 
     def finish(self, wanted: Listing) -> None:
-        """Make the copy a data set, of which these are the files."""
+        """Make the copy a dataset, of which these are the files."""
 
 
 class Directory:
@@ -118,7 +118,7 @@ class Directory:
         self._note(name, {"size": -1, "version": ""})
 
     def finish(self, wanted: Listing) -> None:
-        """Move all files to their places, those that make it a data set last."""
+        """Move all files to their places, those that make it a dataset last."""
         for name in sorted(wanted, key=lambda name: name.rpartition("/")[2] in LAST):
             if (self._staged / name).exists():
                 (self._path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -164,7 +164,7 @@ def prediction(recipe: Path, published: Published) -> Prediction | None:
 def other_task(config: Config, plan: Plan, recipe: Recipe) -> list[str]:
     """Return what makes a run another task than the one that its recipe was published for.
 
-    The task is the data set, the network and the target. Hyperparameters, number formats and
+    The task is the dataset, the network and the target. Hyperparameters, number formats and
     hardware may differ, which a comparison is for.
 
     Args:

@@ -1,4 +1,4 @@
-"""Copies of data sets between object stores and disks: kills, faults, damage and resumption."""
+"""Copies of datasets between object stores and disks: kills, faults, damage and resumption."""
 
 import hashlib
 import http.client
