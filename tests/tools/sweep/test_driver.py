@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from largebatch.checkpoint.lock_holder import content, this_process
+from largebatch.errors import UserError
 from largebatch.tools.sweep import driver as module
 from largebatch.tools.sweep.driver import Driver
 from largebatch.tools.sweep.space import from_text, grid, quasi
@@ -168,6 +169,15 @@ def test_failed_trials_run_again_in_their_directories_and_the_others_keep_their_
     assert [made.trials[n].value for n in (1, 4)] == [0.75, 0.75]
     assert [made.trials[n] for n in (0, 2, 3, 5)] == [before[n] for n in (0, 2, 3, 5)]
     assert Study(path, AXES, "top1").retry_failed() == 1  # trial 2 fails each time
+
+
+def test_a_damaged_study_is_one_line_that_names_its_file(tmp_path):
+    path = tmp_path / "study.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(UserError, match=r"study\.db cannot be opened .*another --workdir"):
+        Study(path, AXES, "top1")
+    path.write_bytes(b"")  # killed while it was created
+    assert Study(path, AXES, "top1").retry_failed() == 0
 
 
 def test_a_job_of_a_cluster_is_found_again(tmp_path):
