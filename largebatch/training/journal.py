@@ -31,11 +31,23 @@ class Journal:
         """Start after ``first`` steps, which earlier attempts have done."""
         self._run, self._tracker, self._clock = run, tracker, clock
         self._logged = (clock.train_s, 0.0, first)
+        """Seconds of training and of waiting for data, and the number of the last row's step."""
+        self._ended: tuple[int, float, float] = (-1, 0.0, 0.0)
+        """The newest step that was seen to have ended, and the seconds of both kinds then."""
         self._trained = clock.train_s
         self._left_out = 0.0
         """Share of the microbatches left out, summed over the steps since the last row."""
         self._layers: tuple[int, jax.Array] | None = None
         """A step and the numbers of its row in ``layers.jsonl``, on their way to the host."""
+
+    def ended(self, step: int) -> None:
+        """Note that a step has been computed now.
+
+        `step` logs it later: when the host has dispatched the next step, which takes nearly as long
+        as that step if it has many microbatches.
+        """
+        if step != self._ended[0]:
+            self._ended = step, self._clock.now(), self._clock.wait_s
 
     def step(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> bool:
         """Log a step that has been computed.
@@ -55,8 +67,10 @@ class Journal:
         if extra is None and not plan.is_due(step, stage.log_every_steps):
             return False
         rates, rule = plan.rates(step), plan.config.optimizer.name
-        then, waited, logged = self._logged
-        seconds = max(self._clock.now() - then, 1e-9)
+        self.ended(step)
+        _, now, waited = self._ended
+        then, waited_then, logged = self._logged
+        seconds = max(now - then, 1e-9)
         values = {
             "samples": plan.position(step),
             "epoch": self.epoch(step),
@@ -71,14 +85,14 @@ class Journal:
             "gradient_norm": float(metrics.gradient_norm),
             "images_per_s": (plan.position(step) - plan.position(logged)) / seconds,
             "fingerprint": self._fingerprint(step),
-            "input_wait": (self._clock.wait_s - waited) / seconds,
+            "input_wait": (waited - waited_then) / seconds,
             "seconds": self._clock.wall_s(),
             **(extra or {}),
         }
         if plan.config.batch.deadline_s:
             values["left_out"] = self._left_out / max(1, step - logged)
         self._tracker.scalars(step, values)
-        self._logged = (self._clock.now(), self._clock.wait_s, step)
+        self._logged = (now, waited, step)
         self._left_out = 0.0
         return True
 

@@ -117,7 +117,7 @@ class Loop:
             self._watchdog.section("step"),
         ):
             self._clock.start()
-            feed = self._clock.timed(batches, self._watchdog)
+            feed = self._noting_ends(self._clock.timed(batches, self._watchdog))
             for step in range(first + 1, last + 1):
                 state, metrics = self._dispatch(stage, step, state, feed, is_last=step == last)
                 # Waits for the previous step while this one computes.
@@ -150,6 +150,13 @@ class Loop:
         """Build the run summary."""
         progress = self.checkpointer.progress(self.step)
         return self._journal.summary(status, progress, self.result, self.target)
+
+    def _noting_ends(self, feed: Iterator[OnDevices]) -> Iterator[OnDevices]:
+        """Yield microbatches; between them, note the end of the step that was dispatched last."""
+        for microbatch in feed:
+            if self._pending is not None and self._pending[1].values.is_ready():
+                self._journal.ended(self._pending[0])
+            yield microbatch
 
     def _dispatch(
         self,

@@ -13,7 +13,7 @@ from largebatch.training import loop as loops
 from largebatch.training.journal import Journal
 from largebatch.training.layer_rows import LayerRows
 from largebatch.training.session import Request, run
-from largebatch.training.state import TrainState
+from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
 from largebatch.trees import flatten_paths
 from tests.training import worlds
@@ -152,3 +152,59 @@ def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, mon
         *("dispatch 1", "dispatch 2", "layers 1", "step 1", "dispatch 3", "layers 2", "step 2"),
         *("layers 3", "checkpoint 3", "step 3"),
     ]
+
+
+def test_the_end_of_a_step_is_noted_while_the_next_is_dispatched(tmp_path, monkeypatch):
+    """Its row comes later, and must not count the time of the next step's microbatches."""
+    calls, dispatch, note = [], loops.run_step, Journal.ended
+
+    def recorded(programs, state, feed, rates, *others):
+        found = dispatch(programs, state, feed, rates, *others)
+        calls.append(f"dispatched {int(rates.step)}")
+        return found
+
+    def noted(journal, step):
+        if f"ended {step}" not in calls:
+            calls.append(f"ended {step}")
+        note(journal, step)
+
+    monkeypatch.setattr(loops, "run_step", recorded)
+    monkeypatch.setattr(Journal, "ended", noted)
+    train(
+        changed(
+            CONFIG,
+            batch__microbatch="1",
+            schedule__length="3 steps",
+            run__evaluate_every="3 steps",
+            run__log_every="1 steps",
+        ),
+        tmp_path,
+    )
+    order = ("dispatched 1", "ended 1", "dispatched 2", "ended 2", "dispatched 3", "ended 3")
+    assert tuple(calls) == order
+
+
+def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
+    now = [10.0]
+    clock = SimpleNamespace(train_s=0.0, wait_s=0.0, now=lambda: now[0], wall_s=lambda: now[0])
+    rows = []
+    tracker = SimpleNamespace(scalars=lambda step, values: rows.append(values))
+    plan = SimpleNamespace(
+        position=lambda step: 100 * step,
+        stage_at=lambda step: SimpleNamespace(
+            log_every_steps=1, samples_per_step=100, facts=SimpleNamespace(image_shape=(8, 8, 1))
+        ),
+        is_due=lambda step, every: True,
+        rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),
+        config=CONFIG,
+    )
+    journal = Journal(SimpleNamespace(plan=plan), tracker, clock, 0)
+    monkeypatch.setattr(journal, "_fingerprint", lambda step: "")
+    monkeypatch.setattr(journal, "epoch", lambda step: 0.0)
+    metrics = Metrics(np.zeros(4, np.float32))
+    journal.ended(1)  # at 10 s
+    now[0], clock.wait_s = 15.0, 1.0
+    journal.step(1, metrics)  # while step 2 is computed
+    journal.step(2, metrics)  # ends now
+    assert [row["images_per_s"] for row in rows] == [10.0, 20.0]
+    assert [row["input_wait"] for row in rows] == [0.0, 0.2]
