@@ -1,4 +1,4 @@
-"""CIFAR-10 on a laptop: ResNet-10 for 30 epochs.
+"""CIFAR-10 on a laptop: ResNet-10 for 15 epochs.
 
     python train.py --config=configs/cifar10_laptop.py --config.data.source=folder:PATH
 
@@ -32,8 +32,8 @@ def get_config() -> ConfigDict:
     config.optimizer.name = "sgd"
     config.optimizer.nesterov = True
     config.optimizer.weight_decay = 5e-4
-    config.schedule.length = "30 epochs"
-    config.schedule.warmup = "2 epochs"
+    config.schedule.length = "15 epochs"
+    config.schedule.warmup = "1 epochs"
     config.schedule.decay = "cosine"
     config.schedule.peak = 0.2
     config.run.log_every = "1 epochs"

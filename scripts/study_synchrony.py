@@ -9,26 +9,89 @@ training.
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import header
 from pages import studies
-from planning import study
-from plots.studies import SYNCHRONY
+from plots.synchrony import FIGURES
 
+from largebatch.cli import Parser
+from largebatch.errors import ConfigError, DataError
+from largebatch.fault_tolerance import exit_code
+from largebatch.files import check_parent, read_json, write_json
 from largebatch.planning.studies import policies
 from largebatch.planning.studies.synchrony import open_study
+from largebatch.plots import draw_all
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run; the result is the process's exit code."""
-    return study.main(__doc__, "study_synchrony.py", measure, SYNCHRONY, arguments)
+    return exit_code(lambda: run(arguments))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the study, or draw a record of it."""
+    parser = Parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few steps of everything, one seed")
+    parser.add_argument("--seeds", help="with commas between (0,1,2; quick: 0)")
+    parser.add_argument("--json", type=Path, help="where to write the record")
+    parser.add_argument("--images", type=Path, help="folder to draw the figures into")
+    parser.add_argument(
+        "--draw", type=Path, help="a record to draw again into --images, instead of a study"
+    )
+    flags = parser.parse_args(arguments)
+    for path in (flags.json, flags.images and flags.images / "any.png"):
+        if path:
+            check_parent(path)
+    if flags.draw:
+        if not flags.images:
+            raise ConfigError("--draw: expected --images with it, such as --images=docs/images")
+        kept = _read(flags.draw)
+    else:
+        measured = measure(flags.quick, _seeds(flags.seeds, flags.quick))
+        kept = header("study_synchrony.py", arguments) | measured
+        if flags.json:
+            write_json(flags.json, kept)
+    if flags.images:
+        for path in draw_all(dict(FIGURES), kept, flags.images):
+            print(f"wrote {path}", flush=True)
 
 
 def measure(quick: bool, seeds: list[int]) -> dict[str, Any]:
     """Train every policy, or a few steps of each kind, and print the results."""
     setup, chosen = policies.quick() if quick else policies.full()
-    kept = policies.measure(open_study(setup), chosen, seeds, study.say)
-    study.say(studies.synchrony(kept))
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    kept = policies.measure(open_study(setup), chosen, seeds, say)
+    say(studies.synchrony(kept))
+    return kept
+
+
+def _seeds(text: str | None, quick: bool) -> list[int]:
+    text = text or ("0" if quick else "0,1,2")
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds: expected integers with commas between, got {text}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a record with what the figures need.
+
+    Raises:
+      DataError: the file is missing or a record of something else.
+    """
+    try:
+        kept = read_json(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"--draw: {path} cannot be read ({error}); run the study") from error
+    if missing := sorted({"policies", "arrivals"} - set(kept)):
+        raise DataError(
+            f"--draw: expected a record of this study, got {path} without {', '.join(missing)}"
+        )
     return kept
 
 

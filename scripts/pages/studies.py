@@ -1,25 +1,26 @@
 """The tables of docs/studies.md, from the records of the studies that train."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from largebatch.planning.studies import percent
+from largebatch.planning.studies import percent, spread
+from largebatch.planning.studies.batch_size import EXAMPLES, RULES, Trial, batch, ended_trials
 from pages.markdown import insert, table
 
 Record = Mapping[str, Any]
 SYNCHRONY = Path("records") / "2026-11-21_study_synchrony.json"
-BATCH_SIZE = Path("records") / "2026-11-21_study_batch_size.json"
+BATCH_SIZE = Path("records") / "2026-11-24_imagenette_batch_cpu"
+TECHNIQUES = Path("records") / "2026-11-24_imagenette_techniques_cpu"
 
 
 def page(text: str, root: Path) -> str:
     """Return docs/studies.md with the tables of the records under a root."""
-    synchronous, sizes = (json.loads((root / file).read_text()) for file in (SYNCHRONY, BATCH_SIZE))
     tables = {
-        "synchrony": synchrony(synchronous),
-        "batch-size": batch_size(sizes, "top1"),
-        "batch-size-ema": batch_size(sizes, "top1_ema"),
+        "batch-size": batch_size_table(ended_trials(root / BATCH_SIZE)),
+        "techniques": technique_table(ended_trials(root / TECHNIQUES)),
+        "synchrony": synchrony(json.loads((root / SYNCHRONY).read_text())),
     }
     return insert(text, tables)
 
@@ -46,12 +47,40 @@ def synchrony(kept: Record) -> str:
     return table((*header, "staleness τ"), rows)
 
 
-def batch_size(kept: Record, key: str) -> str:
-    """Return top-1 of each arm at each batch: ``top1`` or ``top1_ema`` of the record."""
-    batches = {each["batch"]: each for each in kept["results"]}
-    heads = [f"{b:,} ({100 * e['share']:.1f} %)" for b, e in batches.items()]
-    arms: dict[str, list[str]] = {"steps": [f"{each['steps']:,}" for each in batches.values()]}
-    for each in kept["results"]:
-        arms.setdefault(each["name"], []).append(percent(each[key]))
-    rows = [(name, *cells) for name, cells in arms.items()]
-    return table(("batch (of the data set)", *heads), rows)
+def batch_size_table(trials: Sequence[Trial]) -> str:
+    """Return top-1 of each optimizer at each batch, from trials of configs/imagenette_batch.py."""
+    sizes = sorted({batch(row) for row in trials})
+    steps = {batch(row): f"{int(row['step']):,}" for row in trials if row["state"] == "complete"}
+    rows: list[tuple[object, ...]] = [("steps", *(steps.get(size, "–") for size in sizes))]
+    for name, rule in RULES.items():
+        own = [row for row in trials if row["optimizer.name"] == name]
+        cells = [[row for row in own if batch(row) == size] for size in sizes]
+        rows.append((rule, *map(top1_cell, cells)))
+    heads = [f"{size:,} ({100 * size / EXAMPLES:.1f} %)" for size in sizes]
+    return table(("batch (of the training images)", *heads), rows)
+
+
+def technique_table(trials: Iterable[Trial]) -> str:
+    """Return top-1 with and without each technique of configs/imagenette_record_ratio.py."""
+    kept: dict[tuple[str, ...], list[Trial]] = {}
+    for row in trials:
+        warm = "no" if float(row["schedule.warmup"].split()[0]) == 0 else "yes"
+        smooth = "no" if float(row["loss.label_smoothing"]) == 0 else "yes"
+        statistics = "the batch" if row["norm.span"] == "all" else "each worker"
+        kept.setdefault((warm, smooth, statistics), []).append(row)
+    header = ("warm-up", "label smoothing", "batch statistics of", "top-1, %")
+    order = sorted(kept, key=lambda key: (key[0] == "no", key[1] == "no", key[2] == "the batch"))
+    return table(header, [(*key, top1_cell(kept[key])) for key in order])
+
+
+def top1_cell(trials: Sequence[Trial]) -> str:
+    """Return mean and deviation of the complete trials, and how many trials diverged.
+
+    Args:
+      trials: ended trials that differ in their seed only.
+    """
+    found = [float(row["top1"]) for row in trials if row["state"] == "complete"]
+    diverged = len(trials) - len(found)
+    if not found:
+        return "diverged" if diverged else "–"
+    return percent(spread(found)) + (f", {diverged} of {len(trials)} diverged" if diverged else "")

@@ -10,7 +10,7 @@ from pages import studies
 
 from largebatch.planning.studies import policies as chosen
 
-OTHER = Path(__file__).parents[2] / "records" / "2026-11-21_study_batch_size.json"
+OTHER = Path(__file__).parents[2] / "records" / "2026-11-21_cost_model.json"
 
 
 @pytest.mark.slow

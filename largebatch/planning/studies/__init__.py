@@ -1,4 +1,4 @@
-"""Studies that train one small model: synchrony and batch size; mean and spread over seeds."""
+"""The studies of docs/studies.md: synchrony and batch size; mean and spread over seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
