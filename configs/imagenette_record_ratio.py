@@ -17,6 +17,8 @@ eight trials of 20 epochs:
 
     python scripts/sweep.py --sweep configs/imagenette_record_ratio.py \
         --config.data.source=folder:PATH --config.run.scale_length=0.2222
+
+They reach 70.1 to 72.3 %, about as different as seeds (docs/studies.md).
 """
 
 from pathlib import Path
