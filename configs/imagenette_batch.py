@@ -52,7 +52,7 @@ def get_config(optimizer: str = "lars") -> ConfigDict:
     config.schedule.warmup = "4 epochs"
     config.schedule.decay = "polynomial"
     config.norm.statistics = "precise"  # not to compare moving averages of 21 and 2,960 steps
-    config.norm.precise_batches = _precise_batches(8)
+    config.norm.precise_batches = _precise_batches(config.batch.workers)
     config.run.evaluate_every = "10 epochs"
     return config
 

@@ -6,10 +6,10 @@
 Ours is train.py, without a compile cache. PyTorch has torchvision's layers, transforms and
 DataLoader, with the recipe's batch, order, learning rates, crops and loss; its resize always
 antialiases, ours with --config.data.resampling=antialias. Flax is the code of its ImageNet example,
-with the recipe's batch and learning rates. A repeat is an epoch and its
-evaluation; every competitor is stopped while another one is measured, and the first epoch, with
-compilation, is not part of the medians. --target also gives the seconds until an accuracy was
-reached, compilation included.
+with the recipe's batch and learning rates. A repeat is an epoch and its evaluation; every
+competitor is stopped while another one is measured, and the first epoch, with compilation, is not
+part of the medians. --target also gives the seconds until an accuracy was reached, compilation
+included.
 """
 
 import argparse
@@ -131,9 +131,8 @@ def check_peers_have(recipe: str, config: Config) -> None:
     expected = {"optimizer.name": "sgd", "optimizer.nesterov": True, "data.flip": True}
     expected["norm.span"] = "all"
     for key, value, field in options(config):
-        follows = key.startswith("schedule.") and key not in _OWN_OPTIONS
-        is_speed = not field.metadata["mathematics"] and key not in _OWN_OPTIONS
-        is_free = key in _SHARED_OPTIONS or follows or is_speed
+        is_rate_or_speed = key.startswith("schedule.") or not field.metadata["mathematics"]
+        is_free = key in _SHARED_OPTIONS or (is_rate_or_speed and key not in _OWN_OPTIONS)
         if value != expected.get(key, value if is_free else field.default):
             wanted = expected.get(key, field.default)
             raise ConfigError(

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from largebatch.planning.studies import percent, spread
-from largebatch.planning.studies.batch_size import EXAMPLES, RULES, Trial, batch, ended_trials
+from largebatch.planning.studies.batch_size import (
+    EXAMPLES,
+    RULES,
+    Trial,
+    batch,
+    by_batch,
+    complete_top1,
+    ended_trials,
+)
 from pages.markdown import insert, table
 
 Record = Mapping[str, Any]
@@ -49,13 +57,12 @@ def synchrony(kept: Record) -> str:
 
 def batch_size_table(trials: Sequence[Trial]) -> str:
     """Return top-1 of each optimizer at each batch, from trials of configs/imagenette_batch.py."""
-    sizes = sorted({batch(row) for row in trials})
+    sizes = list(by_batch(trials))
     steps = {batch(row): f"{int(row['step']):,}" for row in trials if row["state"] == "complete"}
     rows: list[tuple[object, ...]] = [("steps", *(steps.get(size, "–") for size in sizes))]
     for name, rule in RULES.items():
-        own = [row for row in trials if row["optimizer.name"] == name]
-        cells = [[row for row in own if batch(row) == size] for size in sizes]
-        rows.append((rule, *map(top1_cell, cells)))
+        cells = by_batch(row for row in trials if row["optimizer.name"] == name)
+        rows.append((rule, *(top1_cell(cells.get(size, [])) for size in sizes)))
     heads = [f"{size:,} ({100 * size / EXAMPLES:.1f} %)" for size in sizes]
     return table(("batch (of the training images)", *heads), rows)
 
@@ -79,7 +86,7 @@ def top1_cell(trials: Sequence[Trial]) -> str:
     Args:
       trials: ended trials that differ in their seed only.
     """
-    found = [float(row["top1"]) for row in trials if row["state"] == "complete"]
+    found = complete_top1(trials)
     diverged = len(trials) - len(found)
     if not found:
         return "diverged" if diverged else "–"

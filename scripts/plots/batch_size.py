@@ -15,7 +15,14 @@ from largebatch.cli import Parser
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
 from largebatch.planning.studies import spread
-from largebatch.planning.studies.batch_size import EXAMPLES, RULES, Trial, batch, ended_trials
+from largebatch.planning.studies.batch_size import (
+    EXAMPLES,
+    RULES,
+    Trial,
+    by_batch,
+    complete_top1,
+    ended_trials,
+)
 from largebatch.plots import colours, error_bars, figure, save
 
 _GUESS = 10.0  # per cent, of ten classes
@@ -30,17 +37,13 @@ def draw(trials: Sequence[Trial]) -> Any:
     made, (axes,) = figure(1, width=7.2, height=4.2)
     for (name, rule), colour in zip(RULES.items(), colours(4)[1:], strict=True):
         own = [trial for trial in trials if trial["optimizer.name"] == name]
-        top1: dict[int, list[float]] = {}
-        for trial in own:
-            if trial["state"] == "complete":
-                top1.setdefault(batch(trial), []).append(float(trial["top1"]))
-        sizes = sorted({batch(trial) for trial in own})  # the line breaks where all diverged
-        found = [spread(top1.get(size, [math.nan])) for size in sizes]
-        error_bars(axes, sizes, found, color=colour, label=rule)
-        diverged = sorted({batch(trial) for trial in own if trial["state"] == "diverged"})
+        cells = by_batch(own)
+        top1 = [complete_top1(cell) or [math.nan] for cell in cells.values()]  # nan breaks the line
+        error_bars(axes, list(cells), [*map(spread, top1)], color=colour, label=rule)
+        diverged = list(by_batch(trial for trial in own if trial["state"] == "diverged"))
         axes.plot(diverged, [_GUESS] * len(diverged), "x", color=colour, markersize=8)
     axes.axhline(_GUESS, color="grey", linestyle=":", linewidth=1, label="a guess (×: diverged)")
-    sizes = sorted({batch(trial) for trial in trials})
+    sizes = list(by_batch(trials))
     axes.set_xscale("log")
     shares = [f"{size:,}\n{100 * size / EXAMPLES:.2g} %" for size in sizes]
     axes.set_xticks(sizes, shares)

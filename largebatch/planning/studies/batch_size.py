@@ -1,7 +1,7 @@
 """The trials of the study of batch sizes, which is a sweep of configs/imagenette_batch.py."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from largebatch.config.facts import KNOWN_SETS
@@ -19,6 +19,19 @@ RULES = {"sgd": "SGD, linear scaling", "lars": "LARS, √ scaling", "lamb": "LAM
 def batch(trial: Trial) -> int:
     """Return the number of images in a step of a trial of configs/imagenette_batch.py."""
     return int(trial["batch.workers"]) * IMAGES
+
+
+def by_batch(trials: Iterable[Trial]) -> dict[int, list[Trial]]:
+    """Return the trials at each batch, the smallest batch first."""
+    found: dict[int, list[Trial]] = {}
+    for trial in sorted(trials, key=batch):
+        found.setdefault(batch(trial), []).append(trial)
+    return found
+
+
+def complete_top1(trials: Iterable[Trial]) -> list[float]:
+    """Return top-1 of the complete ones, as fractions."""
+    return [float(trial["top1"]) for trial in trials if trial["state"] == "complete"]
 
 
 def ended_trials(folder: Path) -> list[Trial]:

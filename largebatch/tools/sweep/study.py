@@ -98,8 +98,8 @@ class Study:
         failed = sum(trial.state == states.FAIL for trial in trials)
         if not failed:
             return 0
-        new = None if self._path is None else self._path.with_name(f"{self._path.name}.new")
-        if new is not None:
+        new = self._path and self._path.with_name(f"{self._path.name}.new")
+        if new:
             new.unlink(missing_ok=True)
         copy = self._open(new)
         for trial in trials:
@@ -107,9 +107,8 @@ class Study:
                 state=states.RUNNING, params=trial.params, distributions=trial.distributions
             )
             copy.add_trial(again if trial.state == states.FAIL else trial)
-        if new is not None and self._path is not None:
-            new.replace(self._path)
-            copy = self._open(self._path)
+        if new and self._path:
+            copy = self._open(new.replace(self._path))
         self._study = copy
         return failed
 
