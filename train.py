@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> None:
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
-        processes.check_devices()
+        processes.prepare_devices()
         watchdog.join(peers_of(config.health.peer_timeout_s))
         compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, watchdog=watchdog)

@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
     )
     with Watchdog(loaded.config.health).watching() as watchdog:
         hosts = processes.initialise()
-        processes.check_devices()
+        processes.prepare_devices()
         watchdog.join(peers_of(loaded.config.health.peer_timeout_s))
         reproduce(request, measure.environment(), loaded.published, hosts=hosts, watchdog=watchdog)
 

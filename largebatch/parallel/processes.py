@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from largebatch.errors import UserError, one_line
+from largebatch.parallel.host_memory import keep_freed_memory
 
 T = TypeVar("T")
 
@@ -100,8 +101,8 @@ def initialise(
     return f"{jax.process_count()} processes ({how})"
 
 
-def check_devices() -> None:
-    """Check that JAX finds devices of ``JAX_PLATFORMS``.
+def prepare_devices() -> None:
+    """Check that JAX finds devices of ``JAX_PLATFORMS``; for CPUs, keep freed memory.
 
     Raises:
       UserError: it finds none.
@@ -116,6 +117,8 @@ def check_devices() -> None:
             "JAX_PLATFORMS=cpu, or install the extra for the device: pip install -e '.[gpu]' or "
             "'.[tpu]'"
         ) from error
+    if jax.default_backend() == "cpu":
+        keep_freed_memory()
 
 
 def gather(array: np.ndarray) -> np.ndarray:

@@ -71,7 +71,7 @@ def names_of(settings: Settings, split: Split) -> Callable[[int], str]:
 
 def local_mesh() -> jax.sharding.Mesh:
     """Return a mesh of all devices of this process."""
-    processes.check_devices()
+    processes.prepare_devices()
     return parallel.make_mesh(jax.local_devices(), 1)
 
 
