@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import header
+from benchmarks.measure import header, read_record
 from pages.cost_model import page
 from pages.markdown import percent
 from plots.cost_model import draw
@@ -23,9 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.cli import Parser
-from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent, read_json, write_json
+from largebatch.files import check_parent, write_json
 from largebatch.planning import prediction, simulation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,23 +55,6 @@ def run(arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
     fitted = prediction.Fitted(parameters, found["error"], found["unseen_error"])
     kept = header("simulate.py", arguments) | {"studies": studies}
     return kept, prediction.fitted_text(fitted)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Read a record that ``run`` made.
-
-    Raises:
-      ConfigError: the file is missing or no record of these studies.
-    """
-    try:
-        kept = read_json(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--from: {path} cannot be read ({error}); leave it out to fit"
-        ) from error
-    if "calibration" not in kept.get("studies", {}):
-        raise ConfigError(f"--from: expected a record of scripts/simulate.py, got {path}")
-    return kept
 
 
 def show(studies: dict[str, Any], console: Console) -> None:
@@ -110,7 +92,10 @@ def simulate(arguments: Sequence[str]) -> None:
     if out := options.out:
         for path in (RECORD, PAGE, IMAGES / "any.png", FITTED):
             check_parent(out / path)
-    kept, fitted = (read(options.record), "") if options.record else run(arguments)
+    if options.record:
+        kept, fitted = read_record("--from", options.record, "studies"), ""
+    else:
+        kept, fitted = run(arguments)
     show(kept["studies"], Console())
     if not out:
         print("nothing is written; --out=DIR writes the record, the figures and the page")

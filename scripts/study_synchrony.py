@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import header
+from benchmarks.measure import header, read_record
 from pages import studies
 from plots.synchrony import FIGURES
 
 from largebatch.cli import Parser
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
-from largebatch.files import check_parent, read_json, write_json
+from largebatch.files import check_parent, write_json
 from largebatch.planning.studies import policies
 from largebatch.planning.studies.synchrony import open_study
 from largebatch.plots import draw_all
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.draw:
         if not flags.images:
             raise ConfigError("--draw: expected --images with it, such as --images=docs/images")
-        kept = _read(flags.draw)
+        kept = read_record("--draw", flags.draw, "arrivals", "policies")
     else:
         measured = measure(flags.quick, _seeds(flags.seeds, flags.quick))
         kept = header("study_synchrony.py", arguments) | measured
@@ -76,23 +76,6 @@ def _seeds(text: str | None, quick: bool) -> list[int]:
         return [int(each) for each in text.split(",")]
     except ValueError as error:
         raise ConfigError(f"--seeds: expected integers with commas between, got {text}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a record with what the figures need.
-
-    Raises:
-      DataError: the file is missing or a record of something else.
-    """
-    try:
-        kept = read_json(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"--draw: {path} cannot be read ({error}); run the study") from error
-    if missing := sorted({"policies", "arrivals"} - set(kept)):
-        raise DataError(
-            f"--draw: expected a record of this study, got {path} without {', '.join(missing)}"
-        )
-    return kept
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ import numpy as np
 
 from benchmarks import training
 from benchmarks.competitor import Competitor, Figures, Race
-from benchmarks.measure import Result, require_positive
+from benchmarks.measure import Result, read_record, require_positive
 from benchmarks.training import StepWork
 from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.files import read_json
 from largebatch.parallel import REPLICATED, SPLIT, map_over
 from largebatch.tracking import Tracker
 from largebatch.training import journal
@@ -58,9 +57,10 @@ def run(flags: argparse.Namespace) -> list[Result]:
     """Measure a whole loop, then its calls alone.
 
     Raises:
-        ConfigError: A number below 1, or options that do not fit each other.
+        ConfigError: A number below 1, options that do not fit each other, or no such record.
     """
     require_positive(flags, "steps", "repeats", "width")
+    earlier = read_record("--before", flags.before, "results") if flags.before else None
     long = f"{10 * flags.steps} steps"  # a checkpoint or an evaluation would be no part of a step
     own = {
         "schedule.length": long,
@@ -77,7 +77,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
         figures = [competitor.repeat() for _ in range(flags.repeats)]
     race = Race({"ours": figures}, about={"ours": competitor.about})
     results = race.results("main thread")
-    return beside(results, read_json(flags.before)) if flags.before else results
+    return beside(results, earlier) if earlier else results
 
 
 def beside(results: list[Result], earlier: Mapping[str, Any]) -> list[Result]:

@@ -81,3 +81,10 @@ def test_a_tiny_run(tmp_path):
 def test_a_number_below_one():
     with pytest.raises(ConfigError):
         benchmark.run(["host", "--steps=0"])
+
+
+def test_a_missing_earlier_record_is_refused_before_measuring(tmp_path, capsys):
+    earlier = tmp_path / "none.json"
+    command = ["host", "--json", str(tmp_path / "new.json"), "--before", str(earlier)]
+    assert benchmark.main(command) == 2
+    assert f"--before: {earlier}" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_arrivals_drawn_are_near_those_of_the_closed_form():
         ([f"--draw={OTHER}"], "--images"),
         (
             [f"--draw={OTHER}", "--images=IMAGES"],
-            f"--draw: expected a record of this study, got {OTHER}",
+            f"--draw: expected a record of this command, got {OTHER}",
         ),
     ],
 )
