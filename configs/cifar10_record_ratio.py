@@ -32,4 +32,5 @@ def get_config() -> ConfigDict:
     config.schedule.peak = 2.0
     config.schedule.power = 2.0
     config.schedule.end = 0.005  # 0.25 % of the peak, as in the record
+    config.run.layers_every = "1 epochs"
     return config
