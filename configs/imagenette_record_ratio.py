@@ -10,8 +10,8 @@ trainings on nine tenths of the training images
 in the ratio of the peak. Network, images and augmentation are those of imagenette_laptop, whose
 docstring says where the images are; as in the record, the last 5 epochs have neither augmentation
 nor shuffling.
-Expected: 81.2 % in 14 minutes on two CPU cores (one seed,
-records/2026-11-24_imagenette_record_ratio_cpu/README.md), 2.1 points below imagenette_laptop.
+Expected: 81.7 % (three seeds: 81.2 to 82.2) in 14 minutes on two CPU cores, 30 on one
+(records/2026-11-24_imagenette_record_ratio_cpu/README.md), 1.0 point below imagenette_laptop.
 Not a published run. What warm-up, label smoothing and the statistics of each worker are worth, in
 eight trials of 20 epochs:
 
