@@ -93,7 +93,7 @@ def simulate(arguments: Sequence[str]) -> None:
         for path in (RECORD, PAGE, IMAGES / "any.png", FITTED):
             check_parent(out / path)
     if options.record:
-        kept, fitted = read_record("--from", options.record, "studies"), ""
+        kept, fitted = read_record("--from", options.record, "studies.calibration"), ""
     else:
         kept, fitted = run(arguments)
     show(kept["studies"], Console())

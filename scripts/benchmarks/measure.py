@@ -170,7 +170,7 @@ def read_record(flag: str, path: Path, *keys: str) -> dict[str, Any]:
     Args:
         flag: The option that names the file, for the message.
         path: The record.
-        keys: What it must contain.
+        keys: What it must contain; ``studies.arrivals`` is the key ``arrivals`` in ``studies``.
 
     Raises:
         ConfigError: The file cannot be read, or is a record of something else.
@@ -179,11 +179,19 @@ def read_record(flag: str, path: Path, *keys: str) -> dict[str, Any]:
         kept = read_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{flag}: {path} cannot be read ({error}); leave it out") from error
-    if missing := [key for key in keys if key not in kept]:
+    if missing := [key for key in keys if not _contains(kept, key)]:
         raise ConfigError(
             f"{flag}: expected a record of this command, got {path} without {', '.join(missing)}"
         )
     return kept
+
+
+def _contains(kept: Any, key: str) -> bool:
+    for name in key.split("."):
+        if not isinstance(kept, Mapping) or name not in kept:
+            return False
+        kept = kept[name]
+    return True
 
 
 def chosen(flag: str, text: str, known: Iterable[str]) -> list[str]:

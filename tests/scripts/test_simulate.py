@@ -104,7 +104,7 @@ def test_a_run_writes_its_record(kept, tmp_path, monkeypatch, capsys):
     assert fitted == (ROOT / simulate.FITTED).read_text()
 
 
-@pytest.mark.parametrize("text", ["{", "{}"])
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"studies": {}}', '{"studies": 1}'])
 def test_a_wrong_record_is_refused_in_one_line(text, tmp_path, capsys):
     file = tmp_path / "r.json"
     file.write_text(text)
