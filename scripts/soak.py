@@ -11,6 +11,7 @@ processes is slow (python scripts/soak.py slow_host --help).
 """
 
 import dataclasses
+import math
 import os
 import random
 import shlex
@@ -39,6 +40,7 @@ from soaking.slow_host import slow_host
 from largebatch.checkpoint.remote_directory import RemoteDirectory
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
+from largebatch.config.plan import StagePlan
 from largebatch.environment import ROOT
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import exit_code
@@ -145,7 +147,7 @@ class Soak:
             Lost: with all that is wrong.
         """
         name, end, since, count = f"run_{number}", len(self.kills) + most, len(self.kills), 0
-        interval = max(stage.checkpoint_every_steps for stage in self.plan.stages)
+        interval = max(_interval(stage) for stage in self.plan.stages)
         code = None
         while code is None:
             count += 1
@@ -197,6 +199,11 @@ class Soak:
                 shutil.rmtree(local, ignore_errors=True)
                 local.mkdir()
                 RemoteDirectory(Bucket(target), local).pull()
+
+
+def _interval(stage: StagePlan) -> int:
+    """Return the largest number of steps between two checkpoints of a stage."""
+    return math.ceil(stage.checkpoint_every / stage.samples_per_step)
 
 
 def parser() -> Parser:
@@ -255,7 +262,7 @@ def run(arguments: Sequence[str]) -> int:
         record = header("soak.py", arguments, environment) | {
             "train": shlex.join(["train.py", *train[1:]]).replace(f"{ROOT}/", ""),
             "steps": soak.plan and soak.plan.steps,
-            "checkpoint_every_steps": soak.plan and soak.plan.first_stage.checkpoint_every_steps,
+            "checkpoint_every_steps": soak.plan and _interval(soak.plan.first_stage),
             "wall_s": round(time.monotonic() - began, 1),
             "runs": runs,
             "lost": lost,

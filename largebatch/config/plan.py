@@ -42,13 +42,14 @@ class StagePlan:
     """Number of samples consumed before this stage."""
     counted_from: int
     """Step at which the intervals of log, evaluation and checkpoint begin."""
-    log_every_steps: int
-    layers_every_steps: int
-    evaluate_every_steps: int
-    checkpoint_every_steps: int
-    hosts_every_steps: int = 0
+    log_every: int
+    """Samples between two rows of the log; an action is due at the step nearest to a multiple."""
+    layers_every: int
+    evaluate_every: int
+    checkpoint_every: int
+    hosts_every: int = 0
     """0: never."""
-    replay_every_steps: int = 0
+    replay_every: int = 0
     """0: never."""
     evaluate_first_step: int = 0
     """Step of the first evaluation, where the interval begins; 0: after the first interval."""
@@ -186,18 +187,21 @@ class Plan:
     def evaluates_at(self, step: int) -> bool:
         """Return whether an evaluation is due after step number ``step``."""
         stage = self.stage_at(step)
-        first = stage.evaluate_first_step or stage.counted_from
-        every = stage.evaluate_every_steps
-        return every > 0 and step >= first and (step - first) % every == 0
+        first = stage.evaluate_first_step
+        if first and step <= first:
+            return step == first
+        done = step - (first or stage.counted_from)
+        return _ends_interval(done, stage.samples_per_step, stage.evaluate_every)
 
     def is_due(self, step: int, every: int) -> bool:
         """Return whether an action with the interval ``every`` is due after ``step``.
 
         Args:
           step: number of completed steps.
-          every: interval in steps; 0: never.
+          every: interval in samples; 0: never.
         """
-        return every > 0 and (step - self.stage_at(step).counted_from) % every == 0
+        stage = self.stage_at(step)
+        return _ends_interval(step - stage.counted_from, stage.samples_per_step, every)
 
     @property
     def samples(self) -> int:
@@ -254,6 +258,19 @@ class Plan:
             scale=self.stage_at(step).rate,
             scale_before=self.stage_at(step - 1).rate,
         )
+
+
+def _ends_interval(steps: int, batch: int, every: int) -> bool:
+    """Return whether ``steps`` steps are nearest to a multiple of ``every`` samples above 0.
+
+    The multiples are exact, so that actions every epoch and every five epochs meet in one step also
+    if an epoch is no whole number of steps.
+    """
+    if every <= 0 or steps <= 0:
+        return False
+    # Multiples up to the middle between this step and the next one, and between the one before.
+    passed, before = ((2 * done + 1) * batch // (2 * every) for done in (steps, steps - 1))
+    return passed > before
 
 
 def _entropy(probability: float) -> float:

@@ -183,7 +183,7 @@ def _stage(
         if or_never and not text:
             return 0
         wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
-        return max(1, round(wanted / batch))
+        return max(1, wanted)
 
     evaluate_first = 0  # also if the first evaluation precedes this batch size
     if first_evaluation is not None and (wait := first_evaluation - extent.counted_start) > 0:
@@ -211,13 +211,13 @@ def _stage(
         first_step=extent.first_step,
         first_sample=extent.start,
         counted_from=extent.counted_from,
-        log_every_steps=every("run.log_every"),
-        layers_every_steps=every("run.layers_every"),
-        evaluate_every_steps=every("run.evaluate_every"),
-        checkpoint_every_steps=every("run.checkpoint_every"),
+        log_every=every("run.log_every"),
+        layers_every=every("run.layers_every"),
+        evaluate_every=every("run.evaluate_every"),
+        checkpoint_every=every("run.checkpoint_every"),
         evaluate_first_step=evaluate_first,
-        hosts_every_steps=every("health.hosts_every", or_never=True),
-        replay_every_steps=every("health.replay_every", or_never=True),
+        hosts_every=every("health.hosts_every", or_never=True),
+        replay_every=every("health.replay_every", or_never=True),
         rate=stage.rate,
         ema_kept=ema_kept,
     )

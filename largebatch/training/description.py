@@ -11,6 +11,7 @@ import jax
 
 from largebatch.checkpoint.directories import best as best_checkpoint
 from largebatch.config import Plan, changed
+from largebatch.config.plan import StagePlan
 from largebatch.config.sections import Loss
 from largebatch.environment import ROOT, environment
 from largebatch.errors import counted
@@ -83,13 +84,17 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             "all-reduce",
             f"{counted(len(buckets), config.comm.allreduce)}, {config.comm.wire} on the wire",
         ),
-        ("evaluation", f"every {stage.evaluate_every_steps:,} steps"),
-        ("checkpoint", f"every {stage.checkpoint_every_steps:,} steps"),
+        ("evaluation", _interval(stage.evaluate_every, stage)),
+        ("checkpoint", _interval(stage.checkpoint_every, stage)),
     ]
     if kept := compile_cache.described():
         rows.append(("compiled programs", f"kept in {kept}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows
+
+
+def _interval(every: int, stage: StagePlan) -> str:
+    return f"every {every / stage.samples_per_step:,.6g} steps"
 
 
 def _statistics(run: Run, span: str) -> str:

@@ -39,9 +39,9 @@ class Inspection:
         """
         plan = self._run.plan
         several = plan.facts.processes > 1
-        due = several and plan.is_due(step, stage.plan.hosts_every_steps)
+        due = several and plan.is_due(step, stage.plan.hosts_every)
         self._measured = HostTimes() if due else None
-        if not plan.is_due(step, stage.plan.replay_every_steps):
+        if not plan.is_due(step, stage.plan.replay_every):
             return None
         return self._replay(stage).copied(state)
 

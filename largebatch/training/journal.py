@@ -64,7 +64,7 @@ class Journal:
         stage = plan.stage_at(step)
         if metrics.left_out is not None:
             self._left_out += float(metrics.left_out) / (plan.facts.devices * stage.microbatches)
-        if extra is None and not plan.is_due(step, stage.log_every_steps):
+        if extra is None and not plan.is_due(step, stage.log_every):
             return False
         rates, rule = plan.rates(step), plan.config.optimizer.name
         self.ended(step)

@@ -127,7 +127,7 @@ class Loop:
                 rolled_back = verdict.action == "rollback"
                 if rolled_back:
                     state = self._discard_and_roll_back(step, metrics, verdict, outcome)
-                if plan.is_due(step, stage.plan.layers_every_steps):
+                if plan.is_due(step, stage.plan.layers_every):
                     self._journal.layers(step, state)
                 if outcome.synchronizes:
                     state = self._synchronize(step, state, metrics)

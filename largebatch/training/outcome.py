@@ -40,7 +40,7 @@ def after_step(plan: Plan, step: int, *, stop_requested: bool = False) -> Outcom
     """
     is_last = step == plan.stop_after_step
     evaluation_due = plan.evaluates_at(step)
-    checkpoint_due = plan.is_due(step, plan.stage_at(step).checkpoint_every_steps)
+    checkpoint_due = plan.is_due(step, plan.stage_at(step).checkpoint_every)
     return Outcome(
         evaluates=is_last or evaluation_due,
         # A run that stops between its evaluations continues as if it had not been evaluated.

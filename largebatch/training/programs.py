@@ -148,9 +148,9 @@ class Programs:
             _ = self.empty_carry, self.accumulate
         _ = self.finish
         plan = self.steps.plan
-        if 0 < plan.layers_every_steps <= plan.last_step:
+        if plan.layers_every <= (plan.last_step + 1) * plan.samples_per_step:
             _ = self.layer_report
-        if plan.facts.processes > 1 and plan.hosts_every_steps and not self.steps.computes_alone:
+        if plan.facts.processes > 1 and plan.hosts_every and not self.steps.computes_alone:
             _ = self.probe
         for shape in shapes:
             self.evaluate(shape)

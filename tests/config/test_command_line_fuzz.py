@@ -149,8 +149,8 @@ def check_plan(config, facts):
         return
     for stage in plan.stages:
         assert min(stage.steps, stage.microbatch, stage.microbatches, stage.members) >= 1
-        assert min(stage.log_every_steps, stage.evaluate_every_steps) >= 1
-        assert min(stage.layers_every_steps, stage.checkpoint_every_steps) >= 1
+        assert min(stage.log_every, stage.evaluate_every) >= 1
+        assert min(stage.layers_every, stage.checkpoint_every) >= 1
         assert facts.devices * stage.microbatch * stage.microbatches == stage.workers
     assert 1 <= plan.stop_after_step <= plan.steps
     assert 0 < plan.samples <= 2**31

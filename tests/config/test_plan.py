@@ -66,13 +66,23 @@ def test_spans_fit_exactly_when_they_can_be_formed():
         assert span_fits(m, devices, span) == (inside or across), (m, devices, span)
 
 
-def test_intervals_are_whole_steps_and_at_least_one():
+def test_actions_are_due_at_the_steps_nearest_to_their_interval():
     made = plan(
         batch={"workers": 4, "images_per_worker": 16},
-        run={"log_every": "1 samples", "evaluate_every": "1 epochs", "stop_after": "3 steps"},
+        schedule={"length": "10 epochs"},
+        run={
+            "log_every": "1 samples",
+            "checkpoint_every": "1 epochs",
+            "evaluate_every": "5 epochs",
+            "stop_after": "3 steps",
+        },
     )
-    assert made.first_stage.log_every_steps == 1
-    assert made.first_stage.evaluate_every_steps == 16  # 1000 / 64 = 15.6
+    steps, stage = range(1, made.steps + 1), made.first_stage
+    assert all(made.is_due(step, stage.log_every) for step in steps)
+    # An epoch has 15.625 steps. Ten times the 16 of the first one would be 160 and not 156.
+    nearest = [round(1000 / 64 * epoch) for epoch in range(1, 11)]
+    assert [s for s in steps if made.is_due(s, stage.checkpoint_every)] == nearest
+    assert [s for s in steps if made.evaluates_at(s)] == [nearest[4], nearest[9]]
     assert made.stop_after_step == 3
     assert plan().stop_after_step == plan().steps
 
@@ -83,13 +93,13 @@ def test_intervals_of_the_health_checks():
         health={"hosts_every": "3 steps", "replay_every": "1 epochs", "stuck_after": "30 %"},
     )
     stage = made.first_stage
-    assert (stage.hosts_every_steps, stage.replay_every_steps) == (3, 16)
+    assert (stage.hosts_every, stage.replay_every) == (3 * 64, 1000)
     assert made.stuck_after_step == 47  # 3,014 of 10,048 samples are 47.1 steps of 64
-    assert [s for s in range(1, 10) if made.is_due(s, stage.hosts_every_steps)] == [3, 6, 9]
+    assert [s for s in range(1, 10) if made.is_due(s, stage.hosts_every)] == [3, 6, 9]
     never = plan(health=dict.fromkeys(("hosts_every", "replay_every", "stuck_after"), ""))
     stage = never.first_stage
-    assert (stage.hosts_every_steps, stage.replay_every_steps, never.stuck_after_step) == (0, 0, 0)
-    assert not any(never.is_due(s, stage.hosts_every_steps) for s in range(10))
+    assert (stage.hosts_every, stage.replay_every, never.stuck_after_step) == (0, 0, 0)
+    assert not any(never.is_due(s, stage.hosts_every) for s in range(10))
 
 
 def test_the_step_at_which_the_warmup_ends():

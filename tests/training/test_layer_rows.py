@@ -192,7 +192,7 @@ def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
     plan = SimpleNamespace(
         position=lambda step: 100 * step,
         stage_at=lambda step: SimpleNamespace(
-            log_every_steps=1, samples_per_step=100, facts=SimpleNamespace(image_shape=(8, 8, 1))
+            log_every=1, samples_per_step=100, facts=SimpleNamespace(image_shape=(8, 8, 1))
         ),
         is_due=lambda step, every: True,
         rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),

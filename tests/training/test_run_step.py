@@ -96,7 +96,7 @@ def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
     journal = plain(event=lambda *_: None)
     checks = inspection.Inspection(plain(plan=plan), journal, Clock(0.0, 0.0), 0, IDLE)
     stage = plain(
-        plan=plain(first_step=0, hosts_every_steps=0, replay_every_steps=1),
+        plan=plain(first_step=0, hosts_every=0, replay_every=1),
         programs=simulated(device, 4),
         train_microbatches=lambda first, last: device.feed(),
     )
