@@ -2,12 +2,13 @@
 
     python scripts/report.py runs/digits
     python scripts/report.py runs/seed0 runs/seed1 runs/seed2 --out=compared
+    python scripts/report.py sweeps/lr_warmup
     python scripts/report.py --trace=runs/digits
 
-A run may be complete, failed or still training. Without --out the page is RUN/report/report.html;
-for several runs it is in report/ of the folder that holds them all. A profile
-(--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints the shares
-of the device's time. docs/report.md explains every figure.
+A run may be complete, failed or still training; a sweep stands for its trials. Without --out the
+page is RUN/report/report.html; for several runs it is in report/ of the folder that holds them all.
+A profile (--config.run.profile=START:STOP of train.py) is shown with its run; --trace alone prints
+the shares of the device's time. docs/report.md explains every figure.
 """
 
 import argparse
@@ -33,14 +34,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
       UserError: a mistake on the command line.
     """
     parser = Parser(__doc__)
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directory of a run")
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="directory of a run or a sweep"
+    )
     parser.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
     parser.add_argument(
         "--trace", type=Path, help="run with a profile/, folder of a profile, or *.xplane.pb"
     )
     flags = parser.parse_args(arguments)
     if not flags.runs and flags.trace is None:
-        raise UserError("RUN: expected at least one, got none; give the --workdir of a training")
+        raise UserError(
+            "RUN: expected at least one, got none; give the --workdir of a training or a sweep"
+        )
     return flags
 
 
@@ -55,10 +60,12 @@ def shares(profile: "Profile") -> list[str]:
 def selected(paths: Sequence[Path]) -> list[Path]:
     """Return the runs among paths, such as of `runs/*`, and warn of the others, except reports.
 
-    Paths that do not exist are kept, and so are all if none is a run: reading them is an error.
+    A sweep stands for its trials. Paths that do not exist are kept, and so are all if none is a
+    run: reading them is an error.
     """
-    from largebatch.tools.report.runs import PAGE, is_run
+    from largebatch.tools.report.runs import PAGE, is_run, trials_of
 
+    paths = [run for path in paths for run in trials_of(path) or [path]]
     found = [path for path in paths if is_run(path) or not path.exists()]
     if not any(map(is_run, found)):
         return list(paths)
@@ -84,7 +91,7 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
 def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
-    from largebatch.tools.report import summary, trace, write  # imports JAX
+    from largebatch.tools.report import compare, summary, trace, write  # imports JAX
 
     profile = None if flags.trace is None else trace.read(flags.trace)
     if profile is not None:
@@ -93,9 +100,9 @@ def run(arguments: Sequence[str]) -> None:
         with contextlib.ExitStack() as copies:
             paths = [local(path, flags.out, copies) for path in flags.runs]
             page, runs = write.report(selected(paths), flags.out, profile)
-        for each in runs:
+        for name, each in zip(compare.labels(runs), runs, strict=True):
             top1 = summary.percent(summary.validation(each, "top1"))
-            print(f"{each.name}: {each.status}, step {each.step:,}, top-1 {top1}")
+            print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")
         print(f"report: {page}")
 
 

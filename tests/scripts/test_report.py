@@ -1,5 +1,6 @@
 """The command: what it prints, writes and refuses."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,26 @@ def test_mistakes_are_found_without_jax():
     code = "import sys, report; print(report.main([]), report.main(['--x']), 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True)
     assert done.stdout == "2 2 False\n"
+
+
+def test_a_sweep_stands_for_its_trials(tmp_path, capsys):
+    sweep, workers = tmp_path / "lr", range(1, 10)
+    for count in workers:
+        trial = sweep / "trials" / f"{count:04}"
+        made_up.write(trial, metrics=[], events=[], batch__workers=count)
+        (trial / "layers.jsonl").unlink()
+    (sweep / "trials" / "0010").mkdir()  # a trial that has not started
+    (sweep / "sweep.json").write_text("{}")
+    assert report.main([str(sweep)]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    names = [f"batch.workers={count}" for count in workers]
+    assert lines == [f"{name}: complete, step 40, top-1 86.00 %" for name in names]
+    assert last == f"report: {sweep / 'report' / 'report.html'}"
+    # Of so many runs each is a row of the table of options.
+    page = (sweep / "report" / "report.html").read_text()
+    for count in workers:
+        row = rf"batch\.workers={count}( ★)?</th><td>{count}</td></tr>"
+        assert re.search(row, page), count
 
 
 def test_what_is_no_run_is_skipped(tmp_path, capsys):

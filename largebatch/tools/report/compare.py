@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from largebatch.config.schema import Config, options
-from largebatch.tools.report.runs import Run
+from largebatch.tools.report.runs import Run, is_trial
 
 NONE = "–"
 SEED = "run.seed"
@@ -49,10 +49,13 @@ def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return a distinct label of each run: the options that distinguish it, or its directory.
 
-    Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ.
-    Labels that runs share get the directory as well.
+    Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ,
+    and for the trials of a sweep those that distinguish them. Labels that runs share get the
+    directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
+    if all(is_trial(run.path) for run in runs):
+        found = _distinguishing(found)
     directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:
         return directories
@@ -69,6 +72,20 @@ def labels(runs: Sequence[Run]) -> list[str]:
         f"{label} ({name})" if shared[label] > 1 else label
         for label, name in zip(made, directories, strict=True)
     ]
+
+
+def _distinguishing(found: Sequence[Difference]) -> list[Difference]:
+    """Omit options, from the last to the first, as long as the others distinguish the runs."""
+
+    def distinguished(some: Sequence[Difference]) -> int:
+        return len(set(zip(*(map(repr, each.values) for each in some), strict=True)))
+
+    kept = list(found)
+    for each in reversed(found):
+        others = [other for other in kept if other is not each]
+        if distinguished(others) == distinguished(found):
+            kept = others
+    return kept
 
 
 def value_text(value: object) -> str:

@@ -26,6 +26,8 @@ from largebatch.tools.report.trace import Profile
 _EVENTS = 500
 """Most rows of a list of events; the last ones are shown."""
 _KERNELS = 12
+_COLUMNS = 8
+"""Most runs that are columns of a table of options; more are its rows."""
 _HELP = (
     "Move the pointer over a curve to read values, drag to zoom, double-click to reset; click a "
     "name to hide its curve."
@@ -248,8 +250,11 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> str:
     found = differing(runs)
 
     def made(some: Sequence[Difference], caption: str) -> str:
-        rows = [[each.key, *map(value_text, each.values)] for each in some]
-        return table(["option", *labels], rows, caption)
+        by_run = len(runs) > max(_COLUMNS, len(some))
+        cells = [["run" if by_run else "option", *labels]]
+        cells += ([each.key, *map(value_text, each.values)] for each in some)
+        head, *rows = zip(*cells, strict=True) if by_run else cells
+        return table(head, rows, caption)
 
     changing = [each for each in found if each.mathematics is not False]
     rest = [each for each in found if each.mathematics is False]

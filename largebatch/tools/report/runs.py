@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from largebatch.errors import DataError, UserError
 from largebatch.files import read_json
 from largebatch.tools.report.series import Row, Rows
+from largebatch.tools.sweep import directory
 from largebatch.tracking import read_rows
 
 _FILES = ("metrics.jsonl", "config.json", "events.jsonl")
@@ -85,6 +86,18 @@ class Mark(NamedTuple):
     text: str  # details for readers; may be empty
 
 
+def trials_of(path: Path) -> list[Path]:
+    """Return the runs of a sweep by trial number; none if the directory is not a sweep's."""
+    found = sorted((path / directory.TRIALS).iterdir()) if (path / directory.NAME).is_file() else []
+    return [trial for trial in found if is_run(trial)]
+
+
+def is_trial(path: Path) -> bool:
+    """Return whether a run is a trial of a sweep."""
+    folder = path.parent
+    return folder.name == directory.TRIALS and (folder.parent / directory.NAME).is_file()
+
+
 def is_run(path: Path) -> bool:
     """Return whether a directory has any of the files that a training writes."""
     return any((path / file).is_file() for file in _FILES)
@@ -108,7 +121,9 @@ def load(paths: Sequence[Path]) -> tuple[Run, ...]:
 def _load(path: Path, name: str) -> Run:
     if not is_run(path):
         found = "contains none of" if path.is_dir() else "is not a directory with"
-        raise DataError(f"{path} {found} {', '.join(_FILES)}; give the --workdir of a training")
+        raise DataError(
+            f"{path} {found} {', '.join(_FILES)}; give the --workdir of a training or a sweep"
+        )
     remarks: list[str] = []
 
     def read(file: str, function: Callable[[Path], Any], default: Any) -> Any:

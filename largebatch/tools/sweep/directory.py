@@ -13,6 +13,8 @@ from largebatch.tools.sweep.space import Choice
 from largebatch.tools.sweep.trial import ENDED, Objective, Trial, worst
 
 NAME, RESULTS = "sweep.json", "results.json"
+TRIALS = "trials"
+"""The folder of the runs."""
 
 
 def train_options(

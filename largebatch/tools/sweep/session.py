@@ -117,7 +117,7 @@ def sweep(request: Request) -> None:
         driver = Driver(
             kept,
             executor,
-            workdir / "trials",
+            workdir / directory.TRIALS,
             request.command,
             planned,
             total=total,
@@ -168,7 +168,7 @@ def _list(request: Request, planned: Sequence[Choice], total: int) -> None:
         print(view.line(Trial(number, choice), request.objective))
     if total > len(planned):
         print(f"and {total - len(planned)} that depend on the results of these")
-    first = request.command(planned[0], request.place / "trials" / "0000")
+    first = request.command(planned[0], request.place / directory.TRIALS / "0000")
     print(f"the first one: {directory.pasteable(first[2:])}")
 
 

@@ -112,7 +112,7 @@ def config(seed=0, **changes):
     sections["run"] = {"seed": seed, "target": 0.6}
     for name, value in changes.items():
         section, _, key = name.partition("__")
-        sections[section][key] = value
+        sections.setdefault(section, {})[key] = value
     return {
         "config": sections,
         "plan": {"samples_per_step": 100, "steps": 40},

@@ -79,6 +79,31 @@ def test_runs_are_named_by_what_differs(tmp_path):
     assert named({"data__source": "a" * 60}, {"data__source": "b"}) == ["0", "1"]
 
 
+def test_trials_are_named_by_the_options_that_distinguish_them(tmp_path):
+    """The learning rate follows from batch and optimizer, so it is in no name."""
+    names = []
+    for name, peak in (("sgd", 1.0), ("lars", 10.0)):
+        for workers in (2, 8):
+            options = {
+                "batch__workers": workers,
+                "optimizer__name": name,
+                "optimizer__nesterov": name == "sgd",
+                "schedule__peak": peak * workers,
+                "run__log_every": f"{workers} steps",
+            }
+            made_up.write(tmp_path / "trials" / f"{len(names):04}", **options)
+            names.append(f"batch.workers={workers}, optimizer.name={name}")
+    directories = sorted((tmp_path / "trials").iterdir())
+    assert labels(load(directories)) == ["0000", "0001", "0002", "0003"]  # not of a sweep
+    (tmp_path / "sweep.json").write_text("{}")
+    assert labels(load(directories)) == names
+    # A trial that was repeated with another seed.
+    made_up.write(tmp_path / "trials" / "0004", seed=1, **options)
+    directories = sorted((tmp_path / "trials").iterdir())
+    found = labels(load(directories))
+    assert found == [f"{name}, run.seed=0" for name in names] + [f"{names[-1]}, run.seed=1"]
+
+
 def test_the_interval_by_hand():
     # Of 1, 2, 3, 4: mean 2.5, s = √(5/3) = 1.290994, t(0.975, 3) = 3.182446 of every table,
     # so 3.182446 · 1.290994 / 2 = 2.054260.
