@@ -1,4 +1,4 @@
-"""Train with many values of a few options, in parallel, and report the best.
+r"""Train with many values of a few options, in parallel, and report the best.
 
     python scripts/sweep.py --config=configs/digits.py --workdir=sweeps/lr --jobs=2 \
         --sweep 'schedule.peak=log:0.5:8:6' --sweep 'schedule.warmup=2 epochs,5 epochs'

@@ -175,7 +175,7 @@ def moto():
         yield port
 
 
-# The complete proof repeats all tests with the second interface.
+# The complete test suite repeats all tests with the second interface.
 def fast_of(values, *fast):
     """All values of a parameter, of which only `fast` are in the fast set of tests."""
     assert set(fast) <= set(values)

@@ -9,6 +9,7 @@ import shlex
 
 _WORDS = {
     "schedule.peak": "lr learning_rate base_lr max_lr peak_lr",
+    "schedule.per_256": "blr",
     "schedule.warmup_start": "warmup_lr warmup_lr_init lr_warmup_init",
     "schedule.end": "min_lr final_lr end_lr eta_min",
     "schedule.decay": "sched scheduler lr_scheduler lr_schedule",
@@ -65,6 +66,8 @@ _ACCUMULATION = (
     "grad_accum grad_accum_steps grad_accumulation gradient_accumulation accum_steps accum_iter "
     "gradient_accumulation_steps accumulate_grad_batches"
 )
+_SIGMOID = "bce_loss bce"
+_POLICY = "aa auto_augment autoaugment"
 _EMA = "model_ema ema model_ema_decay ema_decay use_ema"
 _MULTIPLIER = "freeze freeze_backbone frozen_layers lr_mult lr_scale backbone_lr layer_decay"
 _DTYPE = "amp precision dtype amp_dtype mixed_precision fp16 bf16 half use_amp"
@@ -124,6 +127,11 @@ def advice(word: str, value: str = "") -> str:
             f"{_written('batch.microbatch', 'auto')}, which finds the largest microbatch that "
             "fits the device memory and accumulates gradients"
         )
+    if name in _SIGMOID.split():
+        return _written("loss.kind", "sigmoid")
+    if name in _POLICY.split():
+        is_trivial = value.lower().startswith(("ta", "trivial"))
+        return _written("augment.policy", "trivialaugment" if is_trivial else "randaugment")
     if name in _EMA.split():
         return _written("schedule.ema", _horizon(value))
     if name in _MULTIPLIER.split():

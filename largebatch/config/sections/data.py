@@ -52,10 +52,16 @@ class Data:
         mathematics=False,
     )
     examples: int = option(
-        0, "number of training examples of a synthetic source; 0: default", within="at least 0"
+        0,
+        "number of training examples: of a synthetic source, or of an accepted part of a public "
+        "dataset; 0: default",
+        within="at least 0",
     )
     classes: int = option(
-        0, "number of classes of a synthetic source; 0: default", within="at least 0"
+        0,
+        "number of classes: of a synthetic source, or of a source without class names; 0: "
+        "default, or the number of names",
+        within="at least 0",
     )
     shuffle: bool = option(
         True,
