@@ -43,16 +43,19 @@ class StagePlan:
     counted_from: int
     """Step at which the intervals of log, evaluation and checkpoint begin."""
     log_every: int
-    """Samples between two rows of the log; an action is due at the step nearest to a multiple."""
+    """Samples between rows of the log; like all intervals at least a step, see `Plan.is_due`."""
     layers_every: int
+    """Samples between rows of the layers' statistics."""
     evaluate_every: int
+    """Samples between evaluations."""
     checkpoint_every: int
+    """Samples between checkpoints."""
     hosts_every: int = 0
-    """0: never."""
+    """Samples between comparisons of the hosts' step times; 0: never."""
     replay_every: int = 0
-    """0: never."""
-    evaluate_first_step: int = 0
-    """Step of the first evaluation, where the interval begins; 0: after the first interval."""
+    """Samples between repetitions of a step; 0: never."""
+    evaluate_first: int = 0
+    """Samples from ``counted_from`` to the first evaluation; 0: ``evaluate_every``."""
     rate: float = 1.0
     """Learning rate factor of this stage."""
     ema_kept: float = 0.0
@@ -182,26 +185,45 @@ class Plan:
     @property
     def evaluations(self) -> int:
         """Number of evaluations of the run."""
-        return sum(self.evaluates_at(s) or s == self.steps for s in range(1, self.steps + 1))
+        count = 1  # after the last step
+        for stage in self.stages:
+            every, first = stage.evaluate_every, stage.evaluate_first or stage.evaluate_every
+            last = min(stage.last_step, self.steps - 1)
+            for step, sign in ((last, 1), (stage.first_step, -1)):
+                count += sign * self._multiples(stage, step, every, first)
+        return count
 
     def evaluates_at(self, step: int) -> bool:
         """Return whether an evaluation is due after step number ``step``."""
         stage = self.stage_at(step)
-        first = stage.evaluate_first_step
-        if first and step <= first:
-            return step == first
-        done = step - (first or stage.counted_from)
-        return _ends_interval(done, stage.samples_per_step, stage.evaluate_every)
+        return self.is_due(step, stage.evaluate_every, first=stage.evaluate_first)
 
-    def is_due(self, step: int, every: int) -> bool:
+    def is_due(self, step: int, every: int, *, first: int = 0) -> bool:
         """Return whether an action with the interval ``every`` is due after ``step``.
+
+        It is due at the step nearest to each multiple of the interval. So actions every epoch and
+        every five epochs meet in one step also if an epoch is no whole number of steps. What the
+        last step of the run reaches is due there, not at the step before.
 
         Args:
           step: number of completed steps.
-          every: interval in samples; 0: never.
+          every: interval in samples, counted from where the batch size changed; 0: never.
+          first: samples to the first action, after which the interval begins; 0: ``every``.
         """
+        if every <= 0 or step <= 0:
+            return False
         stage = self.stage_at(step)
-        return _ends_interval(step - stage.counted_from, stage.samples_per_step, every)
+        due, before = (self._multiples(stage, s, every, first or every) for s in (step, step - 1))
+        return due > before
+
+    def _multiples(self, stage: StagePlan, step: int, every: int, first: int) -> int:
+        """Return the number of actions that are due at a step of a stage or before."""
+        done = (step - stage.counted_from) * stage.samples_per_step
+        until = 2 * done + stage.samples_per_step  # the middle of the next step, in half samples
+        if step < self.steps:
+            start = self.position(stage.counted_from)
+            until = min(until, 2 * (self.position(self.steps - 1) - start))
+        return max(0, 1 + (until - 2 * first) // (2 * every))
 
     @property
     def samples(self) -> int:
@@ -258,19 +280,6 @@ class Plan:
             scale=self.stage_at(step).rate,
             scale_before=self.stage_at(step - 1).rate,
         )
-
-
-def _ends_interval(steps: int, batch: int, every: int) -> bool:
-    """Return whether ``steps`` steps are nearest to a multiple of ``every`` samples above 0.
-
-    The multiples are exact, so that actions every epoch and every five epochs meet in one step also
-    if an epoch is no whole number of steps.
-    """
-    if every <= 0 or steps <= 0:
-        return False
-    # Multiples up to the middle between this step and the next one, and between the one before.
-    passed, before = ((2 * done + 1) * batch // (2 * every) for done in (steps, steps - 1))
-    return passed > before
 
 
 def _entropy(probability: float) -> float:

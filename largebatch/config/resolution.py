@@ -114,6 +114,8 @@ class _Extent:
     """Steps before the first stage with this batch size."""
     counted_start: int
     """Samples before the first stage with this batch size."""
+    batch_before: int
+    """Batch size of the stage before ``counted_from``; 0: there is none."""
 
 
 def _extents(
@@ -129,7 +131,7 @@ def _extents(
         for s in stages[1:]
     ]
     extents: list[_Extent] = []
-    start, done, counted, before = 0, 0, (0, 0), None
+    start, done, counted, current = 0, 0, (0, 0, 0), 0
     for stage, following in zip(stages, [*begins, None], strict=True):
         batch = stage.config.batch.images
         left = (length if following is None else following) - start
@@ -143,8 +145,8 @@ def _extents(
                 f"{KEY}: {here} has no step before {end}; move the stage or use a longer "
                 "schedule.length"
             )
-        if batch != before:
-            counted, before = (done, start), batch
+        if batch != current:
+            counted, current = (done, start, current), batch
         extents.append(_Extent(start, done, steps, *counted))
         start, done = start + steps * batch, done + steps
     return tuple(extents)
@@ -183,11 +185,14 @@ def _stage(
         if or_never and not text:
             return 0
         wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
-        return max(1, wanted)
+        return max(batch, wanted)
 
-    evaluate_first = 0  # also if the first evaluation precedes this batch size
-    if first_evaluation is not None and (wait := first_evaluation - extent.counted_start) > 0:
-        evaluate_first = extent.counted_from + max(1, round(wait / batch))
+    evaluate_first = 0
+    if first_evaluation is not None:
+        wait = first_evaluation - extent.counted_start
+        # Up to half a step after a change of the batch, the step before it is the nearest.
+        if 2 * wait > extent.batch_before:
+            evaluate_first = max(batch // 2 + 1, wait)  # nearest to the first step or a later one
     ema_kept = 0.0
     if text := config.schedule.ema:
         horizon = durations.samples(
@@ -215,7 +220,7 @@ def _stage(
         layers_every=every("run.layers_every"),
         evaluate_every=every("run.evaluate_every"),
         checkpoint_every=every("run.checkpoint_every"),
-        evaluate_first_step=evaluate_first,
+        evaluate_first=evaluate_first,
         hosts_every=every("health.hosts_every", or_never=True),
         replay_every=every("health.replay_every", or_never=True),
         rate=stage.rate,

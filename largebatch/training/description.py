@@ -84,8 +84,8 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             "all-reduce",
             f"{counted(len(buckets), config.comm.allreduce)}, {config.comm.wire} on the wire",
         ),
-        ("evaluation", _interval(stage.evaluate_every, stage)),
-        ("checkpoint", _interval(stage.checkpoint_every, stage)),
+        ("evaluation", _interval(config.run.evaluate_every, stage.evaluate_every, stage)),
+        ("checkpoint", _interval(config.run.checkpoint_every, stage.checkpoint_every, stage)),
     ]
     if kept := compile_cache.described():
         rows.append(("compiled programs", f"kept in {kept}"))
@@ -93,8 +93,9 @@ def plan_rows(run: Run, hosts: str) -> Rows:
     return rows
 
 
-def _interval(every: int, stage: StagePlan) -> str:
-    return f"every {every / stage.samples_per_step:,.6g} steps"
+def _interval(option: str, every: int, stage: StagePlan) -> str:
+    steps = f"{every / stage.samples_per_step:,.1f}".removesuffix(".0")
+    return f"every {steps} steps" if "step" in option else f"every {option} ({steps} steps)"
 
 
 def _statistics(run: Run, span: str) -> str:

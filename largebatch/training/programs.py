@@ -148,7 +148,8 @@ class Programs:
             _ = self.empty_carry, self.accumulate
         _ = self.finish
         plan = self.steps.plan
-        if plan.layers_every <= (plan.last_step + 1) * plan.samples_per_step:
+        batch = plan.samples_per_step
+        if 2 * plan.layers_every <= (2 * (plan.last_step - plan.counted_from) + 1) * batch:
             _ = self.layer_report
         if plan.facts.processes > 1 and plan.hosts_every and not self.steps.computes_alone:
             _ = self.probe

@@ -81,9 +81,24 @@ def test_actions_are_due_at_the_steps_nearest_to_their_interval():
     assert all(made.is_due(step, stage.log_every) for step in steps)
     # An epoch has 15.625 steps. Ten times the 16 of the first one would be 160 and not 156.
     nearest = [round(1000 / 64 * epoch) for epoch in range(1, 11)]
-    assert [s for s in steps if made.is_due(s, stage.checkpoint_every)] == nearest
-    assert [s for s in steps if made.evaluates_at(s)] == [nearest[4], nearest[9]]
+    # The last step, the 157th, ends what the 10 epochs began; nothing is due just before it.
+    assert (made.steps, nearest[9]) == (157, 156)
+    ends = [*nearest[:9], 157]
+    assert [s for s in steps if made.is_due(s, stage.checkpoint_every)] == ends
+    assert [s for s in steps if made.evaluates_at(s)] == [ends[4], ends[9]]
     assert made.stop_after_step == 3
+
+
+def test_the_first_evaluation_does_not_move_those_after_it():
+    made = plan(
+        batch={"workers": 4, "images_per_worker": 16},
+        schedule={"length": "10 epochs"},
+        run={"evaluate_every": "3 epochs", "evaluate_first": "2 epochs"},
+    )
+    # After 2, 5 and 8 epochs of 15.625 steps, and at the end.
+    found = [s for s in range(1, made.steps + 1) if made.evaluates_at(s)]
+    assert found == [31, 78, 125]
+    assert made.evaluations == 4
     assert plan().stop_after_step == plan().steps
 
 

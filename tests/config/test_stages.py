@@ -64,6 +64,9 @@ def test_intervals_are_counted_from_where_the_batch_changes():
     [
         ("5 epochs", [200 + 25, 200 + 75, 200 + 125]),
         ("4 epochs", [200, 250, 300, 350]),
+        # Nearest to the last step before the change of the batch, and to the first one after it.
+        ("4009 samples", [200, 250, 300, 350]),
+        ("4011 samples", [201, 251, 301]),
     ],
 )
 def test_the_first_evaluation_may_follow_a_change_of_the_batch(first, expected):

@@ -127,14 +127,21 @@ def test_actions_are_due_at_their_interval_and_evaluations_are_counted(made):
     plan, _ = made
     steps = range(1, plan.steps + 1)
     half = Fraction(1, 2)
-    for name in ("log_every", "checkpoint_every"):
-        for step in steps:
-            stage = plan.stage_at(step)
-            # In steps since the batch changed: multiples of this, and the steps nearest to them.
-            every = Fraction(getattr(stage, name), stage.samples_per_step)
-            done = step - stage.counted_from
-            last = math.floor((done + half) / every) * every
-            assert plan.is_due(step, getattr(stage, name)) == (last > 0 and last - done > -half)
+    for name in ("log_every", "evaluate_every", "checkpoint_every"):
+        expected = set()
+        for stage in plan.stages:
+            start, every = plan.position(stage.counted_from), getattr(stage, name)
+            for multiple in range(every, plan.samples + every, every):
+                # The step nearest to it, or the last step if that begins before it.
+                step = math.ceil(Fraction(multiple, stage.samples_per_step) - half)
+                step += stage.counted_from
+                if start + multiple > plan.position(plan.steps - 1):
+                    step = max(step, plan.steps)
+                if step <= plan.steps and plan.stage_at(step) is stage:
+                    expected.add(step)
+        assert [s for s in steps if plan.is_due(s, getattr(plan.stage_at(s), name))] == sorted(
+            expected
+        )
     due = [step for step in steps if plan.evaluates_at(step)]
     assert plan.evaluations == len({*due, plan.steps})
 
