@@ -20,6 +20,16 @@ def url_of(path: str | os.PathLike) -> str:
     return f"{scheme}://{rest.removeprefix('/')}" if colon and scheme in SCHEMES else ""
 
 
+def check_local(option: str, path: str | os.PathLike) -> None:
+    """Check that a path is not in an object store.
+
+    Raises:
+        ConfigError: It is; the message names the option.
+    """
+    if url := url_of(path):
+        raise ConfigError(f"{option}={shown(url)}: expected a local path; use another directory")
+
+
 def parts_of(url: str) -> tuple[str, str, str]:
     """Return scheme, bucket and path of a URL; the path has no slash at its ends.
 

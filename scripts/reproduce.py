@@ -23,6 +23,7 @@ from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import Watchdog, exit_code, leave
 from largebatch.fault_tolerance.peers import peers_of
+from largebatch.store_urls import check_local
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> None:
     flags, overrides = parser.parse_run(arguments)
     if flags.runs < 1:
         raise ConfigError(f"--runs={flags.runs}: expected at least 1")
+    check_local("--out", flags.out)
+    check_local("--workdir", flags.workdir)
     loaded = load_recipe(flags.config, overrides)
     check_ranges(loaded.config)
 

@@ -8,9 +8,9 @@ import pytest
 from largebatch.data import SourceOptions
 from largebatch.data.openers import open_records
 from largebatch.data.prepare.copy_dataset import copy_dataset
-from largebatch.errors import UserError
+from largebatch.errors import ConfigError, UserError
 from largebatch.object_store import Bucket
-from largebatch.store_urls import check_url, parts_of, shown, url_of
+from largebatch.store_urls import check_local, check_url, parts_of, shown, url_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,9 @@ def test_a_url_is_distinguished_from_a_path():
     assert parts_of("gs://bucket/run/a/") == ("gs", "bucket", "run/a")
     assert Bucket("s3://bucket/").url == "s3://bucket"
     assert url_of("runs/gs:/a") == url_of(Path("/runs")) == ""
+
+
+def test_a_store_where_a_local_directory_is_expected():
+    check_local("--workdir", "runs/a")
+    with pytest.raises(ConfigError, match="--workdir=s3://bucket/run"):
+        check_local("--workdir", Path("s3://bucket/run"))

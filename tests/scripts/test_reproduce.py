@@ -159,4 +159,23 @@ def test_refused_before_anything_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
     said = fails(capsys, "digits")
     assert re.search(r"runs has 0\.00 GiB free, checkpoints and logs need 0\.2\d", said)
+    for flag in ("--out=s3://bucket/records", "--workdir=gs://bucket/runs"):
+        assert flag in fails(capsys, "digits", flag)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_that_diverges_is_in_the_record(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    one = functools.partial(reproduction.reproduce, devices=jax.devices()[:1])
+    monkeypatch.setattr(reproduction, "reproduce", one)
+    command = ["fujitsu2019_81920", "--runs=1", "--scale=laptop", *SHORT]
+    # Every seed failed, so the command fails too, after it has written the record.
+    said = fails(capsys, *command, "--config.schedule.peak=1e30")
+    assert "schedule.peak=1e+30" in said
+    (folder,) = (tmp_path / "records").iterdir()
+    kept = json.loads((folder / "record.json").read_text())
+    (seed,) = kept["seeds"]
+    assert (seed["status"], seed["seed"], seed["epochs"]) == ("failed", 3, None)
+    assert kept["clock_s"]["mean"] is None
+    assert read_log(folder / "result_3.txt")[-1].metadata["status"] == "aborted"
+    assert "did not finish" in (folder / "README.md").read_text()

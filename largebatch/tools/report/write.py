@@ -8,7 +8,7 @@ from pathlib import Path
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
 from largebatch.tools.report import page, png, trace
-from largebatch.tools.report.runs import PAGE, Run, is_trial, load
+from largebatch.tools.report.runs import PAGE, Run, load
 from largebatch.tools.report.trace import Profile
 
 
@@ -20,7 +20,7 @@ def report(
     Args:
         paths: directories of runs.
         out: folder to write to; None: `report/` in the run or, for several runs, in the folder that
-            holds them all, which for the trials of a sweep is that of the sweep.
+            holds them all.
         profile: a profile to show with a single run; None: the one in its `profile/`, if any.
 
     Returns:
@@ -33,7 +33,8 @@ def report(
     runs = load(paths)
     if profile is not None and len(runs) > 1:
         raise DataError(f"--trace: expected one RUN, got {len(runs)}; give one, or omit --trace")
-    out = out or _common(runs) / "report"
+    common = os.path.commonpath([run.path.resolve() for run in runs])
+    out = out or (runs[0].path if len(runs) == 1 else Path(common)) / "report"
     check_parent(out / PAGE)
     read = [_with_profile(run, profile) for run in runs]
     runs = tuple(run for run, _ in read)
@@ -46,15 +47,6 @@ def report(
     with replacing(out / PAGE) as stream:
         stream.write(made.html().encode())
     return out / PAGE, runs
-
-
-def _common(runs: Sequence[Run]) -> Path:
-    """Return the run or sweep, or the folder that holds all of several runs."""
-    if len(runs) == 1:
-        return runs[0].path
-    if all(is_trial(run.path) for run in runs):
-        return Path(os.path.commonpath([run.path.parent.parent.resolve() for run in runs]))
-    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
 
 
 def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:

@@ -15,7 +15,7 @@ from largebatch import tracking
 from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
-from largebatch.errors import ConfigError, UserError, did_you_mean
+from largebatch.errors import ConfigError, HealthError, UserError, did_you_mean
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compile_cache, compiler, processes
@@ -78,6 +78,7 @@ def reproduce(
 
     Raises:
         UserError: a mistake that the user can correct.
+        HealthError: training failed with every seed; the record has been written.
         Interrupted: a signal has stopped it; a clocked run cannot be resumed.
     """
     if request.cluster and request.cluster not in known_clusters():
@@ -109,7 +110,14 @@ def reproduce(
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     compile_cache.use(config.run.compile_cache)  # for the seeds after the first
-    results = [_run(request, overrides, seed, folder, hosts, devices, watchdog) for seed in seeds]
+    results: list[SeedResult | None] = []
+    failures: list[HealthError] = []
+    for seed in seeds:
+        result, failure = _run(request, overrides, seed, folder, hosts, devices, watchdog)
+        results.append(result)
+        if failure:
+            console.warn(f"run.seed={seed}: {failure}")
+            failures.append(failure)
     if jax.process_index() == 0:
         about = {
             "recipe": label(request.recipe),
@@ -126,6 +134,8 @@ def reproduce(
             stream.write(page.page(kept).encode())
         console.closing(page.closing_rows(kept), str(folder))
     processes.wait_for_all("record written")
+    if len(failures) == request.runs:
+        raise failures[-1]
     return folder
 
 
@@ -188,13 +198,21 @@ def _run(
     hosts: str,
     devices: Sequence[jax.Device],
     watchdog: Watchdog,
-) -> SeedResult | None:
-    """Run one seed in its own working directory; None on processes other than 0."""
+) -> tuple[SeedResult | None, HealthError | None]:
+    """Run one seed in its own working directory.
+
+    Returns:
+        The result, None on processes other than 0; why training failed, None if it did not.
+    """
     workdir = request.runs_in / folder.name / f"seed_{seed}"
     chosen = (*overrides, ("run.seed", str(seed)))
     asked = session.Request(request.recipe, workdir, chosen, resume="never")
     config = load(request.recipe, chosen)
-    summary = session.run(config, asked, hosts=hosts, devices=devices, watchdog=watchdog)
+    failed = None
+    try:
+        summary = session.run(config, asked, hosts=hosts, devices=devices, watchdog=watchdog)
+    except HealthError as error:  # all processes agree on it, and the logs have been written
+        summary, failed = tracking.Summary.read(workdir), error
 
     def keep() -> SeedResult:
         """Copy the logs of the run to the record, and return its result."""
@@ -215,4 +233,4 @@ def _run(
             accepted=check_log(log).accepted,
         )
 
-    return processes.first_process_does(keep)
+    return processes.first_process_does(keep), failed
