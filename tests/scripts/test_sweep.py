@@ -51,6 +51,11 @@ TINY = (
         (["--sweep", "schedule.peak=1,2", "--jobs=0"], "--jobs=0"),
         (["--sweep", "schedule.peak=1,2", "--slurm_option=x"], "--slurm_option=x"),
         (["--sweep", "schedule.peak=1,2", "--lr=3"], "--lr=3"),
+        (["--sweep", "schedule.peak=1,2", "--workdir=s3://bucket/lr"], "--workdir=s3://bucket/lr"),
+        (
+            ["--sweep", "schedule.peak=lin:1:2", "--search=quasi", "--trials=2", "--seed=-1"],
+            "--seed",
+        ),
         (["--best"], "--workdir"),
         (["--best", "--sweep", "no/lr.py"], "sweeps/lr/sweep.json"),
     ],

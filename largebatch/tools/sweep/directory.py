@@ -13,8 +13,22 @@ from largebatch.tools.sweep.space import Choice
 from largebatch.tools.sweep.trial import ENDED, Objective, Trial, worst
 
 NAME, RESULTS = "sweep.json", "results.json"
-TRIALS = "trials"
-"""The folder of the runs."""
+
+
+def is_sweep(workdir: Path) -> bool:
+    """Return whether a directory is that of a sweep."""
+    return (workdir / NAME).is_file()
+
+
+def trial(workdir: Path, number: int) -> Path:
+    """Return the run directory of a trial."""
+    return workdir / "trials" / f"{number:04d}"
+
+
+def trials(workdir: Path) -> list[Path]:
+    """Return the run directories of a sweep by number; none if the directory is not a sweep's."""
+    found = (workdir / "trials").glob("*") if is_sweep(workdir) else ()
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda p: int(p.name))
 
 
 def train_options(

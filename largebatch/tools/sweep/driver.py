@@ -17,6 +17,7 @@ from typing import Literal
 from largebatch.checkpoint import lock
 from largebatch.errors import UserError
 from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
+from largebatch.tools.sweep import directory
 from largebatch.tools.sweep.executors import Executor, Handle, Job
 from largebatch.tools.sweep.space import Choice
 from largebatch.tools.sweep.study import Study
@@ -54,7 +55,7 @@ class Driver:
         self,
         study: Study,
         executor: Executor,
-        directory: Path,
+        sweep: Path,
         command: Callable[[Choice, Path], tuple[str, ...]],
         planned: Sequence[Choice],
         *,
@@ -66,13 +67,13 @@ class Driver:
         Args:
           study: the trials so far.
           executor: where trials run.
-          directory: of the trials' directories.
+          sweep: directory of the sweep.
           command: of a trial, from its values and its directory.
           planned: the values of the first trials; the study suggests the others.
           total: number of trials.
           grace_s: seconds that a trial has to save after SIGTERM.
         """
-        self._study, self._executor, self._directory = study, executor, directory
+        self._study, self._executor, self._sweep = study, executor, sweep
         self._command, self._planned, self._total = command, planned, total
         self._grace_s = grace_s
         self._trials = {trial.number: trial for trial in study.trials()}
@@ -126,7 +127,7 @@ class Driver:
                 begun.handle.kill()
 
     def _workdir(self, number: int) -> Path:
-        return self._directory / f"{number:04d}"
+        return directory.trial(self._sweep, number)
 
     def _start(self) -> None:
         """Give the executor as many jobs as it takes; a trial that runs elsewhere counts as one."""

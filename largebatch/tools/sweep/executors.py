@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -66,7 +67,9 @@ def gpus_here(environ: Mapping[str, str]) -> list[str]:
     if environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
         return []
     if "CUDA_VISIBLE_DEVICES" in environ:
-        return [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
+        names = [name.strip() for name in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+        # CUDA ignores what follows a name that is none, such as -1.
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     return (
         command_output("nvidia-smi", "--query-gpu=index", "--format=csv,noheader") or ""
     ).split()

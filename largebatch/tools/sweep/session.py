@@ -14,6 +14,7 @@ from largebatch.config.recipe_file import execute, find
 from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import Interrupted
+from largebatch.store_urls import check_local
 from largebatch.tools.sweep import curves, directory, seeds, space, study, view
 from largebatch.tools.sweep.driver import Driver, signals
 from largebatch.tools.sweep.executors import Cluster, Executor, SubmititExecutor, local_executor
@@ -95,6 +96,9 @@ def sweep(request: Request) -> None:
     study.optuna()  # a listed sweep can be run
     if request.jobs is not None and request.jobs < 1:
         raise ConfigError(f"--jobs={request.jobs}: expected at least 1")
+    if request.seed < 0:
+        raise ConfigError(f"--seed={request.seed}: expected at least 0")
+    check_local("--workdir", request.place)
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
     base = frozen(execute(request.recipe)[0], request.overrides)
     config = adjusted(base, request.overrides)
@@ -117,7 +121,7 @@ def sweep(request: Request) -> None:
         driver = Driver(
             kept,
             executor,
-            workdir / directory.TRIALS,
+            workdir,
             request.command,
             planned,
             total=total,
@@ -168,7 +172,7 @@ def _list(request: Request, planned: Sequence[Choice], total: int) -> None:
         print(view.line(Trial(number, choice), request.objective))
     if total > len(planned):
         print(f"and {total - len(planned)} that depend on the results of these")
-    first = request.command(planned[0], request.place / directory.TRIALS / "0000")
+    first = request.command(planned[0], directory.trial(request.place, 0))
     print(f"the first one: {directory.pasteable(first[2:])}")
 
 

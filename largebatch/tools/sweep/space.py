@@ -156,7 +156,7 @@ def _of_recipe(keys: Any, values: Any) -> Axis:
     points = [(value,) if isinstance(keys, str) else tuple(value) for value in values]
     if not (points and names and all(len(point) == len(names) for point in points)):
         raise ValueError
-    return _listed(names, [tuple(map(text, point)) for point in points])
+    return Axis(names, tuple(tuple(map(text, point)) for point in points))
 
 
 def text(value: Any) -> str:
@@ -176,14 +176,7 @@ def _axis(key: str, values: str) -> Axis:
     parts = [part.strip() for part in _SEPARATOR.split(values)]
     if not all(parts):
         raise ConfigError(f"{key}={shown(values)} has an empty value; expected {FORM}")
-    return _listed((key,), [(part,) for part in parts])
-
-
-def _listed(keys: tuple[str, ...], points: Sequence[tuple[str, ...]]) -> Axis:
-    twice = [point for point in points if points.count(point) > 1]
-    if twice:
-        raise ConfigError(f"{','.join(keys)} has the value {', '.join(twice[0])} twice; drop one")
-    return Axis(keys, tuple(points))
+    return Axis((key,), tuple((part,) for part in parts))
 
 
 def _ranged(key: str, said: str) -> Axis:
@@ -275,8 +268,12 @@ def check(
             raise ConfigError(f"{key} is swept and --config.{key} sets it; drop one of them")
     singles = [choice for axis in axes for choice in axis.extremes()]
     for choice in singles:
-        for key, value in choice.items():
-            override(recipe, key, value)
+        _overridden(recipe, choice)
+    for axis in axes:
+        chosen = [_overridden(recipe, axis.choice(point)) for point in axis.points]
+        for point, config in zip(axis.points, chosen, strict=True):
+            if chosen.count(config) > 1:
+                raise ConfigError(f"{axis.name} has the value {', '.join(point)} twice; drop one")
     for check_one in (check_ranges, _check_resolved):  # the second imports JAX
         for number, choice in enumerate(planned or singles):
             try:
@@ -285,6 +282,12 @@ def check(
                 said = ", ".join(f"{key}={value}" for key, value in choice.items())
                 where = f"trial {number} ({said})" if planned else f"with {said}"
                 raise ConfigError(f"{where}: {error}") from error
+
+
+def _overridden(config: Config, choice: Choice) -> Config:
+    for key, value in choice.items():
+        config = override(config, key, value)
+    return config
 
 
 def _check_resolved(config: Config) -> None:

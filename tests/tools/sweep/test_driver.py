@@ -69,7 +69,7 @@ def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
         }
     )
     study = Study(tmp_path / "study.db", AXES, "top1")
-    made = driver(study, executor, tmp_path / "trials")
+    made = driver(study, executor, tmp_path)
     assert run(made)
     expected = ["complete", "failed", "failed", "diverged", "complete", "failed"]
     assert states(made) == expected
@@ -88,7 +88,7 @@ def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
     assert sorted(executor.started) == [0, 1, 2, 3, 4, 4, 4, 5]
     assert executor.most == 2
     # Another process reads the same from the file, and has nothing to do.
-    again = driver(Study(tmp_path / "study.db", AXES, "top1"), FakeExecutor(), tmp_path / "trials")
+    again = driver(Study(tmp_path / "study.db", AXES, "top1"), FakeExecutor(), tmp_path)
     assert again.trials == made.trials
     assert run(again)
     assert not again._executor.started
@@ -105,8 +105,8 @@ def test_a_killed_sweep_resumes_and_runs_nothing_twice(tmp_path):
     assert states(made) == ["complete", *["running"] * 4]
     before = made.trials[0]
     # Its own end, after the kill of the sweep: trial 1 is complete.
-    summary(top1=0.7).write(folder / "0001")
-    lock = folder / "0002" / "lock.json"
+    summary(top1=0.7).write(folder / "trials" / "0001")
+    lock = folder / "trials" / "0002" / "lock.json"
     lock.write_bytes(content(this_process()))
 
     executor = FakeExecutor({3: [{"code": 0, "top1": 0.6}]}, at_once=4)
@@ -140,7 +140,7 @@ def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
     executor = FakeExecutor({0: [{"code": 2, "output": "error: in use\n"}, {"code": 0, "top1": 1}]})
     made = driver(Study(None, AXES, "top1"), executor, tmp_path)
     made.poll()
-    lock = tmp_path / "0000" / "lock.json"
+    lock = tmp_path / "trials" / "0000" / "lock.json"
     lock.write_bytes(content(this_process()))
     for _ in range(4):
         made.poll()

@@ -61,6 +61,8 @@ def test_gpus_are_named_without_being_opened():
     assert gpus_here({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "0"}) == []
     assert gpus_here({"CUDA_VISIBLE_DEVICES": "3, GPU-5f"}) == ["3", "GPU-5f"]
     assert gpus_here({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": "-1"}) == []
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": "1,-1,2"}) == ["1"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cores are given away on Linux")

@@ -48,7 +48,6 @@ def test_points_of_an_axis(said, points):
     [
         ("schedule.peak", "key=a,b,c"),
         ("schedule.peak=1,,2", "empty value"),
-        ("schedule.peak=1,1", "1 twice"),
         ("schedule.peak=log:a:2:3", "key=log:LOW:HIGH:N"),
         ("schedule.peak=log:0:2:3", "above 0"),
         ("schedule.peak=lin:1:inf:3", "finite"),
@@ -111,6 +110,8 @@ def test_quasi_random_points_cover_every_axis_and_can_be_prolonged():
     [
         ([("schedule.peak", "1")], ["schedule.peak=1,2"], ["--config.schedule.peak", "drop one"]),
         ([], ["schedule.peak=1,2", "schedule.peak=3,4"], ["swept twice"]),
+        ([], ["schedule.peak=1,2,1"], ["schedule.peak has the value 1 twice"]),
+        ([], ["optimizer.nesterov=true,True"], ["optimizer.nesterov has the value true twice"]),
         ([("batch.workers", "500")], ["schedule.peak=1,2"], ["trial 0", "500 workers"]),
     ],
 )
