@@ -13,6 +13,7 @@ the shares of the device's time. docs/report.md explains every figure.
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +77,15 @@ def selected(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def beside(paths: Sequence[Path]) -> Path | None:
+    """Return the folder of a report of sweeps: in the sweep, or in what holds them all."""
+    from largebatch.tools.sweep.directory import is_sweep
+
+    if not any(map(is_sweep, paths)):
+        return None
+    return Path(os.path.commonpath([path.resolve() for path in paths])) / "report"
+
+
 def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
     """Return a run's directory; the logs of a run in an object store are downloaded first."""
     url = url_of(path)
@@ -99,7 +109,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.runs:
         with contextlib.ExitStack() as copies:
             paths = [local(path, flags.out, copies) for path in flags.runs]
-            page, runs = write.report(selected(paths), flags.out, profile)
+            page, runs = write.report(selected(paths), flags.out or beside(paths), profile)
         for name, each in zip(compare.labels(runs), runs, strict=True):
             top1 = summary.percent(summary.validation(each, "top1"))
             print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
@@ -156,9 +157,9 @@ def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page
         rows = table(*summary.over_seeds(found), "Seeds")
         page.section("over_seeds", "Over seeds", lead(intro), rows)
     page.section("differences", "Differences of configuration", _differences(runs, named))
-    for run, label in zip(runs, named, strict=True):
+    for run, label, key in zip(runs, named, _keys(runs), strict=True):
         page.body += f'<details class="run"><summary>{text(label)}</summary>{_about(run)}'
-        _add_run(page, run, profiles.get(run.name), f"{_key(run)}-")
+        _add_run(page, run, profiles.get(run.name), f"{key}-")
         page.body += "</details>"
     return page
 
@@ -182,9 +183,10 @@ def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") ->
         page.section(f"{prefix}trace", "Device", *_trace(profile, shares))
 
 
-def _key(run: Run) -> str:
-    """The name of a run as part of an id or of the name of a file."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in run.name)
+def _keys(runs: Sequence[Run]) -> list[str]:
+    """Return the name of each run as part of an id or of the name of a file."""
+    names = [re.sub(r"[^A-Za-z0-9_.-]", "_", run.name) for run in runs]
+    return [f"{n}-{i}" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def _about(run: Run) -> str:

@@ -88,14 +88,12 @@ class Mark(NamedTuple):
 
 def trials_of(path: Path) -> list[Path]:
     """Return the runs of a sweep by trial number; none if the directory is not a sweep's."""
-    found = sorted((path / directory.TRIALS).iterdir()) if (path / directory.NAME).is_file() else []
-    return [trial for trial in found if is_run(trial)]
+    return [trial for trial in directory.trials(path) if is_run(trial)]
 
 
 def is_trial(path: Path) -> bool:
     """Return whether a run is a trial of a sweep."""
-    folder = path.parent
-    return folder.name == directory.TRIALS and (folder.parent / directory.NAME).is_file()
+    return path in directory.trials(path.parent.parent)
 
 
 def is_run(path: Path) -> bool:
@@ -120,6 +118,8 @@ def load(paths: Sequence[Path]) -> tuple[Run, ...]:
 
 def _load(path: Path, name: str) -> Run:
     if not is_run(path):
+        if directory.is_sweep(path):
+            raise DataError(f"{path}: no trial of this sweep has started; wait for the first one")
         found = "contains none of" if path.is_dir() else "is not a directory with"
         raise DataError(
             f"{path} {found} {', '.join(_FILES)}; give the --workdir of a training or a sweep"
@@ -141,14 +141,41 @@ def _load(path: Path, name: str) -> Run:
         return default
 
     metrics, layers, events = (
-        read(file, read_rows, []) for file in ("metrics.jsonl", "layers.jsonl", "events.jsonl")
+        read(file, _rows, []) for file in ("metrics.jsonl", "layers.jsonl", "events.jsonl")
     )
-    config, summary = (read(file, read_json, {}) for file in ("config.json", "summary.json"))
+    config, summary = (read(file, _fields, {}) for file in ("config.json", "summary.json"))
     summary = {key: value for key, value in summary.items() if value is not None}
     return Run(
         *(path, name, current(metrics), current(layers), tuple(events), config, summary),
         remarks=tuple(remarks),
     )
+
+
+def _rows(path: Path) -> list[Row]:
+    """Read the rows of a log.
+
+    Raises:
+        ValueError: another program wrote it.
+    """
+    rows = read_rows(path)
+    needed = ("step", "samples", "time") if path.name == "events.jsonl" else ("step",)
+    if not all(isinstance(row.get(key), int | float) for row in rows for key in needed):
+        raise ValueError(path)
+    return rows
+
+
+def _fields(path: Path) -> Row:
+    """Read an object whose fields that the report takes apart have the right types.
+
+    Raises:
+        ValueError: another program wrote it.
+    """
+    found = read_json(path)
+    sections = found.get("config", {}) if isinstance(found, dict) else None
+    is_ours = isinstance(sections, dict) and all(isinstance(v, dict) for v in sections.values())
+    if not is_ours or not isinstance(found.get("steps", 0), int):
+        raise ValueError(path)
+    return found
 
 
 def current(rows: Sequence[Row]) -> Rows:

@@ -18,7 +18,9 @@ class Rows(tuple[Row, ...]):
         """Return a column as float64 `[rows]`, NaN where a row has no number of it."""
         columns = self.__dict__.setdefault("_columns", {})
         if name not in columns:
-            columns[name] = np.array([row.get(name) for row in self], np.float64)
+            found = (row.get(name) for row in self)
+            numbers = [value if isinstance(value, int | float) else np.nan for value in found]
+            columns[name] = np.array(numbers, np.float64)
         return columns[name]
 
     def last(self, name: str) -> float | None:

@@ -38,6 +38,9 @@ def test_a_damaged_log_is_a_remark(tmp_path):
 def test_no_run(tmp_path):
     with pytest.raises(DataError, match=r"metrics.jsonl, config.json, events.jsonl"):
         load([tmp_path])
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(DataError, match="no trial of this sweep has started"):
+        load([tmp_path])
     with pytest.raises(DataError, match="absent is not a directory"):
         load([tmp_path / "absent"])
     folder = made_up.write(tmp_path / "one")
@@ -63,11 +66,32 @@ def test_rows_that_were_gone_back_over_are_replaced():
     )
 
 
+def test_a_log_of_another_program_is_a_remark(tmp_path):
+    folder = made_up.write(tmp_path / "one")
+    (folder / "metrics.jsonl").write_text('{"loss": 1.0}\n')
+    (folder / "layers.jsonl").write_text('{"step": "x"}\n')
+    (folder / "events.jsonl").write_text('{"event": "turn", "step": 1}\n')
+    (run,) = load([folder])
+    assert (run.metrics, run.layers, run.events) == ((), (), ())
+    assert len(run.remarks) == 3
+
+
+def test_what_is_no_number_is_missing_in_a_column(tmp_path):
+    rows = [{"step": 1, "samples": "x", "loss": 2.0}, {"step": 2, "samples": 9, "loss": None}]
+    folder = made_up.write(tmp_path / "one", metrics=rows)
+    (run,) = load([folder])
+    assert run.metrics.last("samples") == 9
+    assert run.metrics.last("loss") == 2.0
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
         ("config.json", "[1]"),
         ("config.json", '{"config": '),
+        ("config.json", '{"config": 3}'),
+        ("config.json", '{"config": {"run": 3}}'),
+        ("summary.json", '{"steps": "x"}'),
         ("summary.json", '{"status": "comp'),
     ],
 )

@@ -141,6 +141,12 @@ def test_several_runs(tmp_path, profile):
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_runs_of_similar_names_have_figures_of_their_own(tmp_path):
+    path, _ = report([made_up.write(tmp_path / name) for name in ("a+1", "a_1")])
+    assert {"a_1-0-trust_ratio", "a_1-1-trust_ratio"} <= set(data(path))
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_the_reason_of_a_failure_is_under_the_title_and_marked(tmp_path):
     why = "the loss of step 26 is nan; lower schedule.peak=1000"
     events = [*made_up.EVENTS[:2], made_up.event("unhealthy", 20, 26, why=why)]
