@@ -191,7 +191,7 @@ def _reworded(message: str) -> str:
         return f"{name}={choice[1]}: expected {any_of(words)}{hint}"
     if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", said):
         return f"{name}={value[2]}: expected {_KINDS.get(value[1], value[1])}"
-    if said.startswith("expected "):
+    if re.match(r"expected (one|at least one|\d+) argument", said):
         return f"{name} has no value; use {name}=VALUE"
     return f"{name}: {said}"
 

@@ -68,11 +68,11 @@ def run(arguments: Sequence[str]) -> None:
     if flags.overrides and not flags.overridable:
         raise ConfigError(f"benchmark {flags.name} takes no --config.section.key=value")
     results = flags.run(flags)
-    if results:
-        measure.show(flags.name, results)
     if flags.json and results:
         record = measure.header("benchmark.py", arguments)
         write_json(flags.json, record | {"results": [result.as_json() for result in results]})
+    if results:
+        measure.show(flags.name, results)
 
 
 if __name__ == "__main__":

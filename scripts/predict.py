@@ -9,6 +9,7 @@ JSON object per line: {"file": …, "top": [{"class": …, "label": …, "probab
 
 import argparse
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +42,9 @@ def flags_of(arguments: Sequence[str]) -> argparse.Namespace:
         help="JSON lines to FILE; without FILE, in place of the table",
     )
     # --json alone may stand before images: it is --json=- unless a JSON file follows.
-    following = [*arguments[1:], ""]
     words = [
         "--json=-" if word == "--json" and Path(after).suffix not in _JSON else word
-        for word, after in zip(arguments, following, strict=True)
+        for word, after in itertools.pairwise([*arguments, ""])
     ]
     return made.parse_args(words)
 

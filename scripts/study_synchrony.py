@@ -72,10 +72,10 @@ def measure(quick: bool, seeds: list[int]) -> dict[str, Any]:
 
 def _seeds(text: str | None, quick: bool) -> list[int]:
     text = text or ("0" if quick else "0,1,2")
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--seeds: expected integers with commas between, got {text}") from error
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"--seeds: expected integers from 0 with commas between, got {text}")
+    return [int(word) for word in words]
 
 
 if __name__ == "__main__":

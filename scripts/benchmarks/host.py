@@ -28,6 +28,7 @@ from benchmarks.competitor import Competitor, Figures, Race
 from benchmarks.measure import Result, read_record, require_positive
 from benchmarks.training import StepWork
 from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, map_over
 from largebatch.tracking import Tracker
 from largebatch.training import journal
@@ -39,6 +40,7 @@ from largebatch.training.run import Run
 OVERRIDES = True
 _ROW, _LAYERS = 10, 50  # steps between two rows of metrics.jsonl and of layers.jsonl
 _CALLS = 200
+_NAME = "main thread"
 
 PyTree = Any
 
@@ -60,7 +62,7 @@ def run(flags: argparse.Namespace) -> list[Result]:
         ConfigError: A number below 1, options that do not fit each other, or no such record.
     """
     require_positive(flags, "steps", "repeats", "width")
-    earlier = read_record("--before", flags.before, "results") if flags.before else None
+    earlier = _earlier(flags.before, flags.repeats) if flags.before else None
     long = f"{10 * flags.steps} steps"  # a checkpoint or an evaluation would be no part of a step
     own = {
         "schedule.length": long,
@@ -76,8 +78,23 @@ def run(flags: argparse.Namespace) -> list[Result]:
         competitor.repeat()
         figures = [competitor.repeat() for _ in range(flags.repeats)]
     race = Race({"ours": figures}, about={"ours": competitor.about})
-    results = race.results("main thread")
+    results = race.results(_NAME)
     return beside(results, earlier) if earlier else results
+
+
+def _earlier(path: Path, repeats: int) -> Mapping[str, Any]:
+    """Read the record of an earlier commit.
+
+    Raises:
+        ConfigError: It is not of this benchmark, or of another number of repeats.
+    """
+    kept = read_record("--before", path, "results", "environment.commit")
+    found = [Result.from_json(each) for each in kept["results"] if each.get("name") == _NAME]
+    if not found:
+        raise ConfigError(f"--before: {path} is no record of benchmark.py host; use one of its own")
+    if (before := len(found[0].ours)) != repeats:
+        raise ConfigError(f"--repeats={repeats}: {path} has {before}; use --repeats={before}")
+    return kept
 
 
 def beside(results: list[Result], earlier: Mapping[str, Any]) -> list[Result]:

@@ -18,7 +18,7 @@ from largebatch.config import Config, freeze, override
 from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
 from largebatch.models import DEPTHS
-from largebatch.parallel import from_local
+from largebatch.parallel import from_local, processes
 from largebatch.parallel.hardware import hardware_of
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tools.report.trace import PROGRAM
@@ -224,7 +224,8 @@ def our_step(run: Run, feed: Iterator[OnDevices]) -> JaxStep:
 
 
 def build_run(made: Config) -> Run:
-    """The product's own run of a recipe on one device."""
+    """The product's own run of a recipe on one device, in a process set up like `train.py`'s."""
+    processes.prepare_devices()
     return build(made, Console(quiet=True), jax.local_devices()[:1])
 
 

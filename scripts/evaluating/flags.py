@@ -1,6 +1,7 @@
 """Flags of scripts/evaluate.py and scripts/predict.py for the preparation of images."""
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ def parser(description: str | None, usage: str) -> Parser:
 def ended(run: Callable[[], None]) -> int:
     """Run; the result is the process's exit code (largebatch.fault_tolerance.exit_codes)."""
 
-    def explained() -> None:
+    def attempt() -> None:
         try:
             run()
         except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -54,8 +55,14 @@ def ended(run: Callable[[], None]) -> int:
                 "a device ran out of memory; use a smaller --batch (64 a device)"
             ) from error
 
-    return exit_code(explained)
+    return exit_code(attempt)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(word) for word in text.split(","))
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}")
+    return found

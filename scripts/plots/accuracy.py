@@ -22,11 +22,11 @@ from largebatch.tracking import read_rows
 TOP1 = "validation/top1"
 
 
-def read(folders: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the evaluations that all runs have.
+def read(folders: Sequence[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the evaluations that all runs have, and the last one of each.
 
     Returns:
-      Epochs, (evaluations,), and top-1 as fractions, (runs, evaluations).
+      Epochs, (evaluations,); top-1 as fractions, (runs, evaluations); last top-1, (runs,).
 
     Raises:
       UserError: no metrics in a directory, or no evaluation that all have.
@@ -40,17 +40,18 @@ def read(folders: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     epochs = sorted(set.intersection(*map(set, found)))
     if not epochs:
         raise UserError(f"{', '.join(map(str, folders))}: no evaluation that all runs have")
-    return np.array(epochs), np.array([[run[epoch] for epoch in epochs] for run in found])
+    common = [[run[epoch] for epoch in epochs] for run in found]
+    return np.array(epochs), np.array(common), np.array([run[max(run)] for run in found])
 
 
 def draw(curves: dict[str, Sequence[Path]]) -> Any:
     """Return a figure with a curve for each name; bands are one standard deviation over runs."""
     made, (axes,) = figure(1, width=7.2)
     for (name, folders), colour in zip(curves.items(), colours(len(curves) + 1)[1:], strict=True):
-        epochs, top1 = read(folders)
+        epochs, top1, final = read(folders)
         deviation = top1.std(0, ddof=1) if len(top1) > 1 else None
         seeds = f", {len(top1)} seeds" if len(top1) > 1 else ""
-        last = f"{name}{seeds}: {100 * top1[:, -1].mean():.1f} %"
+        last = f"{name}{seeds}: {100 * final.mean():.1f} %"
         band(axes, epochs, top1.mean(0), deviation, color=colour, label=last)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation top-1, %")

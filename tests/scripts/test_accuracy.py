@@ -19,9 +19,17 @@ def test_evaluations_of_all_runs(tmp_path):
     write(tmp_path / "record" / "metrics_0.jsonl", {2: 0.25, 4: 0.5, 8: 0.75})
     write(tmp_path / "record" / "metrics_1.jsonl", {2: 0.125, 8: 0.5})
     write(tmp_path / "run" / "metrics.jsonl", {8: 0.25, 2: 0.0})
-    epochs, top1 = accuracy.read([tmp_path / "record", tmp_path / "run"])
+    epochs, top1, final = accuracy.read([tmp_path / "record", tmp_path / "run"])
     np.testing.assert_array_equal(epochs, [1, 4])
     np.testing.assert_array_equal(top1, [[0.25, 0.75], [0.125, 0.5], [0, 0.25]])
+    np.testing.assert_array_equal(final, [0.75, 0.5, 0.25])
+
+
+def test_the_legend_has_the_last_evaluation_of_each_run(tmp_path):
+    write(tmp_path / "a" / "metrics.jsonl", {2: 0.25, 7: 0.5})
+    write(tmp_path / "b" / "metrics.jsonl", {2: 0.75, 8: 0.25})
+    (axes,) = accuracy.draw({"x": [tmp_path / "a", tmp_path / "b"]}).axes
+    assert [line.get_label() for line in axes.lines] == ["x, 2 seeds: 37.5 %"]
 
 
 def test_curves_are_means_over_runs(tmp_path):

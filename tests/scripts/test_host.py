@@ -88,3 +88,14 @@ def test_a_missing_earlier_record_is_refused_before_measuring(tmp_path, capsys):
     command = ["host", "--json", str(tmp_path / "new.json"), "--before", str(earlier)]
     assert benchmark.main(command) == 2
     assert f"--before: {earlier}" in capsys.readouterr().err
+
+
+def test_a_record_that_does_not_pair_is_refused_before_measuring(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(host, "Competitor", None)
+    earlier = tmp_path / "earlier.json"
+    for name, flag in (("step", "--before"), ("main thread", "--repeats=5")):
+        results = [Result(name, "µs a step", (4.0, 5.0)).as_json()]
+        record = {"environment": {"commit": "0123456789"}, "results": results}
+        earlier.write_text(json.dumps(record))
+        assert benchmark.main(["host", f"--before={earlier}"]) == 2
+        assert flag in capsys.readouterr().err

@@ -153,12 +153,20 @@ def test_mistakes_are_one_line(kinds, tmp_path, capsys):
     for arguments, words in (
         ((tmp_path,), "has no images"),
         ((kinds, "--top=0"), "--top=0"),
-        ((kinds, "--crop=2"), "data.evaluation_crop: expected"),
+        ((kinds, "--crop=2"), "--crop=2"),
+        ((kinds, "--crop=0"), "--crop=0"),
+        ((kinds, "--mean=a"), "--mean: expected numbers with commas between, got 'a'"),
+        ((kinds, "--std=nan,1,1"), "--std: expected numbers"),
     ):
         found, told = lines(capsys, *arguments, code=2)
         assert found == []
         assert len(told.splitlines()) == 1
         assert words in told
+
+
+def test_without_arguments(capsys):
+    assert predict.main([]) == 2
+    assert "WEIGHTS" in capsys.readouterr().err
 
 
 def test_weights_that_are_not_finite_predict_nothing(kinds, capsys, monkeypatch):

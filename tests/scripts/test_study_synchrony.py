@@ -63,7 +63,8 @@ def test_arrivals_drawn_are_near_those_of_the_closed_form():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--quick", "--seeds=0,x"], "--seeds: expected integers with commas between, got 0,x"),
+        (["--quick", "--seeds=0,x"], "--seeds: expected integers from 0 with commas between"),
+        (["--quick", "--seeds=-1"], "--seeds: expected integers from 0 with commas between"),
         ([f"--draw={OTHER}"], "--images"),
         (
             [f"--draw={OTHER}", "--images=IMAGES"],

@@ -47,7 +47,7 @@ def ended_trials(folder: Path) -> list[Trial]:
     for file in sorted(folder.glob("results*.csv")):
         with file.open(newline="") as lines:
             rows += csv.DictReader(lines)
-    rows = [row for row in rows if row["state"] in ("complete", "diverged")]
+    rows = [row for row in rows if row.get("state") in ("complete", "diverged")]
     if not rows:
         raise UserError(
             f"{folder}: expected results.csv of a sweep with an ended trial; found none"

@@ -107,6 +107,10 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
         label_smoothing=run.loss.label_smoothing if run and run.loss.kind == "softmax" else 0.0,
         max_unreadable=given("max_unreadable", data.max_unreadable if data else 0.001),
     )
+    if not 0 < settings.options.evaluation_crop <= 1:
+        raise ConfigError(
+            f"--crop={settings.options.evaluation_crop:g}: expected a fraction above 0, at most 1"
+        )
     if min(settings.std) <= 0:
         raise ConfigError(f"--std={_joined(settings.std)}: expected numbers above 0")
     if not 0 <= settings.max_unreadable <= 1:
