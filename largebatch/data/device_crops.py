@@ -50,8 +50,8 @@ def crop_and_resize(
         resampling: `linear` has half-pixel centres, two neighbours along each axis however much
             it shrinks; `antialias` weights by a triangle as wide as the shrinking factor. Neither
             sees pixels outside the box.
-        dtype: Of the result; bfloat16 holds all grey levels exactly.
-        arithmetic: Of the products; None is float32 on CPUs, otherwise bfloat16.
+        dtype: Type of the result; bfloat16 holds all grey levels exactly.
+        arithmetic: Type of the products; None is float32 on CPUs, otherwise bfloat16.
 
     Returns:
         `dtype` (b, h, w, 3), whole numbers in 0..255, not normalised.

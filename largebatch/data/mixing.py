@@ -24,7 +24,7 @@ def erased_boxes(
 
     Args:
         shape: Height and width of the images.
-        probability: Of erasing, in [0, 1).
+        probability: Probability of erasing, in [0, 1).
         seed: Seed of the run.
         epochs: int64 (b,).
         ids: int64 (b,), the example index of each image.

@@ -155,7 +155,7 @@ class _Chunk(NamedTuple):
     records: int
     """Their number."""
     compression: int
-    """Of the sizes."""
+    """Compression of the sizes."""
     sizes: memoryview
     """The size of each as a varint, compressed."""
     contents: bytes

@@ -28,7 +28,7 @@ class Found(NamedTuple):
     own: str
     """The split's own name."""
     names: list[str]
-    """Of the files, in order."""
+    """Names of the files, in order."""
 
     @property
     def directory(self) -> str:
@@ -45,7 +45,7 @@ class Form(NamedTuple):
     """Names of the files of a format."""
 
     scheme: str
-    """Of `data.source`."""
+    """Scheme of `data.source`."""
     what: str
     """Name of the files, for messages."""
     name: str

@@ -21,7 +21,7 @@ def read_metadata(directory: str, local: str) -> tuple[tfds.core.DatasetInfo, st
     """Return TFDS's metadata, with the splits in the format that is read, and that format.
 
     Args:
-        directory: Of the dataset, for messages.
+        directory: Directory of the dataset, for messages.
         local: A directory with its metadata.
     """
     _check_features(directory, local)

@@ -59,7 +59,7 @@ def by_path(report: LayerReport, paths: Sequence[str]) -> dict[str, dict[str, fl
 
     Args:
         report: Report of an update.
-        paths: Of its parameters, in the order of the report (`path_names`).
+        paths: Paths of its parameters, in the order of the report (`path_names`).
     """
     rows = zip(*(column.tolist() for column in jax.device_get(report)), strict=True)
     return {

@@ -50,7 +50,7 @@ class Prediction:
 
     buckets: tuple[Bucket, ...]
     nbytes: tuple[int, ...]
-    """Of each bucket on the wire."""
+    """Bytes of each bucket on the wire."""
     backward_s: float
     timeline: Timeline
 

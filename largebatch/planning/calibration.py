@@ -68,7 +68,7 @@ class Prior:
 
     value: float
     spread: float
-    """Of the logarithm."""
+    """Standard deviation of the logarithm."""
     unit: str
     meaning: str
     source: str

@@ -47,10 +47,10 @@ class Request:
     topology: Topology
     facts: Facts
     mean: tuple[float, ...]
-    """Of the images' channels, as of ``data.Source``."""
+    """Mean of each channel of the images, as in ``data.Source``."""
     std: tuple[float, ...]
     options: dict[str, str]
-    """Of XLA, name to value."""
+    """Options of XLA, name to value."""
     microbatch: int | None = None
     """Workers at a time if ``batch.microbatch`` is auto; None: all of a device."""
     complete: bool = False
@@ -73,7 +73,7 @@ class Compiled:
     totals: int
     """Elements of the statistics and metrics that are summed beside them."""
     head_flops: float
-    """Of the head's matrix product."""
+    """FLOPs of the head's matrix product."""
     programs: dict[str, int]
     """Peak bytes on a device of each compiled program, by name."""
     compile_s: float

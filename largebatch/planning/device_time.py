@@ -16,7 +16,7 @@ from largebatch.parallel.hardware import HARDWARE, Hardware
 IMAGE_BYTES = 386e6
 """Traffic of an image of 224 × 224 forward and backward (docs/performance.md)."""
 PARAMETERS = 25_557_032
-"""Of ResNet-50."""
+"""Parameters of ResNet-50."""
 SIZE = 224
 YEAR = 2020.5
 """When ``gpu_overhead_s`` and ``start_s`` hold."""

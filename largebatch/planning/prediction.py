@@ -30,7 +30,7 @@ class Segment:
 
     steps: int
     images_per_device: int
-    """Of one step."""
+    """Images that a device computes in a step."""
     devices: int
     """As JAX counts them: of TPU v3 the cores."""
     image_size: int = 224
@@ -49,7 +49,7 @@ class Workload:
     network: Network | None = None
     """None: ResNet-50 in the arithmetic of the fitted runs."""
     wire_bytes: int = 2
-    """Of one gradient on the wire."""
+    """Bytes of one gradient on the wire."""
 
     @property
     def parameters(self) -> int:
@@ -62,7 +62,7 @@ class Prediction:
     """The predicted run; seconds unless the name says otherwise."""
 
     step_s: float
-    """Of the first segment: the sum of the five parts that follow (``step_time.Step``)."""
+    """Seconds of a step of the first segment: the sum of the next five (``step_time.Step``)."""
     compute_s: float
     exposed_s: float
     optimizer_s: float

@@ -33,7 +33,7 @@ class Collective:
     dtypes: tuple[str, ...]
     """In HLO's spelling, without repeats."""
     nbytes: int
-    """Of whole arrays: a device's contribution, or the gathered result."""
+    """Bytes of whole arrays: a device's contribution, or the gathered result."""
     gradient_bytes: int
     """The part of the bytes that is gradients."""
     gradient_elements: int
@@ -272,7 +272,7 @@ class Estimate:
     step_s: float
     compute_s: float
     network_s: float
-    """Of all collectives."""
+    """Seconds of all collectives."""
     exposed_s: float
     """The device only waits for collectives, those of statistics included."""
     hidden_share: float

@@ -25,7 +25,7 @@ SISTER_S, RECORD_S = 70.41, 74.7
 ARRIVALS = (Arrival(98, 100, 2.0, 0.80), Arrival(100, 100, 2.0, 0.30))
 """Chen et al. 2016 by a survey article: 100 workers, Inception."""
 _BODY = LogNormal(math.log(1.5), 0.1)
-"""Of these workers: the survey's σ; the median is assumed, and a mean delay of the same length."""
+"""Times of these workers: σ of the survey; the median and an equal mean delay are assumed."""
 _DRAWS = 20_000
 _EPOCHS = 90
 _EVALUATIONS = 23

@@ -29,7 +29,7 @@ from largebatch.planning.device_time import (
 )
 
 UPDATE_BYTES = 0.72e9
-"""Of LARS for the parameters of ResNet-50: weights, gradients and velocities in float32."""
+"""Memory traffic of LARS for ResNet-50: weights, gradients and velocities in float32."""
 _FORWARD = 1 / 3  # of an image's time; backward has twice the arithmetic
 _EVALUATION_STEPS = 3  # overheads of an evaluation: drain, sum up, fill
 

@@ -41,7 +41,7 @@ class _Gpu:
     capability: tuple[int, int]
     multiprocessors: int
     fp32_units: int
-    """Of a multiprocessor."""
+    """float32 units of a multiprocessor."""
     shared_kib: int
     """Shared memory of a multiprocessor, KiB; from Ampere on a block can have 1 KiB less."""
     l2_mib: int
@@ -69,7 +69,7 @@ class Topology:
     platform: str
     """The compiler's: cpu, cuda or tpu."""
     shape: tuple[int, ...] = ()
-    """Of a TPU slice: chips along each axis."""
+    """Chips of a TPU slice along each axis."""
     slices: int = 1
 
     @property

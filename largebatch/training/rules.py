@@ -25,11 +25,12 @@ from largebatch.registry import imported
 
 PyTree = Any
 _SCALES = (1e-6, 1.0, 1e12, np.nan)
-"""Of the gradients of a step: any threshold on a norm is passed by some, and the last has a NaN in
-one element, which a rule that looks at all of them would notice elsewhere."""
+"""Factors of the gradients of a step: any threshold on a norm is passed by some, and the last has a
+NaN in one element, which a rule that looks at all of them would notice elsewhere."""
 _PARTS = 2
 _TOLERANCE = 1e-4
-"""Of the largest value: a fusion may round differently, while a norm of half an array differs."""
+"""Relative to the largest value. A fusion may round differently; a norm of half an array differs
+more."""
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:

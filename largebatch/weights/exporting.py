@@ -20,7 +20,7 @@ Format = Literal["torchvision", "timm", "huggingface", "onnx", "flax"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 EPSILON = 1e-5
-"""Of every BatchNorm of PyTorch's constructors; their files cannot state another."""
+"""ε of every BatchNorm of PyTorch's constructors; their files cannot state another."""
 _FOLDER = ("huggingface", "timm")
 _BY_SUFFIX = {".safetensors": ("torchvision", "timm", "flax"), ".onnx": ("onnx",)}
 

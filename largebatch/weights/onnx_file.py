@@ -18,7 +18,7 @@ from largebatch.weights.weights import About, WeightsError, decode
 
 OPSET = 17
 _IR_VERSION = 8
-"""Of the file format: that of ONNX 1.12, the first with opset 17."""
+"""Version of the file format: that of ONNX 1.12, the first with opset 17."""
 IMAGES, LOGITS = "images", "logits"
 
 

@@ -43,9 +43,9 @@ class About:
     classes: tuple[str, ...]
     """Names in the order of labels; () if unknown."""
     mean: tuple[float, ...]
-    """Of each channel, in 0..255: the network takes (pixel − mean) / std."""
+    """Mean of each channel, in 0..255: the network takes (pixel − mean) / std."""
     std: tuple[float, ...]
-    """Of each channel, in 0..255."""
+    """Standard deviation of each channel, in 0..255."""
     image_shape: tuple[int, int, int]
     """Height, width and channels of the images of an evaluation."""
     evaluation_crop: float
@@ -71,7 +71,7 @@ class Weights(About):
     stats: PyTree
     """{…: {mean, var}}, float32: the statistics that evaluation uses."""
     manifest: "Manifest | None" = None
-    """Of the checkpoint that was read; None for files."""
+    """Manifest of the checkpoint that was read; None for files."""
 
 
 # `origin` is left out: it is a path of the machine that wrote the file.

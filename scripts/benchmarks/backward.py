@@ -132,8 +132,8 @@ def profile(plan: Plan, repeats: int) -> tuple[BackwardProfile, list[list[float]
     that part. Within a part seconds are shared out as `estimate` has them.
 
     Args:
-        plan: Of one device.
-        repeats: Of all programs, interleaved, after one of each.
+        plan: Plan of one device.
+        repeats: Number of repeats of all programs, interleaved, after one of each.
 
     Returns:
         The profile, from medians, and the repeats in ms: of the forward pass, then of the program

@@ -23,7 +23,7 @@ from benchmarks.measure import Result
 from largebatch.errors import UserError, one_line
 
 Figures = dict[str, float]
-"""Of one repeat, by unit."""
+"""Figures of one repeat, by unit."""
 Prepare = Callable[[Any], tuple[Callable[[], Figures], str]]
 """Work → the function that does one repeat and returns its figures, and a text on how it works."""
 _SPAWN = multiprocessing.get_context("spawn")
@@ -162,10 +162,10 @@ class Race:
     """Figures of the competitors by name; ours is `ours`.
 
     Attributes:
-        figures: Of each that took part, repeat by repeat.
+        figures: Figures of each competitor, repeat by repeat.
         absent: Why the others did not.
         about: How each works.
-        first: Of the repeat of each that warmed it up.
+        first: Figures of the repeat that warmed up each competitor.
     """
 
     figures: Mapping[str, Sequence[Figures]]

@@ -73,7 +73,7 @@ class Workload(Work):
 
     @property
     def options(self) -> SourceOptions:
-        """Of the source."""
+        """Options of the source."""
         return SourceOptions(image_size=self.image_size, data_dir=self.data_dir)
 
     def source(self) -> Source:

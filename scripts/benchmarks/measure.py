@@ -41,7 +41,7 @@ class Result:
 
     Attributes:
         name: What was measured.
-        unit: Of `ours` and `peer`.
+        unit: Unit of `ours` and `peer`.
         ours: One value for each repeat.
         peer: The peer's values, in the same repeats; empty without a peer.
         peer_name: Name of the peer.
@@ -165,7 +165,7 @@ def figure(values: Sequence[float]) -> str:
 
 
 def read_record(flag: str, path: Path, *keys: str) -> dict[str, Any]:
-    """Read the JSON record of an earlier run of the same command.
+    """Read the JSON record of an earlier run.
 
     Args:
         flag: The option that names the file, for the message.

@@ -47,8 +47,8 @@ class StepWork(Work):
         network: A key of `largebatch.models.DEPTHS`.
         width: Channels of the first stage.
         seconds: Length of a repeat, at least; complete steps.
-        workers: Of ours, in a microbatch; each has batch statistics of its own.
-        microbatches: Of ours, in a step.
+        workers: Our workers in a microbatch; each has batch statistics of its own.
+        microbatches: Our microbatches in a step.
         overrides: Further options of ours, as (key, text).
         profile: Folder for a profile of some steps; empty makes none.
     """

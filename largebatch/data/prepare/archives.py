@@ -167,7 +167,7 @@ def index_parts(path: Path, function: Callable, tasks: Sequence, processes: int)
     """Index the class folders or class tars of a split; the order of the result is arbitrary.
 
     Args:
-        path: Of the split, for the progress.
+        path: Path of the split, for the progress.
         function: Task → rows.
         tasks: One for each class.
         processes: Number of processes.

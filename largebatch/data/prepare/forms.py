@@ -195,7 +195,7 @@ class Form(NamedTuple):
     file: str
     """Name of a shard; empty for a form without shards."""
     folder: str = ""
-    """Of the shards of a split, with a slash at its end."""
+    """Folder of the shards of a split, with a slash at its end."""
     classes: Callable[[Classes], Classes] = lambda classes: classes
     """Returns the names under which a source finds the classes."""
 

@@ -124,7 +124,7 @@ def finished_shards(directory: Path, identity: Mapping[str, str]) -> dict[Key, S
     """Return the finished shards of a directory whose files exist with their sizes.
 
     Args:
-        directory: Of the shards.
+        directory: Directory of the shards.
         identity: What the shards that are wanted depend on; see `plan.identity`.
 
     Raises:
@@ -213,7 +213,7 @@ def write_index(directory: Path, store: Store, splits: Mapping[str, Sequence[Sha
     """Write the files that make a directory of shards a dataset.
 
     Args:
-        directory: Of the shards.
+        directory: Directory of the shards.
         store: What was stored.
         splits: For each split, all of its shards in their order.
     """

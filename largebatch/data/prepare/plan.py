@@ -24,7 +24,7 @@ class Store:
         kind: `jpeg` stores the files, `decoded` the pixels.
         shorter: For JPEGs, pixels of the shorter side, to which larger images are shrunk; 0 stores
             the file as it is.
-        quality: Of shrunk JPEGs, 1 to 100.
+        quality: Quality of shrunk JPEGs, 1 to 100.
         size: For decoded pixels, pixels a side.
 
     Raises:
@@ -153,7 +153,7 @@ def disk_bytes(store: Store, split: Split, *, ratio: float) -> int:
 
     Args:
         store: What is stored.
-        split: Of which images.
+        split: Split of the images.
         ratio: Mean bytes of a re-encoded image over those of the original.
     """
     images, shards = len(split.rows), _SHARD_OVERHEAD * len(split.ends)

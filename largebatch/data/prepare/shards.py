@@ -133,7 +133,7 @@ def stored_jpeg(name: str, data: bytes, store: Store, how: Check) -> bytes:
     """Return the JPEG that is stored of an image.
 
     Args:
-        name: Of the file; the images that TFDS re-encodes are re-encoded.
+        name: Name of the file; the images that TFDS re-encodes are re-encoded.
         data: Its contents.
         store: Whether the shorter side is shrunk.
         how: See `check_image`.

@@ -28,7 +28,7 @@ class _TarPart:
         path: The file.
         where: The tar for messages.
         kinds: The names of images that it may hold.
-        label: Of all of its images; None where each has its own.
+        label: Label of all of its images; None where each has its own.
         begin: Offset of its first byte in the file.
         end: Offset of the byte after its last.
     """

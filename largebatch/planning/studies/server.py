@@ -30,11 +30,11 @@ class Server:
     model: Model
     rule: optax.GradientTransformationExtraArgs
     mean: tuple[float, ...]
-    """Of the images' channels, in grey levels 0 to 255."""
+    """Mean of each channel of the images, in grey levels 0 to 255."""
     std: tuple[float, ...]
     label_smoothing: float = 0.0
     dtype: str = "float32"
-    """Of parameters, statistics and sums."""
+    """Type of parameters, statistics and sums."""
 
     @functools.cached_property
     def init(self) -> Callable[[int], TrainState]:

@@ -40,8 +40,8 @@ class Asynchronous:
 
     workers: int
     momentum: float = 0.9
-    """Of the velocity. The learning rate is multiplied by (1 − momentum) / (1 − the setup's), so
-    that every gradient has the same total weight."""
+    """Momentum of the velocity. The learning rate is multiplied by (1 − momentum) / (1 − the
+    setup's), so that every gradient has the same total weight."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not 0 <= self.momentum < 1:
@@ -65,7 +65,7 @@ class Setup:
     microbatches: int = 4
     """k of a worker's step, each with its own BatchNorm statistics."""
     images: int = 8
-    """Of a microbatch."""
+    """Images of a microbatch."""
     steps: int = 96
     """Synchronous updates; asynchronous runs use as many images."""
     peak: float = 0.4
@@ -104,7 +104,7 @@ class Curve:
     computed: np.ndarray
     """Images of all computed gradients, counted or not."""
     seconds: np.ndarray
-    """Simulated."""
+    """Simulated seconds."""
     top1: np.ndarray
     loss: np.ndarray
     staleness: np.ndarray

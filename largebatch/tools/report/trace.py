@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def split(self) -> dict[str, float]:
-        """As `shares`, but collectives count only where they are exposed."""
+        """Shares of the window in which collectives count only where they are exposed."""
         found = self._shared(COLLECTIVE, self.busy_s - self.exposed_s)
         idle, exposed = found.pop(IDLE), self.exposed_s / self.window_s
         return found | {f"{COLLECTIVE}, exposed": exposed, IDLE: idle}

@@ -20,7 +20,7 @@ _COLUMNS = {
     "images_per_s": "{:,.0f}",
     "accepted": "{}",
 }
-"""Of the table of seeds: figure and format."""
+"""Columns of the table of seeds: figure and format."""
 
 
 def table_of(kept: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -22,7 +22,7 @@ class Panel:
 
     key: str
     unit: str
-    """Of a duration; empty for a number."""
+    """Unit of a duration; empty for a number."""
     lines: dict[str, list[tuple[float, Group]]]
     """Points by those values of the other options that tell them apart, in the order of numbers."""
 

@@ -70,9 +70,9 @@ def match(
     """Find the classes of a dataset among the outputs of a network.
 
     Args:
-        names: Of the outputs; () if unknown.
+        names: Names of the outputs; () if unknown.
         outputs: Number of outputs.
-        classes: Of the dataset, in the order of its labels.
+        classes: Classes of the dataset, in the order of its labels.
         source: The dataset, for messages.
         how: `names`; `numbers`, label i is output i; or `imagenet`, output i is the i-th of
             ImageNet's 1,000 WordNet ids, whatever names the file has.

@@ -54,7 +54,7 @@ def per_image(
     Args:
         logits: (images, classes).
         labels: int32 (images,).
-        label_smoothing: Of `Outputs.smoothed_loss`.
+        label_smoothing: Label smoothing of `Outputs.smoothed_loss`.
         top: k of `Outputs.top`.
     """
 

@@ -28,10 +28,10 @@ def with_channels(
     """Return the source with this number of channels: itself, grey, or three equal channels.
 
     Args:
-        source: Of 1 or 3 channels.
+        source: Images of 1 or 3 channels.
         channels: That the network takes.
-        mean: Of the network's normalization, in 0..255.
-        std: Of the network's normalization, in 0..255.
+        mean: Mean of the network's normalization, in 0..255.
+        std: Standard deviation of the network's normalization, in 0..255.
 
     Raises:
         DataError: The source or the network has neither 1 nor 3 channels.

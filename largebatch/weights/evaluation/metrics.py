@@ -17,7 +17,7 @@ from largebatch.weights.evaluation.inference import Outcomes
 from largebatch.weights.evaluation.settings import Settings
 
 BINS = 15
-"""Of a calibration curve, as in Guo et al. 2017."""
+"""Bins of a calibration curve, as in Guo et al. 2017."""
 
 
 class Calibration(NamedTuple):
@@ -120,7 +120,7 @@ class Pair(NamedTuple):
     predicted: int
     images: int
     fraction: float
-    """Of the label's images."""
+    """Share of the label's images."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,8 +132,8 @@ class Evaluation:
         data: What was evaluated, in words.
         split: Its name.
         settings: How the images were prepared.
-        matching: Of the network's classes and the data's.
-        outcomes: Of each image.
+        matching: Relation between the network's classes and the data's.
+        outcomes: One for each image.
         unreadable: Images that were evaluated as grey.
         seconds: From the first image to the last, compilation included.
     """

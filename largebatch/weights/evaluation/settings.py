@@ -24,10 +24,10 @@ class Settings:
         rectangular: Whether each image is evaluated near its own aspect ratio.
         flip: Whether logits are averaged over the image and its mirror image.
         on_device: Whether the device crops decoded images.
-        mean: Of each channel, in 0..255.
-        std: Of each channel, in 0..255.
-        dtype: Of the convolutions.
-        label_smoothing: Of the run's softmax cross-entropy, 0 if unknown or another loss.
+        mean: Mean of each channel, in 0..255.
+        std: Standard deviation of each channel, in 0..255.
+        dtype: Type of the convolutions.
+        label_smoothing: That of the run's softmax cross-entropy, 0 if unknown or another loss.
         max_unreadable: Fraction of the images that may be corrupt.
     """
 
