@@ -93,7 +93,7 @@ class Bucket:
                 "'largebatch[storage]'"
             ) from None
         self.url = f"{scheme}://{bucket}/{path}".rstrip("/")
-        with _explained(self.url):
+        with _one_line_errors(self.url):
             self._store: Any = store.from_url(
                 self.url,
                 client_options={
@@ -112,26 +112,26 @@ class Bucket:
     def objects(self, prefix: str = "") -> dict[str, Entry]:
         """Return all objects in a folder, or everywhere, and in its folders, by name."""
         found: dict[str, Entry] = {}
-        with _explained(self.url):
+        with _one_line_errors(self.url):
             for page in self._store.list(prefix or None):
                 found |= {each["path"]: Entry.of(each) for each in page}
         return found
 
     def entries(self) -> dict[str, Entry]:
         """Return the objects of the first level, those in no folder, by name."""
-        with _explained(self.url):
+        with _one_line_errors(self.url):
             found = self._store.list_with_delimiter()["objects"]
         return {each["path"]: Entry.of(each) for each in found}
 
     def folders(self, prefix: str = "") -> list[str]:
         """Return the names of the folders directly below a path, sorted."""
-        with _explained(self.url):
+        with _one_line_errors(self.url):
             paths = self._store.list_with_delimiter(prefix or None)["common_prefixes"]
         return sorted(path.rpartition("/")[2] for path in paths)
 
     def read(self, name: str) -> tuple[bytes, Version] | None:
         """Return the content and the version of an object; None if there is none."""
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             try:
                 found = self._store.get(name)
                 return bytes(found.bytes()), Version.of(found.meta)
@@ -157,7 +157,7 @@ class Bucket:
         options: Any = {"range": (offset, offset + size)}
         if entry.tag:
             options["if_match"] = f'"{entry.tag}"'
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             for last in (False, False, True):
                 try:
                     found = self._store.get(name, options=options)
@@ -186,7 +186,7 @@ class Bucket:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             with partial.open("wb") as file:
                 for piece in self._store.get(name).stream(min_chunk_size=2**20):
                     file.write(piece)
@@ -207,7 +207,7 @@ class Bucket:
         """
         if isinstance(content, Path):
             os.stat(content)
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             return Version.of(
                 self._store.put(name, content, chunk_size=PART, max_concurrency=parts)
             )
@@ -231,7 +231,7 @@ class Bucket:
         mode: Any = "create"
         if expected is not None:
             mode = {name: value for name, value in expected._asdict().items() if value is not None}
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             try:
                 written = self._store.put(name, content, mode=mode, use_multipart=False)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -244,13 +244,13 @@ class Bucket:
 
     def copy(self, name: str, target: str) -> None:
         """Copy an object within the store."""
-        with _explained(f"{self.url}/{name}"):
+        with _one_line_errors(f"{self.url}/{name}"):
             self._store.copy(name, target)
 
     def delete(self, *names: str) -> None:
         """Delete objects; those that are absent are ignored."""
         for name in names:
-            with _explained(f"{self.url}/{name}"):
+            with _one_line_errors(f"{self.url}/{name}"):
                 try:
                     self._store.delete(name)
                 except FileNotFoundError:
@@ -274,7 +274,7 @@ def _access(scheme: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained(place: str) -> Iterator[None]:
+def _one_line_errors(place: str) -> Iterator[None]:
     """Turn an error of obstore into a StorageError of one line."""
     try:
         from obstore.exceptions import BaseError

@@ -40,7 +40,7 @@ OWN = (
 
 
 @contextlib.contextmanager
-def full_disk_explained(place: Path) -> Iterator[None]:
+def reporting_full_disk(place: Path) -> Iterator[None]:
     """Replace the error of a log that cannot be written by one line.
 
     Raises:

@@ -133,7 +133,7 @@ def read_log(path: Path) -> list[Event]:
     return events
 
 
-def interval(events: Sequence[Event], name: str) -> float:
+def seconds_between(events: Sequence[Event], name: str) -> float:
     """Return the seconds between the first `<name>_start` and the last `<name>_stop`.
 
     Raises:

@@ -75,6 +75,10 @@ class JsonlTracker(Tracker):
         return self._metrics, self._layers, self._events
 
 
+ATTEMPT_EVENTS = ("attempt", "turn")
+"""Names of the event with which a run attempt begins; the second is of older logs."""
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines, also while a run is writing it.
 

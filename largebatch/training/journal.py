@@ -269,7 +269,7 @@ def opened(
     trackers += [callbacks] if callbacks else []
     tracker = tracking.Composite(trackers)
     tracker.event(
-        "turn",
+        "attempt",
         progress.step,
         progress.samples,
         devices=run.plan.facts.devices,

@@ -38,7 +38,7 @@ def is_exhausted(error: jax.errors.JaxRuntimeError) -> bool:
 
 
 @contextlib.contextmanager
-def out_of_memory_explained(stage: StagePlan) -> Iterator[None]:
+def reporting_out_of_memory(stage: StagePlan) -> Iterator[None]:
     """Replace an out-of-memory error of a device by the microbatch to use.
 
     Args:

@@ -27,7 +27,7 @@ from largebatch.training import description, journal, resume
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
 from largebatch.training.initialization import check_weights
 from largebatch.training.loop import Loop
-from largebatch.training.memory import out_of_memory_explained
+from largebatch.training.memory import reporting_out_of_memory
 from largebatch.training.preflight import check_logger, check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
@@ -94,7 +94,7 @@ def _run(
     # An evaluation or dry run may share the directory with a training.
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
-        run_directory.full_disk_explained(request.workdir),
+        run_directory.reporting_full_disk(request.workdir),
         run_directory.held(request.workdir, watchdog, console.note, began)
         if request.trains
         else contextlib.nullcontext(),
@@ -123,7 +123,7 @@ def _run(
                 "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
                 f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
             )
-        with out_of_memory_explained(this_run.plan.first_stage):
+        with reporting_out_of_memory(this_run.plan.first_stage):
             if request.dry_run:
                 dry_run(this_run, request.workdir, watchdog, weights, shared=request.remote is None)
                 return None

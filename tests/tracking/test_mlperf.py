@@ -18,7 +18,7 @@ from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Watchdog, exit_code
 from largebatch.tracking import MlperfTracker, compliance
-from largebatch.tracking.compliance import check_log, interval, read_log, rehearse
+from largebatch.tracking.compliance import check_log, read_log, rehearse, seconds_between
 from largebatch.tracking.mlperf import RULESET
 from largebatch.training import session
 from largebatch.training.preflight import check_rules
@@ -305,9 +305,11 @@ def test_our_point_is_that_of_67840_moved_by_the_slope_to_86016():
 def test_a_log_is_read_or_reported_as_damaged(tmp_path):
     log = rehearsed(tmp_path, closed_plan())
     events = read_log(log)
-    assert interval(events, "run") == events[-1].seconds - events[0].seconds  # an invented clock
+    assert (
+        seconds_between(events, "run") == events[-1].seconds - events[0].seconds
+    )  # an invented clock
     with pytest.raises(UserError, match="0 staging_start"):
-        interval(events, "staging")
+        seconds_between(events, "staging")
     log.write_text(log.read_text() + "torn")
     with pytest.raises(UserError, match=f"line {len(events) + 1} of"):
         read_log(log)

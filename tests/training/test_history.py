@@ -44,8 +44,8 @@ def two_attempts(tmp_path_factory):
 def test_events_of_two_attempts(two_attempts):
     workdir, _ = two_attempts
     events = read_rows(workdir / "events.jsonl")
-    turns = [row for row in events if row["event"] == "turn"]
-    assert [row["step"] for row in turns] == [0, 3]
+    attempts = [row for row in events if row["event"] == "attempt"]
+    assert [row["step"] for row in attempts] == [0, 3]
     times = [row for row in events if row["event"] == "times"]
     assert {row["step"] for row in times} == {3, 6}
     for row in times:

@@ -10,7 +10,7 @@ from largebatch.errors import DataError, UserError
 from largebatch.files import read_json
 from largebatch.tools.report.series import Row, Rows
 from largebatch.tools.sweep import directory
-from largebatch.tracking import read_rows
+from largebatch.tracking.jsonl import ATTEMPT_EVENTS, read_rows
 
 _FILES = ("metrics.jsonl", "config.json", "events.jsonl")
 """A directory with any of these is a run."""
@@ -194,12 +194,12 @@ def current(rows: Sequence[Row]) -> Rows:
 def attempts_of(events: Sequence[Row]) -> list[tuple[Row, Mapping[str, float]]]:
     """Return the first event of each run attempt, and the seconds of each of PARTS.
 
-    Each start of `train.py` on a run directory begins an attempt; its event is named `turn`. The
+    Each start of `train.py` on a run directory begins an attempt, with one of ATTEMPT_EVENTS. The
     times are those of its last `times` event; empty if it wrote none.
     """
     found: list[tuple[Row, Mapping[str, float]]] = []
     for event in events:
-        if event["event"] == "turn":
+        if event["event"] in ATTEMPT_EVENTS:
             found.append((event, {}))
         elif event["event"] == "times" and found:
             names = ("compile_s", "wait_s", "train_s", "evaluation_s", "checkpoint_s", "other_s")
@@ -214,7 +214,7 @@ def marks(events: Sequence[Row]) -> list[Mark]:
     found, attempts = [], 0
     for event in events:
         kind = event["event"]
-        if kind == "turn":
+        if kind in ATTEMPT_EVENTS:
             attempts += 1
             kind, text = (RESTART if attempts > 1 else "start"), f"attempt {attempts}"
             text += f", resumed after step {event['step']}" if attempts > 1 else ""

@@ -22,7 +22,7 @@ from largebatch.parallel import compile_cache, compiler, processes
 from largebatch.planning.prediction import Prediction, known_clusters
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
-from largebatch.tracking.compliance import check_log, interval, read_log
+from largebatch.tracking.compliance import check_log, read_log, seconds_between
 from largebatch.training import session
 from largebatch.training.preflight import preflight
 
@@ -227,9 +227,9 @@ def _run(
             seed=seed,
             summary=summary,
             reached=stop.metadata["status"] == "success" if config.run.target else None,
-            clock_s=interval(events, "run"),
+            clock_s=seconds_between(events, "run"),
             epochs=stop.metadata.get("epoch_num"),
-            initialisation_s=interval(events, "init"),
+            initialisation_s=seconds_between(events, "init"),
             accepted=check_log(log).accepted,
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from largebatch.errors import UserError
 from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
 from largebatch.tools.sweep.space import Choice
-from largebatch.tracking.jsonl import read_rows
+from largebatch.tracking.jsonl import ATTEMPT_EVENTS, read_rows
 from largebatch.tracking.summary import Summary
 
 State = Literal["waiting", "running", "complete", "diverged", "pruned", "failed"]
@@ -231,7 +231,7 @@ def _unhealthy(events: Sequence[dict[str, Any]]) -> str:
     for row in reversed(events):
         if row.get("event") == "unhealthy":
             return str(row.get("why", "")) or "unhealthy"
-        if row.get("event") in ("train_start", "turn"):
+        if row.get("event") in ("train_start", *ATTEMPT_EVENTS):
             break
     return ""
 

@@ -75,7 +75,7 @@ def calibration(
     return Calibration(np.stack([edges[:-1], edges[1:]], 1)[filled], counts[filled], mean, accuracy)
 
 
-def interval(count: int, images: int) -> tuple[float, float]:
+def wilson_interval(count: int, images: int) -> tuple[float, float]:
     """Return the 95 % interval of a fraction (Wilson 1927)."""
     from scipy.stats import binomtest  # half a second of import
 
@@ -214,7 +214,7 @@ class Evaluation:
             count = int(np.count_nonzero(getattr(outputs, name)))
             result[name] = count / len(self.outcomes)
             result[f"{name}_count"] = count
-            result[f"{name}_interval"] = list(interval(count, len(self.outcomes)))
+            result[f"{name}_interval"] = list(wilson_interval(count, len(self.outcomes)))
         return result | {
             "loss": _mean(outputs.loss),
             "label_smoothing": self.settings.label_smoothing,

@@ -11,7 +11,7 @@ import numpy as np
 
 from largebatch.files import replacing, write_json
 from largebatch.plots import colours, figure, save
-from largebatch.weights.evaluation.metrics import Evaluation, interval
+from largebatch.weights.evaluation.metrics import Evaluation, wilson_interval
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -202,7 +202,7 @@ def reliability_figure(evaluation: Evaluation) -> Any:
     middle = edges.mean(axis=1)
     left.bar(middle, accuracy, edgecolor="white", label="accuracy", **bars)
     pairs = zip(np.rint(accuracy * counts).astype(int), counts.astype(int), strict=True)
-    ends = np.array([interval(*map(int, pair)) for pair in pairs]).reshape(-1, 2).T
+    ends = np.array([wilson_interval(*map(int, pair)) for pair in pairs]).reshape(-1, 2).T
     left.errorbar(
         confidence,
         accuracy,

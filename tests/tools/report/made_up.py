@@ -74,7 +74,7 @@ FIRST_TURN = {
     "other_s": 2.0,
 }
 EVENTS = [
-    event("turn", 0, devices=2, processes=1, device_kind="H200", jax="0.10.2", python="3.11.7"),
+    event("attempt", 0, devices=2, processes=1, device_kind="H200", jax="0.10.2", python="3.11.7"),
     event("train_start", 3),
     times(9, 10, compile_s=3.0, train_s=4.0, wait_s=1.0, evaluation_s=0.5, checkpoint_s=0.2),
     event("eval_start", 9, 10),
