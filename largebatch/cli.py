@@ -183,17 +183,17 @@ def _reworded(message: str) -> str:
             return message
         names = [name.partition("/")[0] for name in missing[1].split(", ")]  # without old names
         return f"{' and '.join(names)} must be given; see --help"
-    name, said = found[1], found[2]
-    if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", said):
+    name, problem = found[1], found[2]
+    if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", problem):
         words = [word.strip(" '") for word in choice[2].split(",")]
         near = difflib.get_close_matches(choice[1], words, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{name}={choice[1]}: expected {any_of(words)}{hint}"
-    if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", said):
+    if value := re.fullmatch(r"invalid (\w+) value: '?(.*?)'?", problem):
         return f"{name}={value[2]}: expected {_KINDS.get(value[1], value[1])}"
-    if re.match(r"expected (one|at least one|\d+) argument", said):
+    if re.match(r"expected (one|at least one|\d+) argument", problem):
         return f"{name} has no value; use {name}=VALUE"
-    return f"{name}: {said}"
+    return f"{name}: {problem}"
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -215,8 +215,8 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], li
         key, equals, text = argument.removeprefix(_PREFIX).partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                said = shown(argument)[1:-1]
-                raise ConfigError(f"{said} has no value; use {said}=VALUE")
+                option = shown(argument)[1:-1]
+                raise ConfigError(f"{option} has no value; use {option}=VALUE")
             text = rest.pop(0)
         pairs.append((key, text))
     return pairs, others

@@ -185,8 +185,8 @@ def run(arguments: Sequence[str]) -> None:
         limits = {"limit_s": flags.limit_s, "limit_gib": flags.limit_gib}
         row = compiled(recipe, target, **limits) | {"commit": about["environment"]["commit"]}
         kept[recipe.name] = row
-        said = row["error"] or "compiles"
-        print(f"{recipe.name} for {target.topology}: {said} ({row['seconds']} s)", flush=True)
+        outcome = row["error"] or "compiles"
+        print(f"{recipe.name} for {target.topology}: {outcome} ({row['seconds']} s)", flush=True)
         if flags.json:
             write_json(flags.json, about | {"results": [kept[name] for name in sorted(kept)]})
     rows = [kept[name] for name in sorted(kept)]

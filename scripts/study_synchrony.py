@@ -62,11 +62,11 @@ def measure(quick: bool, seeds: list[int]) -> dict[str, Any]:
     """Train every policy, or a few steps of each kind, and print the results."""
     setup, chosen = policies.quick() if quick else policies.full()
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         print(text, flush=True)
 
-    kept = policies.measure(open_study(setup), chosen, seeds, say)
-    say(studies.synchrony(kept))
+    kept = policies.measure(open_study(setup), chosen, seeds, report)
+    report(studies.synchrony(kept))
     return kept
 
 

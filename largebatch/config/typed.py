@@ -116,12 +116,12 @@ def _hint(key: str, text: str) -> str:
     """Suggest similar options, or the option for a name of a different library."""
     names = [known for known, _, _ in options(Config())]
     section, _, name = key.rpartition(".")
-    said = advice(key, text)
+    advised = advice(key, text)
     same = [known for known in names if known.rpartition(".")[2] == name]
     misspelled = difflib.get_close_matches(key, names, n=1, cutoff=_MISSPELLED)
-    if misspelled or (section and any(known not in said for known in same)):
+    if misspelled or (section and any(known not in advised for known in same)):
         return _question(misspelled or same)
-    return said or _nearest(key)
+    return advised or _nearest(key)
 
 
 def _question(names: Sequence[str]) -> str:

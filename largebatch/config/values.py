@@ -81,8 +81,8 @@ def _near(value: Any, words: Sequence[str]) -> str:
     """Return a hint at a similar allowed word, or an empty text."""
     if not isinstance(value, str):
         return ""
-    said = NUMBER_FORMATS.get(value.lower(), value)
-    near = [said] if said in words else difflib.get_close_matches(value, words, n=1)
+    meant = NUMBER_FORMATS.get(value.lower(), value)
+    near = [meant] if meant in words else difflib.get_close_matches(value, words, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -108,8 +108,8 @@ def of_split(
 def word_of(name: str) -> str:
     """Return the last word in a file's name that names a split, or `no split`."""
     words = {word for words in SPLITS.values() for word in words}
-    said = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
-    return said[-1] if said else "no split"
+    named = [word for word in re.findall("[a-z]+", name.lower()) if word in words]
+    return named[-1] if named else "no split"
 
 
 def class_names(storage: Storage, count: int) -> tuple[str, ...]:

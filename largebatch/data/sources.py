@@ -212,11 +212,11 @@ def check_sizes(name: str, options: SourceOptions, **own: int) -> None:
 def differing(ours: Sequence[str], theirs: Sequence[str]) -> str:
     """Return in words how two lists of class names differ: lengths and first difference."""
     same = len(ours) == len(theirs)
-    said = "classes of other names" if same else f"{len(ours):,} and {len(theirs):,} classes"
+    summary = "classes of other names" if same else f"{len(ours):,} and {len(theirs):,} classes"
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
-            return f"{said}, number {number} {one!r} and {other!r}"
-    return said
+            return f"{summary}, number {number} {one!r} and {other!r}"
+    return summary
 
 
 def stored_source(source: Source) -> StoredSource:

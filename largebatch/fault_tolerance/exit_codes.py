@@ -48,13 +48,13 @@ def exit_code(run: Callable[[], int | None]) -> int:
     try:
         return run() or 0
     except Interrupted as reason:
-        say(f"stopped ({reason}); {reason.then}")
+        report(f"stopped ({reason}); {reason.then}")
         return PREEMPTED
     except KeyboardInterrupt:  # in a command without a watchdog
-        say("interrupted")
+        report("interrupted")
         return INTERRUPTED
     except UserError as error:
-        say(f"error: {error}")
+        report(f"error: {error}")
         return PEER if isinstance(error, PeerError) else MISTAKE
     except Exception:
         # Caught so that `leave` ends this process: one of several must not wait for the others.
@@ -80,7 +80,7 @@ def end_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print a line on standard error, if that is possible."""
     with contextlib.suppress(Exception):
         print(text, file=sys.stderr, flush=True)

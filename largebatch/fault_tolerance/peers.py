@@ -61,8 +61,8 @@ class LastWord:
             "hung": "hangs",
             "dead": "is dead",
         }[self.kind]
-        said = f": {self.message}" if self.message else ""
-        return f"process {self.process} ({self.where}) {how}{said}"
+        reason = f": {self.message}" if self.message else ""
+        return f"process {self.process} ({self.where}) {how}{reason}"
 
 
 class Peers:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from largebatch.config.sections import Health
 from largebatch.errors import UserError, one_line
 from largebatch.fault_tolerance import exit_codes as codes
-from largebatch.fault_tolerance.exit_codes import Interrupted, PeerError, end_now, say
+from largebatch.fault_tolerance.exit_codes import Interrupted, PeerError, end_now, report
 from largebatch.fault_tolerance.limits import Limits, Section
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Watchdog:
         self._until = min(self._until, time.monotonic() + seconds)
         self._reason = reason
         if not self._limits.setup:
-            say(f"{reason}: the run saves and stops; a second signal stops it at once")
+            report(f"{reason}: the run saves and stops; a second signal stops it at once")
 
     def _judge(self) -> None:
         """End the process if the main thread cannot."""
@@ -234,7 +234,7 @@ class Watchdog:
     def _end(self, code: int, reason: str, *, peers_know: bool = False) -> NoReturn:
         """End the process from this thread, whatever the main thread does."""
         self._ending.acquire()  # never released: the process ends once
-        say(f"error: {reason}" if code == codes.MISTAKE else f"{reason}; {codes.RESUMES}")
+        report(f"error: {reason}" if code == codes.MISTAKE else f"{reason}; {codes.RESUMES}")
         status: Status = "preempted" if code == codes.PREEMPTED else "failed"
         for action in reversed(self._finals.values()):
             with contextlib.suppress(Exception):  # the process must end
@@ -254,7 +254,7 @@ class Watchdog:
                 path = self._stacks / f"stacks_{os.getpid()}.txt"
                 with path.open("w") as stream:
                     faulthandler.dump_traceback(stream, all_threads=True)
-                say(f"stacks of all threads: {path}")
+                report(f"stacks of all threads: {path}")
 
 
 def _received(signals: socket.socket) -> bytes:

@@ -105,9 +105,9 @@ def _statistics(run: Run, span: str) -> str:
     frozen = steps.objective.mode.frozen
     if frozen and frozen == layers:
         return "those of the initial weights"
-    said = f"over {span}; evaluation uses {run.plan.norm_statistics}"
+    line = f"over {span}; evaluation uses {run.plan.norm_statistics}"
     kept = counted(len(frozen), "layer")
-    return f"{said}; {kept} with those of the initial weights" if frozen else said
+    return f"{line}; {kept} with those of the initial weights" if frozen else line
 
 
 def _stage_rows(run: Run) -> Rows:

@@ -39,7 +39,7 @@ class _Image(NamedTuple):
 
 
 def prepare_class_folders(
-    source: Path, out: Path, *, validation: float = 0.0, say: Callable[[str], None] = print
+    source: Path, out: Path, *, validation: float = 0.0, report: Callable[[str], None] = print
 ) -> Path:
     """Write the images of class folders as ``OUT/{train,validation}.array_record-*``.
 
@@ -48,7 +48,7 @@ def prepare_class_folders(
         out: Directory of the set; it must not exist, or be empty. It appears when it is complete.
         validation: Share of each class that becomes the validation split where the source has none;
             a hash of the path chooses the images.
-        say: Prints a line.
+        report: Prints a line.
 
     Returns:
         ``out``.
@@ -83,12 +83,12 @@ def prepare_class_folders(
                 out.rmdir()
             written.rename(out)
     counts = Counter(image.split for image in found)
-    say(
+    report(
         f"done: {counts['train']:,} training and {counts['validation']:,} validation images of "
         f"{classes:,} classes in {out}"
         + (f", {left_out:,} other files left out" if left_out else "")
     )
-    say(f"train with --config.data.source=arrayrecord:{out}")
+    report(f"train with --config.data.source=arrayrecord:{out}")
     return out
 
 

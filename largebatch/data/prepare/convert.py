@@ -95,12 +95,12 @@ class _Task:
     last: int
 
 
-def convert(conversion: Conversion, say: Callable[[str], None] = print) -> Path:
+def convert(conversion: Conversion, report: Callable[[str], None] = print) -> Path:
     """Convert a set, or continue where an earlier call ended; finished shards are kept.
 
     Args:
         conversion: What to convert.
-        say: Prints a line.
+        report: Prints a line.
 
     Returns:
         The directory of the new set.
@@ -128,12 +128,12 @@ def convert(conversion: Conversion, say: Callable[[str], None] = print) -> Path:
         if out.exists() and not known and any(path != work for path in out.iterdir()):
             raise DataError(f"--out={out} is not an empty directory; remove it or use another")
     with working(out):
-        _convert(conversion, splits, say)
+        _convert(conversion, splits, report)
     return out
 
 
 def _convert(
-    conversion: Conversion, splits: dict[str, Records], say: Callable[[str], None]
+    conversion: Conversion, splits: dict[str, Records], report: Callable[[str], None]
 ) -> None:
     out, form = conversion.out, conversion.form
     size = {split: _bytes(records) for split, records in splits.items()}
@@ -156,10 +156,10 @@ def _convert(
                 tasks.append(_Task(conversion, writing, plan[f"{split} source"], *place))
     if not tasks and (out / MANIFEST).exists():
         _check(conversion, splits)
-        say(f"{out} is complete")
+        report(f"{out} is complete")
         return
     if done and tasks:
-        say(f"{len(done):,} shards are finished, {len(tasks):,} are missing")
+        report(f"{len(done):,} shards are finished, {len(tasks):,} are missing")
     need = sum(size.values()) - sum(shard.payload for shard in done.values())
     if (free := shutil.disk_usage(out).free) < need:
         raise DataError(
@@ -183,8 +183,8 @@ def _convert(
     listed = tuple(shard for split in _SPLITS for shard in written[split])
     _check(conversion, splits)
     Manifest(Store(), False, plan, metadata, listed).write(out)
-    say(f"done: {total:,} images in {len(listed):,} shards in {out}")
-    say(f"train with --config.data.source={form}:{out}")
+    report(f"done: {total:,} images in {len(listed):,} shards in {out}")
+    report(f"train with --config.data.source={form}:{out}")
 
 
 def _write(task: _Task) -> Shard:

@@ -42,7 +42,7 @@ _VERIFIED = {"sha256": "by SHA-256", "md5": "by the MD5 in the store's ETag", "s
 
 
 def copy_dataset(
-    source: str, target: str, *, reads: bool = False, say: Callable[[str], None] = print
+    source: str, target: str, *, reads: bool = False, report: Callable[[str], None] = print
 ) -> None:
     """Copy all files of a dataset, or those that an earlier call has left.
 
@@ -54,7 +54,7 @@ def copy_dataset(
         target: The same; a directory must be empty or hold an earlier copy.
         reads: Whether the content of files that are there is compared too, not only their size,
             version and time.
-        say: Prints a line.
+        report: Prints a line.
 
     Raises:
         ConfigError: Source and target overlap, or a URL is malformed.
@@ -78,16 +78,16 @@ def copy_dataset(
             opened = opened_directory(Path(target), end, wanted, reads)
         to = stack.enter_context(opened)
         stack.enter_context(system_errors(Path(target)))
-        _Copy(end, to, wanted, say).run()
+        _Copy(end, to, wanted, report).run()
 
 
 class _Copy:
     """One copy."""
 
     def __init__(
-        self, source: Source, target: Target, wanted: Listing, say: Callable[[str], None]
+        self, source: Source, target: Target, wanted: Listing, report: Callable[[str], None]
     ) -> None:
-        self._source, self._target, self._wanted, self._say = source, target, wanted, say
+        self._source, self._target, self._wanted, self._report = source, target, wanted, report
         self._recorded: Files = {}
         self._equal: set[str] = set()
         self._not_md5: dict[str, list[str]] = {}
@@ -104,7 +104,7 @@ class _Copy:
 
         _each(sorted(self._wanted), look, self._source.ended)
         need = sum(self._wanted[name].size for name in missing)
-        self._say(
+        self._report(
             f"{counted(len(self._wanted), 'file')}, {size / GIB:,.2f} GiB in {self._source.place}; "
             f"{counted(len(missing), 'file')}, {need / GIB:,.2f} GiB to copy"
         )
@@ -137,7 +137,7 @@ class _Copy:
             self._check_unchanged()
         self._target.finish(self._wanted)
         parts = [f"{n:,} {_VERIFIED[key]}" for key in _VERIFIED if (n := verified[key])]
-        self._say(
+        self._report(
             f"done: {counted(len(self._wanted), 'file')} in {self._target.place}, "
             f"{len(self._wanted) - len(missing):,} of them kept"
             + (f"; verified: {', '.join(parts)}" if parts else "")

@@ -70,12 +70,12 @@ class Options:
         jobs.check_counts(self.processes, self.shards)
 
 
-def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
+def prepare(options: Options, report: Callable[[str], None] = print) -> Path:
     """Prepare ImageNet, or continue where an earlier call ended.
 
     Args:
         options: What and how.
-        say: Prints a line.
+        report: Prints a line.
 
     Returns:
         The directory of the shards.
@@ -86,7 +86,7 @@ def prepare(options: Options, say: Callable[[str], None] = print) -> Path:
     """
     directory = directory_of(options.out, options.store)
     with working(directory):
-        _prepare(options, directory, say)
+        _prepare(options, directory, report)
     return directory
 
 
@@ -131,12 +131,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _prepare(options: Options, directory: Path, say: Callable[[str], None]) -> None:
+def _prepare(options: Options, directory: Path, report: Callable[[str], None]) -> None:
     if options.md5:
-        _check_md5(options, say)
+        _check_md5(options, report)
     splits = [_find(split, path, options) for split, path in _sources(options).items()]
     for split in splits:
-        say(f"{split.name}: {len(split.rows):,} images, {len(split.ends):,} shards")
+        report(f"{split.name}: {len(split.rows):,} images, {len(split.ends):,} shards")
     identity = plan.identity(options.store, splits)
     present = finished_shards(directory, identity)
     needed = shards.CHECKS.index(options.check)
@@ -148,18 +148,18 @@ def _prepare(options: Options, directory: Path, say: Callable[[str], None]) -> N
         if (split.name, number) not in done
     ]
     if weaker := len(present) - len(done):
-        say(f"--check {options.check}: {weaker:,} shards were checked less and are written again")
+        report(f"--check {options.check}: {weaker:,} shards were checked less, rewriting them")
     if done and tasks:
-        say(f"{len(done):,} shards are finished, {len(tasks):,} are missing")
+        report(f"{len(done):,} shards are finished, {len(tasks):,} are missing")
     if tasks:
-        _check_space(options, directory, splits, sum(s.bytes() for s in present.values()), say)
+        _check_space(options, directory, splits, sum(s.bytes() for s in present.values()), report)
         begin(directory, identity)
         _write(options, directory, tasks, done)
     written = {
         split.name: [done[split.name, number] for number in range(len(split.ends))]
         for split in splits
     }
-    _finish(options, directory, identity, written, say, fresh=bool(tasks))
+    _finish(options, directory, identity, written, report, fresh=bool(tasks))
 
 
 def _sources(options: Options) -> dict[str, Path]:
@@ -177,11 +177,11 @@ def _sources(options: Options) -> dict[str, Path]:
     return present
 
 
-def _check_md5(options: Options, say: Callable[[str], None]) -> None:
+def _check_md5(options: Options, report: Callable[[str], None]) -> None:
     """Compare the tars with the published checksums, in parallel."""
     paths = _sources(options)
     size = sum(path.stat().st_size for path in paths.values())
-    say(f"computing the MD5 of {size / GIB:,.1f} GiB of tars")
+    report(f"computing the MD5 of {size / GIB:,.1f} GiB of tars")
     sums = dict(jobs.run(md5, list(paths.values()), min(options.processes, len(paths))))
     for split, path in paths.items():
         if sums[path] != names.MD5[split]:
@@ -189,7 +189,7 @@ def _check_md5(options: Options, say: Callable[[str], None]) -> None:
                 f"{path}: expected MD5 {names.MD5[split]}, got {sums[path]}; get it again from "
                 "image-net.org"
             )
-        say(f"{path.name}: MD5 {sums[path]} as published")
+        report(f"{path.name}: MD5 {sums[path]} as published")
 
 
 def md5(path: Path) -> tuple[Path, str]:
@@ -212,13 +212,13 @@ def _check_space(
     directory: Path,
     splits: Sequence[plan.Split],
     present: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Print the disk space that is needed and compare it with the free space."""
     need = sum(disk_need(split, options.store) for split in splits)
     more, free = max(0, need - present), shutil.disk_usage(directory).free
     about = "about " if options.store.shorter else ""
-    say(
+    report(
         f"{options.store.describe()}: needs {about}{need / GIB:,.2f} GiB, {more / GIB:,.2f} more "
         f"than is there; {free / GIB:,.2f} GiB free"
     )
@@ -296,7 +296,7 @@ def _finish(
     directory: Path,
     identity: Mapping[str, str],
     written: Mapping[str, Sequence[Shard]],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     fresh: bool,
 ) -> None:
@@ -307,9 +307,9 @@ def _finish(
         manifest = read_manifest(directory)
         same = manifest.shards == listed and manifest.metadata
         if same and not changes(directory, manifest.metadata):
-            say(f"{directory} is complete; --verify checks it")
+            report(f"{directory} is complete; --verify checks it")
             return
         checked = manifest.md5_of_tars_checked  # those from which the shards were written
     metadata = write_index(directory, options.store, written)
     Manifest(options.store, checked, dict(identity), metadata, listed).write(directory)
-    say(f"done: {sum(shard.bytes() for shard in listed) / GIB:,.2f} GiB in {directory}")
+    report(f"done: {sum(shard.bytes() for shard in listed) / GIB:,.2f} GiB in {directory}")

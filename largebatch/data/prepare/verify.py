@@ -32,7 +32,7 @@ class _Task:
 
 
 def verify(
-    out: Path, *, check: Check = "full", processes: int = 1, say: Callable[[str], None] = print
+    out: Path, *, check: Check = "full", processes: int = 1, report: Callable[[str], None] = print
 ) -> None:
     """Check a finished set, or two where there are both JPEGs and pixels.
 
@@ -40,7 +40,7 @@ def verify(
         out: `--out` of its preparation.
         check: See `shards.check_image`.
         processes: Number of processes.
-        say: Prints a line.
+        report: Prints a line.
 
     Raises:
         DataError: The set is unfinished, or anything in it is not as it was written.
@@ -51,7 +51,7 @@ def verify(
         manifests = {directory: read_manifest(directory) for directory in directories}
         problems = []
         for directory, manifest in manifests.items():
-            problems += _verify(directory, manifest, check, processes, say)
+            problems += _verify(directory, manifest, check, processes, report)
     if problems:
         raise DataError(
             f"{counted('problems', problems)}; remove the files named here and give the command "
@@ -60,7 +60,7 @@ def verify(
 
 
 def _verify(
-    directory: Path, manifest: Manifest, check: Check, processes: int, say: Callable[[str], None]
+    directory: Path, manifest: Manifest, check: Check, processes: int, report: Callable[[str], None]
 ) -> list[str]:
     """Return what is wrong with one set; print a line if nothing is."""
     converted = "form" in manifest.plan  # by `convert`: any names, in any order
@@ -80,7 +80,7 @@ def _verify(
     listed += changes(directory, manifest.metadata)
     if not listed:
         decoded = "all decoded" if check == "full" and with_records else "not decoded"
-        say(
+        report(
             f"{directory}: {total:,} images in {len(manifest.shards):,} shards are as they were "
             f"written ({manifest.store.describe()}; {decoded})"
         )

@@ -55,7 +55,7 @@ def quick() -> tuple[Setup, Policies]:
 
 
 def measure(
-    study: Study, policies: Policies, seeds: Sequence[int], say: Callable[[str], None]
+    study: Study, policies: Policies, seeds: Sequence[int], report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Train every policy with every seed.
 
@@ -63,7 +63,7 @@ def measure(
       study: the data and programs.
       policies: by name.
       seeds: of parameters, data order and worker times.
-      say: called with a line for each result.
+      report: called with a line for each result.
 
     Returns:
       The record without date, command and environment.
@@ -72,7 +72,9 @@ def measure(
     for name, policy in policies.items():
         curves = [study.trained(policy, seed)[1] for seed in seeds]
         kept.append({"name": name} | _entry(study.setup, policy, curves))
-        say(f"{name:28s} top-1 {percent(kept[-1]['top1'])} %  {kept[-1]['seconds']['mean']:.2f} s")
+        report(
+            f"{name:28s} top-1 {percent(kept[-1]['top1'])} %  {kept[-1]['seconds']['mean']:.2f} s"
+        )
     return {
         "setup": dataclasses.asdict(study.setup),
         "seeds": list(seeds),

@@ -183,13 +183,13 @@ class Driver:
             self._begun[number] = _Begun(restarts=begun.restarts)
             self._study.set_job(number, "")  # our job, which has ended, did not run it
             return
-        said = last_words(workdir / OUTPUT)
-        result, restarts = outcome(code, begun.asked, seen, self._study.objective, said), 0
+        last_line = last_words(workdir / OUTPUT)
+        result, restarts = outcome(code, begun.asked, seen, self._study.objective, last_line), 0
         if result.state == "running" and begun.asked != "stop":
             restarts = 1 if (seen.step or 0) > begun.step else begun.restarts + 1
             if restarts > MOST_RESTARTS:
                 often = f"ended {restarts} times with code {PREEMPTED} without a step"
-                result = Outcome("failed", error=f"{often}: {said}")
+                result = Outcome("failed", error=f"{often}: {last_line}")
         if result.state == "running":
             self._begun[number] = _Begun(restarts=restarts)
         else:

@@ -179,13 +179,13 @@ def _axis(key: str, values: str) -> Axis:
     return Axis((key,), tuple((part,) for part in parts))
 
 
-def _ranged(key: str, said: str) -> Axis:
-    match = _PARTS.fullmatch(said)
+def _ranged(key: str, given: str) -> Axis:
+    match = _PARTS.fullmatch(given)
     try:
         shape, low_text, high_text, number, unit = match.groups(default="") if match else ""
         low, high, count = float(low_text), float(high_text), int(number or 0)
     except ValueError:
-        raise ConfigError(f"{key}={shown(said)}: expected {FORM}") from None
+        raise ConfigError(f"{key}={shown(given)}: expected {FORM}") from None
     kind = {name: field.type for name, _, field in options(Config())}.get(key)
     whole = kind is int or int in typing.get_args(kind)
     requirements = (
@@ -198,7 +198,7 @@ def _ranged(key: str, said: str) -> Axis:
     )
     for holds, expected in requirements:
         if not holds:
-            raise ConfigError(f"{key}={shown(said)}: expected {expected}")
+            raise ConfigError(f"{key}={shown(given)}: expected {expected}")
     found = Range(typing.cast(Literal["log", "lin"], shape), low, high, unit, whole)
     points = dict.fromkeys((found.at(index / (count - 1)),) for index in range(count))
     return Axis((key,), tuple(points), found)
@@ -279,8 +279,8 @@ def check(
             try:
                 check_one(adjusted(recipe, [*overrides, *choice.items()]))
             except ConfigError as error:
-                said = ", ".join(f"{key}={value}" for key, value in choice.items())
-                where = f"trial {number} ({said})" if planned else f"with {said}"
+                described = ", ".join(f"{key}={value}" for key, value in choice.items())
+                where = f"trial {number} ({described})" if planned else f"with {described}"
                 raise ConfigError(f"{where}: {error}") from error
 
 

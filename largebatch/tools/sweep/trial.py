@@ -118,7 +118,7 @@ def outcome(
     asked: Literal["", "prune", "stop"],
     seen: TrialFiles,
     objective: Objective,
-    said: str,
+    printed: str,
 ) -> Outcome:
     """Return what has become of a trial whose process has ended.
 
@@ -127,7 +127,7 @@ def outcome(
       asked: whether and why the sweep asked the process to end.
       seen: its directory.
       objective: of the sweep.
-      said: the line of its output that says why it ended.
+      printed: the line of its output that says why it ended.
     """
     if seen.summary and code == 0:
         value = seen.final(objective)
@@ -147,8 +147,10 @@ def outcome(
         return Outcome("diverged", worst(objective), seen.unhealthy)
     if code < 0:
         hint = " (short of memory?)" if code == -signal.SIGKILL else ""
-        return Outcome("failed", error=f"killed by signal {-code}{hint}; it printed last: {said}")
-    return Outcome("failed", error=said or f"it ended with exit code {code} and printed nothing")
+        return Outcome(
+            "failed", error=f"killed by signal {-code}{hint}; it printed last: {printed}"
+        )
+    return Outcome("failed", error=printed or f"it ended with exit code {code} and printed nothing")
 
 
 def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:

@@ -15,7 +15,7 @@ from largebatch.errors import ConfigError, DataError
 from scripts import prepare_imagenet
 from tests.data import forms
 
-QUIET = {"say": lambda line: None}
+QUIET = {"report": lambda line: None}
 PAIRS = {
     split: [(image, label) for _, image, label in forms.photographs(split)]
     for split in forms.SPLITS

@@ -74,7 +74,7 @@ def downloads(gateway, before=0):
 
 def copy(source, target, **options):
     said = []
-    copy_dataset(str(source), str(target), say=said.append, **options)
+    copy_dataset(str(source), str(target), report=said.append, **options)
     return said
 
 

@@ -106,7 +106,7 @@ def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monke
     for number in range(1, count + 1, 9):
         preparing(tmp_path / f"{number}")
         assert fakes.contents(tmp_path / f"{number}") == fakes.contents(whole)
-    assert refused(lambda number: verify(whole, say=lambda line: None), monkeypatch) >= 4
+    assert refused(lambda number: verify(whole, report=lambda line: None), monkeypatch) >= 4
 
 
 @pytest.mark.multiprocess

@@ -134,7 +134,7 @@ def test_corrupt_images_are_all_named_and_written_after_they_are_replaced(tmp_pa
     work = next((tmp_path / "out").rglob(".prepare"))
     assert len((work / "corrupt.txt").read_text().splitlines()) == 3
     with pytest.raises(DataError, match=r"manifest\.json"):
-        verify(tmp_path / "out", say=quiet)
+        verify(tmp_path / "out", report=quiet)
     for path, data in broken.items():
         path.write_bytes(data)
     go(tmp_path / "out", None, **options)
@@ -175,15 +175,15 @@ def test_a_full_check_names_damage_within_an_image(tmp_path):
     other = {"n01440764_2.JPEG": fakes.photo(8)}
     source = fakes.write_tars(tmp_path / "tars", {"n01440764_1.JPEG": bytes(data)} | other)
     go(tmp_path / "out", source, shards=2)
-    verify(tmp_path / "out", check="ends", say=quiet)
+    verify(tmp_path / "out", check="ends", report=quiet)
     with pytest.raises(DataError, match=r"n01440764_1\.JPEG"):
-        verify(tmp_path / "out", say=quiet)
+        verify(tmp_path / "out", report=quiet)
     for _ in range(2):
         with pytest.raises(DataError, match=r"1 corrupt images: n01440764_1\.JPEG"):
             go(tmp_path / "out", source, shards=2, check="full")
     fakes.write_tars(source, {"n01440764_1.JPEG": good} | other)
     go(tmp_path / "out", source, shards=2, check="full")
-    verify(tmp_path / "out", say=quiet)
+    verify(tmp_path / "out", report=quiet)
     assert {name: data for name, _, data in read(tmp_path / "out", "train")} == {
         "n01440764_1.JPEG": good
     } | other

@@ -37,9 +37,9 @@ def test_a_flipped_bit_is_found(tmp_path, store):
             data[at] ^= 1
             path.write_bytes(data)
             with pytest.raises(DataError, match=f"1 problems: {path.name}"):
-                verify(out, say=quiet)
+                verify(out, report=quiet)
         path.write_bytes(whole)
-    verify(out, say=quiet)
+    verify(out, report=quiet)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -57,7 +57,7 @@ def test_missing_and_changed_files_are_named_and_written_again(tmp_path, store):
             if changed:
                 path.write_bytes(changed)
             with pytest.raises(DataError, match=f"1 problems: {path.name}"):
-                verify(out, say=quiet)
+                verify(out, report=quiet)
             if path in shards and changed and len(changed) == len(data):
                 path.unlink()  # as the message says
             prepare(options, quiet)
@@ -66,13 +66,13 @@ def test_missing_and_changed_files_are_named_and_written_again(tmp_path, store):
 
 def test_jpegs_and_pixels_in_one_directory_are_both_checked(tmp_path):
     folders = [made(tmp_path, store)[1] for store in STORES]
-    verify(tmp_path / "out", say=quiet)
+    verify(tmp_path / "out", report=quiet)
     for folder in folders:
         broken = shard_files(folder)[0]
         data = broken.read_bytes()
         broken.unlink()
         with pytest.raises(DataError, match=f"1 problems: {broken.name}"):
-            verify(tmp_path / "out", say=quiet)
+            verify(tmp_path / "out", report=quiet)
         broken.write_bytes(data)
 
 
@@ -85,7 +85,7 @@ def test_a_missing_or_damaged_manifest_is_named(tmp_path):
         if text:
             manifest.write_text(text)
         with pytest.raises(DataError, match=r"manifest\.json"):
-            verify(out, say=quiet)
+            verify(out, report=quiet)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_wrong_records_are_found_even_with_the_right_checksum(tmp_path, change):
     entry["files"][path.name] = [path.stat().st_size, metadata.files_of([path])[path.name][1]]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=path.name):
-        verify(out, say=quiet)
+        verify(out, report=quiet)
 
 
 def read_records(path):
