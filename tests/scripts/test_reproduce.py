@@ -133,7 +133,7 @@ def test_another_task_is_not_set_beside_the_published_run(out, record, kept):
         assert "another task" in text
         assert "run.scale_to=laptop" in text
         assert "no target" in text
-        for figure in ("74.7", "72.7", "75.08"):
+        for figure in ("74.7 s", "72.7 s", "75.08 %"):
             assert figure not in text
     assert "at scale laptop" in page
     assert page.count("| True |") == 2  # accepted, of two seeds

@@ -133,7 +133,7 @@ def test_the_example_of_the_page_trains(tmp_path, monkeypatch):
     (tmp_path / "my_rules.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (command,) = re.findall(r"python train\.py (.*my_rules:.*)\n", text)
+    (command,) = re.findall(r"python train\.py (.*my_rules:(?:.*\\\n)*.*)\n", text)
     flags, _ = split_overrides([word for word in shlex.split(command) if "--config." in word])
     train(tmp_path / "run", *flags, dry_run=True)
     train(tmp_path / "run", *flags)
