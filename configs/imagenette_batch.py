@@ -10,9 +10,9 @@ training images at batches of 256 and 1,024 (records/2026-11-23_learning_rates_i
 LARS's follow its rule, LAMB's do not contradict it, and SGD's is the best one at 256, since linear
 scaling already failed at 1,024. Each evaluation recomputes the BatchNorm statistics from about
 9,000 training images. 18 trials.
-Expected: 74.3 to 76.1 % at a batch of 64, 72.2 to 74.3 % at 608; from 4,096 on SGD diverges and the
-others reach 20.5 to 56.5 %. All trials take 64 minutes on two CPU cores with --jobs=2 (one seed,
-records/2026-11-24_imagenette_batch_cpu/README.md).
+Expected: 74.5 to 76.6 % at a batch of 64, 72.7 to 74.2 % at 608; from 4,096 on SGD does not train
+and the others reach 17.7 to 59.7 % (means of three seeds). All trials of a seed take 64 minutes on
+two CPU cores with --jobs=2 (records/2026-11-24_imagenette_batch_cpu/README.md).
 Not a published run. `imagenette_batch.py:sgd` is one of the optimizers, at a batch of 256.
 """
 
