@@ -13,7 +13,6 @@ the shares of the device's time. docs/report.md explains every figure.
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,15 +76,6 @@ def selected(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def beside(paths: Sequence[Path]) -> Path | None:
-    """Return the folder of a report of sweeps: in the sweep, or in what holds them all."""
-    from largebatch.tools.sweep.directory import is_sweep
-
-    if not any(map(is_sweep, paths)):
-        return None
-    return Path(os.path.commonpath([path.resolve() for path in paths])) / "report"
-
-
 def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
     """Return a run's directory; the logs of a run in an object store are downloaded first."""
     url = url_of(path)
@@ -102,6 +92,7 @@ def run(arguments: Sequence[str]) -> None:
     """Parse the command line, read the runs and write the report."""
     flags = parse(arguments)
     from largebatch.tools.report import compare, summary, trace, write  # imports JAX
+    from largebatch.tools.sweep.directory import is_sweep
 
     profile = None if flags.trace is None else trace.read(flags.trace)
     if profile is not None:
@@ -109,7 +100,8 @@ def run(arguments: Sequence[str]) -> None:
     if flags.runs:
         with contextlib.ExitStack() as copies:
             paths = [local(path, flags.out, copies) for path in flags.runs]
-            page, runs = write.report(selected(paths), flags.out or beside(paths), profile)
+            out = flags.out or (write.beside(paths) if any(map(is_sweep, paths)) else None)
+            page, runs = write.report(selected(paths), out, profile)
         for name, each in zip(compare.labels(runs), runs, strict=True):
             top1 = summary.percent(summary.validation(each, "top1"))
             print(f"{name}: {each.status}, step {each.step:,}, top-1 {top1}")

@@ -4,6 +4,7 @@ A plan needs no devices: a laptop can resolve a plan for 2,048 GPUs.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Literal
 
@@ -187,10 +188,12 @@ class Plan:
         """Number of evaluations of the run."""
         count = 1  # after the last step
         for stage in self.stages:
-            every, first = stage.evaluate_every, stage.evaluate_first or stage.evaluate_every
             last = min(stage.last_step, self.steps - 1)
-            for step, sign in ((last, 1), (stage.first_step, -1)):
-                count += sign * self._multiples(stage, step, every, first)
+            until, before = (
+                self._multiples(stage, step, stage.evaluate_every, stage.evaluate_first)
+                for step in (last, stage.first_step)
+            )
+            count += until - before
         return count
 
     def evaluates_at(self, step: int) -> bool:
@@ -213,17 +216,25 @@ class Plan:
         if every <= 0 or step <= 0:
             return False
         stage = self.stage_at(step)
-        due, before = (self._multiples(stage, s, every, first or every) for s in (step, step - 1))
+        due, before = (self._multiples(stage, s, every, first) for s in (step, step - 1))
         return due > before
 
     def _multiples(self, stage: StagePlan, step: int, every: int, first: int) -> int:
-        """Return the number of actions that are due at a step of a stage or before."""
+        """Return the number of actions that are due at a step of a stage or before.
+
+        ``every`` and ``first`` are those of `is_due`.
+        """
         done = (step - stage.counted_from) * stage.samples_per_step
         until = 2 * done + stage.samples_per_step  # the middle of the next step, in half samples
         if step < self.steps:
             start = self.position(stage.counted_from)
-            until = min(until, 2 * (self.position(self.steps - 1) - start))
-        return max(0, 1 + (until - 2 * first) // (2 * every))
+            until = min(until, 2 * (self._last_step_start - start))
+        return max(0, 1 + (until - 2 * (first or every)) // (2 * every))
+
+    @functools.cached_property
+    def _last_step_start(self) -> int:
+        """Sample position before the last step."""
+        return self.position(self.steps - 1)
 
     @property
     def samples(self) -> int:

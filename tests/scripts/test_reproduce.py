@@ -128,12 +128,14 @@ def test_another_task_is_not_set_beside_the_published_run(out, record, kept):
     assert any(text.startswith("run.scale_to=laptop") for text in kept["unlike_published"])
     assert kept["published"]["seconds"] == 74.7  # what was shrunk
     assert kept["prediction"] is None
-    page, said = (record / "README.md").read_text(), (out / "said.txt").read_text()
+    page = (record / "README.md").read_text()
+    # The disk of this machine may have as many GiB as the published run had seconds.
+    said = re.sub(r"[\d.,]+ GiB free", "", (out / "said.txt").read_text())
     for text in (page, said):
         assert "another task" in text
         assert "run.scale_to=laptop" in text
         assert "no target" in text
-        for figure in ("74.7 s", "72.7 s", "75.08 %"):
+        for figure in ("74.7", "72.7", "75.08"):
             assert figure not in text
     assert "at scale laptop" in page
     assert page.count("| True |") == 2  # accepted, of two seeds

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from largebatch.config.schema import Config, options
-from largebatch.tools.report.runs import Run, is_trial
+from largebatch.tools.report.runs import Run
+from largebatch.tools.sweep.directory import is_trial
 
 NONE = "–"
 SEED = "run.seed"

@@ -91,11 +91,6 @@ def trials_of(path: Path) -> list[Path]:
     return [trial for trial in directory.trials(path) if is_run(trial)]
 
 
-def is_trial(path: Path) -> bool:
-    """Return whether a run is a trial of a sweep."""
-    return path in directory.trials(path.parent.parent)
-
-
 def is_run(path: Path) -> bool:
     """Return whether a directory has any of the files that a training writes."""
     return any((path / file).is_file() for file in _FILES)

@@ -33,8 +33,7 @@ def report(
     runs = load(paths)
     if profile is not None and len(runs) > 1:
         raise DataError(f"--trace: expected one RUN, got {len(runs)}; give one, or omit --trace")
-    common = os.path.commonpath([run.path.resolve() for run in runs])
-    out = out or (runs[0].path if len(runs) == 1 else Path(common)) / "report"
+    out = out or beside([run.path for run in runs])
     check_parent(out / PAGE)
     read = [_with_profile(run, profile) for run in runs]
     runs = tuple(run for run, _ in read)
@@ -47,6 +46,12 @@ def report(
     with replacing(out / PAGE) as stream:
         stream.write(made.html().encode())
     return out / PAGE, runs
+
+
+def beside(paths: Sequence[Path]) -> Path:
+    """Return `report/` in the only path, or in the folder that holds them all."""
+    common = os.path.commonpath([path.resolve() for path in paths])
+    return (paths[0] if len(paths) == 1 else Path(common)) / "report"
 
 
 def _with_profile(run: Run, given: Profile | None) -> tuple[Run, Profile | None]:

@@ -31,6 +31,11 @@ def trials(workdir: Path) -> list[Path]:
     return sorted((path for path in found if path.name.isdecimal()), key=lambda p: int(p.name))
 
 
+def is_trial(path: Path) -> bool:
+    """Return whether a path has the place of a trial in a sweep."""
+    return path.parent.name == "trials" and is_sweep(path.parent.parent)
+
+
 def train_options(
     recipe: Path, overrides: Sequence[tuple[str, str]], choice: Choice, workdir: Path
 ) -> tuple[str, ...]:
