@@ -30,10 +30,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     )
     parser.add_argument(
         "--resume",
-        choices=("auto", "never", "must"),
+        choices=("auto", "never", "must", "extend"),
         default="auto",
         help="auto: resume from the newest checkpoint if there is one; never: move an earlier run "
-        "to WORKDIR/previous; must: fail without a checkpoint",
+        "to WORKDIR/previous; must: fail without a checkpoint; extend: resume with another "
+        "schedule.length or other options of the schedule, also a complete run",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(

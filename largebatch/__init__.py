@@ -21,7 +21,7 @@ def train(
     *,
     workdir: str | Path,
     overrides: Mapping[str, Any] | None = None,
-    resume: Literal["auto", "never", "must"] = "auto",
+    resume: Literal["auto", "never", "must", "extend"] = "auto",
     callbacks: "Sequence[Callback]" = (),
     quiet: bool = False,
 ) -> "Summary":
@@ -33,7 +33,8 @@ def train(
       workdir: the run directory.
       overrides: options such as ``{"run.seed": 1}``.
       resume: ``auto`` resumes from the newest checkpoint if there is one, ``never`` archives an
-        earlier run, ``must`` fails without a checkpoint.
+        earlier run, ``must`` fails without a checkpoint, ``extend`` resumes with other options
+        ``schedule.*``, also a complete run.
       callbacks: objects that are called with rows of the log, evaluations, checkpoints and the
         summary, by process 0. They are not called if the run is complete already.
       quiet: print only warnings and the last line.

@@ -115,6 +115,34 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
+def appending(path: Path) -> BinaryIO:
+    """Open a file of JSON lines, unbuffered, to append to it.
+
+    A last line that a killed process or a full disk left incomplete is dropped, so that the next
+    one does not continue it.
+
+    Args:
+        path: The file, created if absent.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    stream = path.open("a+b", buffering=0)
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 1))
+    if size and stream.read(1) != b"\n":
+        last = path.read_bytes().rpartition(b"\n")[2]
+        try:
+            is_complete = isinstance(json.loads(last), dict)
+        except ValueError:
+            is_complete = False
+        if is_complete:  # only the line break is missing
+            stream.write(b"\n")
+        else:
+            stream.truncate(size - len(last))
+    return stream
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object.
 

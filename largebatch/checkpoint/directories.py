@@ -38,6 +38,8 @@ class Stored:
     """NumPy arrays in the tree of the stored state."""
     table: str
     """Table of options that differ from this run without effect on the mathematics; '' if none."""
+    schedule: tuple[Difference, ...] = ()
+    """Options of the schedule that differ, of a run that is extended."""
 
     @property
     def step(self) -> int:
@@ -54,6 +56,20 @@ def numbered(directory: Path) -> list[int]:
 def complete(directory: Path) -> list[int]:
     """Return the steps of all checkpoints with a manifest, newest first, without verification."""
     return [s for s in numbered(directory) if is_complete(directory / str(s))]
+
+
+def regular(directory: Path) -> list[int]:
+    """Return the steps of the checkpoints that an uninterrupted run has too, newest first.
+
+    Without verification; one whose manifest cannot be read counts, so that it is reported.
+    """
+    return [step for step in complete(directory) if not _is_for_stop(directory / str(step))]
+
+
+def _is_for_stop(path: Path) -> bool:
+    with contextlib.suppress(Rejected, OtherVersion):
+        return bool(read_manifest(path).progress.for_stop)
+    return False
 
 
 def is_complete(path: Path) -> bool:
@@ -175,12 +191,20 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
 def prune(directory: Path, keep: int, *, keep_best: bool = False) -> None:
     """Delete all complete checkpoints except the newest ``keep`` and, if asked for, the best.
 
+    A checkpoint that only a stop has added does not count: it is kept while it is the newest, so
+    that a rollback finds the same checkpoints as in an uninterrupted run.
+
     Raises:
       OSError: a checkpoint cannot be deleted.
     """
-    kept = best(directory) if keep_best else None
-    for step in complete(directory)[keep:]:
-        if kept is not None and step == kept.step:
+    steps = complete(directory)
+    if len(steps) <= keep:
+        return
+    kept = {steps[0], *regular(directory)[:keep]}
+    if keep_best and (evaluated := best(directory)) is not None:
+        kept.add(evaluated.step)
+    for step in steps:
+        if step in kept:
             continue
         leaving = directory / f".{step}.deleting"
         (directory / str(step)).rename(leaving)
@@ -200,13 +224,17 @@ def mark_corrupt(path: Path) -> Path:
     return path.rename(target)
 
 
-def read(path: Path, plan: Plan, like: PyTree) -> Stored:
+def read(
+    path: Path, plan: Plan, like: PyTree, *, extends: bool = False, trains: bool = True
+) -> Stored:
     """Read and verify a checkpoint.
 
     Args:
       path: directory of the checkpoint.
       plan: plan of the run that resumes from it.
       like: shapes and dtypes of the stored state.
+      extends: whether the run may continue with another schedule.
+      trains: whether the run trains, so that its validation set must be the same.
 
     Raises:
       Rejected: the checkpoint is corrupt or incomplete.
@@ -221,21 +249,29 @@ def read(path: Path, plan: Plan, like: PyTree) -> Stored:
         except Exception as error:
             raise OtherVersion(f"its options cannot be read ({first_line(error)})") from error
         found = option_differences(config, about.facts, plan)
-        if any(d.mathematics for d in found):
+        schedule = tuple(d for d in found if d.mathematics and d.key.startswith("schedule."))
+        changes = [d for d in found if d.mathematics]
+        if changes and not (extends and len(changes) == len(schedule)):
+            extending = ""
+            if len(changes) == len(schedule):
+                extending = ", continue with the new schedule by --resume=extend"
             raise CheckpointError(
                 f"checkpoint {path} has different options that change the mathematics; restore "
-                "them, use another --workdir, or start a new run with --resume=never\n"
+                f"them{extending}, use another --workdir, or start a new run with --resume=never\n"
                 f"{table(found)}"
             )
+        if schedule:
+            _check_extension(about.progress, plan)
         _check_statistics(path, config, plan)
-        _check_data(path, about, plan)
+        _check_data(path, about, plan, trains=trains)
         state = stored_arrays.read(path, about, like)
     except OtherVersion as error:
         raise CheckpointError(
             f"checkpoint {path} is from a different version: {error}; start a new run with "
             "--resume=never"
         ) from error
-    return Stored(about.progress, state, table(found) if found else "")
+    others = [d for d in found if d not in schedule]
+    return Stored(about.progress, state, table(others) if others else "", schedule)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -282,6 +318,25 @@ def option_differences(stored: Config, facts: Facts, plan: Plan) -> tuple[Differ
     )
 
 
+def _check_extension(done: Progress, plan: Plan) -> None:
+    """Check that another schedule leaves the steps that are done where they were.
+
+    Raises:
+      CheckpointError: it ends before the checkpoint, or moves a stage that has begun.
+    """
+    length = plan.config.schedule.length
+    if plan.steps < done.step:
+        raise CheckpointError(
+            f"schedule.length={length!r} ends at step {plan.steps:,}, and the run has done "
+            f"{done.step:,}; use a longer one"
+        )
+    if plan.position(done.step) != done.samples:
+        raise CheckpointError(
+            f"schedule.length={length!r} moves the begin of a stage that the run has reached "
+            f"(batch.stages={plan.config.batch.stages}); give the begins of the stages in epochs"
+        )
+
+
 def _check_statistics(path: Path, config: Config, plan: Plan) -> None:
     """Check that the checkpoint has the requested BatchNorm statistics, or can recompute them."""
     stored, asked = norm_statistics(config, plan.steps), plan.norm_statistics
@@ -293,20 +348,27 @@ def _check_statistics(path: Path, config: Config, plan: Plan) -> None:
         )
 
 
-def _check_data(path: Path, about: Manifest, plan: Plan) -> None:
-    for name in ("train_examples", "classes", "image_shape"):
+def _check_data(path: Path, about: Manifest, plan: Plan, *, trains: bool) -> None:
+    """Check that the run has the dataset of the checkpoint.
+
+    A training compares its evaluations, so the validation set must be the same too.
+    """
+    for name in ("train_examples", "classes", "image_shape") + ("validation_examples",) * trains:
         then, now = getattr(about.facts, name), getattr(plan.facts, name)
         if then != now:
             raise CheckpointError(
                 f"checkpoint {path}: expected a dataset with {name}={then}, got {now}; restore the "
                 "dataset or start a new run with --resume=never"
             )
-    if about.facts.identity and plan.facts.identity not in (0, about.facts.identity):
-        raise CheckpointError(
-            f"checkpoint {path} was trained on a different version of {plan.config.data.source}: "
-            "the number of examples is equal, but names, classes or files differ; restore the "
-            "dataset or start a new run with --resume=never"
-        )
+    splits = {"training": "identity"} | ({"validation": "validation_identity"} if trains else {})
+    for split, name in splits.items():
+        then, now = getattr(about.facts, name), getattr(plan.facts, name)
+        if then and now not in (0, then):
+            raise CheckpointError(
+                f"checkpoint {path} was trained with a different {split} set of "
+                f"{plan.config.data.source}: the number of examples is equal, but names, classes "
+                "or files differ; restore the dataset or start a new run with --resume=never"
+            )
 
 
 def mebibytes(count: int) -> str:

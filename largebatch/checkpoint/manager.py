@@ -21,6 +21,7 @@ from largebatch.checkpoint.directories import (
     has_checkpoints,
     mebibytes,
     numbered,
+    regular,
 )
 from largebatch.checkpoint.manifest import Manifest, Progress, Rejected
 from largebatch.config import Plan
@@ -51,6 +52,7 @@ class Checkpoints:
         warn: Callable[[str], None],
         keep_best: bool = False,
         read_only: bool = False,
+        extends: bool = False,
         share: Callable[[int], None] | None = None,
     ) -> None:
         """Create the directory and remove incomplete checkpoints; each process calls this.
@@ -61,6 +63,7 @@ class Checkpoints:
           warn: prints a warning of one line.
           keep_best: also keep the checkpoint of the greatest validation accuracy.
           read_only: change nothing, because the directory may belong to a different run.
+          extends: whether the run may resume with another schedule.
           share: gives all processes the checkpoint of a step that process 0 has, if they have
             different directories; each process calls it.
 
@@ -72,6 +75,7 @@ class Checkpoints:
         self._keep_best = keep_best
         self._warn = warn
         self._read_only = read_only
+        self._extends = extends
         self._share = share
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[str] | None = None
@@ -161,6 +165,16 @@ class Checkpoints:
         step = processes.from_first_process(next((s for s in self.steps() if s <= until), None))
         return None if step is None else self.path(step)
 
+    def rollback_path(self, until: int) -> Path | None:
+        """Return the checkpoint to which a rollback returns; each process calls this.
+
+        It is the newest of at most ``until`` steps that an uninterrupted run has too.
+        """
+        self._finish_save()
+        known = regular(self._directory) if jax.process_index() == 0 else ()
+        step = processes.from_first_process(next((s for s in known if s <= until), None))
+        return None if step is None else self.path(step)
+
     def exceeds_best(self, top1: float) -> bool:
         """Return whether a state is to be kept for its validation accuracy, a fraction.
 
@@ -181,7 +195,7 @@ class Checkpoints:
         Args:
           plan: plan of the run that resumes.
           like: shapes and dtypes of the stored state.
-          until: ignore checkpoints of later steps.
+          until: ignore checkpoints of later steps, and those that only a stop has added.
 
         Returns:
           The checkpoint; None if the directory has no checkpoints.
@@ -192,9 +206,13 @@ class Checkpoints:
         """
         self._finish_save()
         rejected = 0
-        candidates = (s for s in numbered(self._directory) if until is None or s <= until)
+        candidates = iter(numbered(self._directory))
+        if until is not None:
+            candidates = (s for s in regular(self._directory) if s <= until)
         while (step := processes.from_first_process(next(candidates, None))) is not None:
-            found = self._examine(step, plan, like)
+            # After an extension, a rollback may return to a checkpoint from before it.
+            extends = self._extends or until is not None
+            found = self._examine(step, plan, like, extends=extends)
             if isinstance(found, Stored):
                 return found
             rejected += 1
@@ -278,7 +296,7 @@ class Checkpoints:
             "again"
         )
 
-    def _examine(self, step: int, plan: Plan, like: PyTree) -> Stored | str:
+    def _examine(self, step: int, plan: Plan, like: PyTree, *, extends: bool) -> Stored | str:
         """Return a checkpoint, or the reason for its rejection; all processes agree."""
         found, code = None, _VALID
         if self._share is not None:
@@ -288,7 +306,9 @@ class Checkpoints:
             found, code = "it was deleted", _REJECTED if jax.process_index() == 0 else _ABSENT
         else:
             try:
-                found = checkpoint_directories.read(self.path(step), plan, like)
+                found = checkpoint_directories.read(
+                    self.path(step), plan, like, extends=extends, trains=not self._read_only
+                )
             except Rejected as error:
                 found, code = str(error), _REJECTED
             except CheckpointError as error:

@@ -21,9 +21,16 @@ NAME = "manifest.json"
 LARGEST = 64 * 2**20
 """Largest size in bytes; the manifest of ResNet-50 has 100,000."""
 
-_ADDED = {"validation_top1": -1.0}
+_ADDED = {
+    "validation_top1": -1.0,
+    "wait_s": 0.0,
+    "evaluation_s": 0.0,
+    "checkpoint_s": 0.0,
+    "for_stop": 0,
+    "memory": {},
+}
 """Fields of the progress that earlier versions did not write, with their values in this case."""
-_ADDED_FACTS = {"content": 0}
+_ADDED_FACTS = {"content": 0, "validation_identity": 0}
 """Likewise of the facts."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -51,7 +58,13 @@ class Progress:
     """Seconds over all processes of this run, including restarts."""
     compile_s: float = 0.0
     train_s: float = 0.0
-    """Seconds of training without compilation, evaluation and checkpoints."""
+    """Seconds of training without compilation, evaluation and checkpoints; like all times here, of
+    all attempts."""
+    wait_s: float = 0.0
+    """Seconds of ``train_s`` that were waits for data."""
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    """Seconds that checkpoints delayed training."""
     skips: int = 0
     """Number of steps with a skipped, non-finite update."""
     rollbacks: int = 0
@@ -65,6 +78,12 @@ class Progress:
     validation_top1: float = -1.0
     """Top-1 accuracy of the evaluation of this state, a fraction, of the averaged weights if there
     are any; below 0: not evaluated."""
+    for_stop: int = 0
+    """1: an uninterrupted run has no checkpoint here. This one serves the next attempt only: no
+    rollback returns to it, so that it cannot change what the run computes."""
+    memory: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What else decides how the run continues, by its owner: finite numbers, texts, and lists and
+    mappings of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,14 +203,16 @@ def _plan_hash(run: Mapping[str, Any]) -> str:
     return hashlib.sha256(_text(run).encode()).hexdigest()
 
 
-def _written(progress: Progress) -> dict[str, int | float | str]:
+def _written(progress: Progress) -> dict[str, Any]:
     """Convert each number to its field's type; non-finite numbers become strings."""
-    built = {f.name: f.type(getattr(progress, f.name)) for f in dataclasses.fields(progress)}
-    return {name: v if math.isfinite(v) else repr(v) for name, v in built.items()}
+    numbers = [f for f in dataclasses.fields(progress) if f.type in (int, float)]
+    built = {f.name: f.type(getattr(progress, f.name)) for f in numbers}
+    shown = {name: v if math.isfinite(v) else repr(v) for name, v in built.items()}
+    return shown | {"memory": plain(progress.memory)}
 
 
 def _numbers(cls: type, value: Any, where: str) -> Any:
-    """Decode a dataclass of numbers and tuples; integers must not be negative."""
+    """Decode a dataclass of numbers, tuples and mappings; integers must not be negative."""
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
     _same_names(_mapping(value, where), fields, f"{where}.")
     built = {}
@@ -201,6 +222,8 @@ def _numbers(cls: type, value: Any, where: str) -> Any:
             built[name] = _whole(given, place)
         elif kind is float:
             built[name] = _real(given, place)
+        elif kind == dict[str, Any]:
+            built[name] = _mapping(given, place)
         else:
             built[name] = _shape(given, place)
             if len(built[name]) != len(kind.__args__):

@@ -19,6 +19,8 @@ class Facts:
     """Side in pixels of the decoded images that devices crop; 0: the host crops."""
     identity: int = 0
     """Hash of the names of the training examples, below 2⁶⁰; 0: unknown, not compared."""
+    validation_identity: int = 0
+    """Likewise of the validation examples."""
     content: int = 0
     """Hash of the positions of all records and of some images and labels, in both splits, below
     2⁶⁰; 0: unknown, so that data at another path are not known to be the same."""

@@ -15,6 +15,7 @@ from largebatch.data.sources import (
     SourceOptions,
     content,
     differing,
+    identities,
     identity,
     stored_source,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "differing",
     "evaluation_batches",
     "fingerprint",
+    "identities",
     "identity",
     "open_source",
     "rectangular_views",

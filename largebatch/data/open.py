@@ -156,6 +156,7 @@ def facts_of(
         devices=devices,
         processes=processes,
         identity=int(data.identity(train), 16) >> 4,
+        validation_identity=int(data.identity(validation), 16) >> 4,
         content=int(data.content(train, validation) or "0", 16) >> 4,
     )
 

@@ -1,7 +1,7 @@
 """Protocols of data sources, and what several sources need to open their files."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -259,6 +259,11 @@ def identity(source: Source) -> str:
         digest.update(len(part).to_bytes(8, "little"))  # different lists give different bytes
         digest.update(part)
     return digest.hexdigest()
+
+
+def identities(sources: Mapping[str, Source]) -> dict[str, str]:
+    """Return the `identity` of each source."""
+    return {name: identity(source) for name, source in sources.items()}
 
 
 def content(train: Source, validation: Source) -> str:

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -68,21 +68,27 @@ class Health:
         *,
         skips: int = 0,
         rollbacks: int = 0,
+        memory: Mapping[str, Any] | None = None,
         newest: Callable[[int], object | None] = lambda step: None,
+        returns_to: Callable[[int], object | None] | None = None,
     ) -> None:
-        """Start with an empty window, also when a run resumes.
+        """Start a run, or continue it.
 
         Args:
           plan: of the run.
           skips: number of steps skipped so far.
           rollbacks: number of rollbacks so far.
+          memory: result of `memory` in the attempt before this one; None for a new run.
           newest: step → path of the newest checkpoint of at most this step, or None.
+          returns_to: step → path of the checkpoint that a rollback from there loads, or None;
+            the default is ``newest``.
         """
         self.skips = skips
         self.rollbacks = rollbacks
         self._plan = plan
         self._options = plan.config.health
         self._newest = newest
+        self._returns_to = returns_to or newest
         sigmoid = plan.config.loss.kind == "sigmoid"
         # Nats of an image for one unit of the loss, which for sigmoids is a mean over the classes.
         self._nats = plan.facts.classes if sigmoid else 1
@@ -94,6 +100,13 @@ class Health:
         )
         self._learnt = 0
         """The last step whose window was better than a guess; 0 if none was."""
+        if memory:
+            self._window.extend((step, loss) for step, loss in memory["window"])
+            self._learnt = memory["learnt"]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what later verdicts depend on, for a checkpoint."""
+        return {"window": [list(each) for each in self._window], "learnt": self._learnt}
 
     def look(self, step: int, loss: float, gradient_norm: float) -> Verdict:
         """Judge a step that has been computed.
@@ -191,7 +204,7 @@ class Health:
 
     def _rollback(self, seen: str, good_step: int) -> Verdict | None:
         """Return the verdict, if the options still allow it and there is a checkpoint."""
-        most, path = self._options.max_rollbacks, self._newest(good_step)
+        most, path = self._options.max_rollbacks, self._returns_to(good_step)
         if self._options.policy != "rollback" or self.rollbacks >= most or path is None:
             return None
         self.rollbacks += 1

@@ -48,7 +48,7 @@ def hosted_tracker(
     name: str,
     workdir: Path,
     *,
-    resume_step: int,
+    resumes: bool,
     config: Mapping[str, Any],
     warn: Callable[[str], None],
 ) -> Tracker:
@@ -61,7 +61,7 @@ def hosted_tracker(
     Args:
         name: of `TRACKERS`, or `package.module:factory`.
         workdir: run directory; its `trackers.json` keeps the identities.
-        resume_step: step of the checkpoint resumed from; 0 is a new run.
+        resumes: whether the run continues from a checkpoint.
         config: everything that the run resolved to, nested.
         warn: is called if the tracker fails; the run continues without it.
 
@@ -76,9 +76,9 @@ def hosted_tracker(
     except (OSError, ValueError):
         known = {}
     try:
-        tracker = TRACKERS[name](workdir, known.get(name) if resume_step else None, config, warn)
+        tracker = TRACKERS[name](workdir, known.get(name) if resumes else None, config, warn)
     except Exception as error:
-        if resume_step:
+        if resumes:
             warn(f"run.trackers={name}: {one_line(error)}; the run continues without it")
             return Composite(())
         raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from largebatch.errors import UserError
-from largebatch.files import plain, replacing
+from largebatch.files import appending, plain, replacing
 from largebatch.tracking.tracker import Tracker
 
 
@@ -22,7 +22,7 @@ class JsonlTracker(Tracker):
     uninterrupted one.
 
     `events.jsonl` holds `{"time": <seconds since 1970>, "event": …, "step": …, "samples": …, …}`
-    of all attempts; nothing of it is dropped.
+    of all attempts; only an incomplete last line is dropped.
     """
 
     def __init__(self, workdir: Path, *, resume_step: int, again: bool = False) -> None:
@@ -36,7 +36,7 @@ class JsonlTracker(Tracker):
         """
         self._metrics = _open(workdir / "metrics.jsonl", resume_step - again)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
-        self._events = (workdir / "events.jsonl").open("ab", buffering=0)
+        self._events = appending(workdir / "events.jsonl")
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         """Append a row to `metrics.jsonl`; see `Tracker.scalars`.
@@ -114,7 +114,7 @@ def _open(path: Path, resume_step: int) -> BinaryIO:
                     # A damaged line is dropped wherever it is: a log must not stop a resume.
                     if row is not None and _step(row) <= resume_step:
                         kept.write(line.rstrip(b"\r\n") + b"\n")
-    return path.open("ab", buffering=0)
+    return appending(path)
 
 
 def _append(stream: BinaryIO, row: Mapping[str, Any]) -> None:

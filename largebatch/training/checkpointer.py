@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+from largebatch import data
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import Watchdog
@@ -31,6 +32,7 @@ class Checkpointer:
         self._run, self._checkpoints, self._journal = run, checkpoints, journal
         self._clock, self._health, self._watchdog = clock, health, watchdog
         self._initial = initial
+        self._sets = data.identities(run.first_stage.further_sets)
 
     def progress(self, step: int) -> Progress:
         """Return where the run is after ``step``, for a checkpoint or the summary."""
@@ -39,9 +41,14 @@ class Checkpointer:
             samples=self._run.plan.position(step),
             wall_s=self._clock.wall_s(),
             compile_s=self._initial.compile_s + self._run.compile_s,
-            train_s=self._clock.now(),
+            **self._clock.spent(),
             skips=self._health.skips,
             rollbacks=self._health.rollbacks,
+            memory={
+                "row": self._journal.memory(),
+                "health": self._health.memory(),
+                "sets": self._sets,
+            },
         )
 
     def exceeds_best(self, top1: float) -> bool:
@@ -55,6 +62,7 @@ class Checkpointer:
         *,
         evaluation_due: Metrics | None = None,
         validation_top1: float = -1.0,
+        for_stop: bool = False,
     ) -> None:
         """Start to save the state after ``step``.
 
@@ -64,8 +72,11 @@ class Checkpointer:
           evaluation_due: metrics of the step, on the host, if its evaluation was interrupted; the
             next attempt repeats the evaluation and reports them.
           validation_top1: accuracy of this state, a fraction; -1 if it was not evaluated.
+          for_stop: whether an uninterrupted run has no checkpoint here.
         """
-        progress = dataclasses.replace(self.progress(step), validation_top1=validation_top1)
+        progress = dataclasses.replace(
+            self.progress(step), validation_top1=validation_top1, for_stop=int(for_stop)
+        )
         if evaluation_due is not None:
             numbers = {key: float(getattr(evaluation_due, key)) for key in MEASURED}
             progress = dataclasses.replace(progress, evaluation_due=1, **numbers)
@@ -81,7 +92,7 @@ class Checkpointer:
         self._journal.times(step)
 
     def load(self, step: int, *, until: int) -> TrainState:
-        """Return the state of the newest checkpoint of at most ``until`` steps.
+        """Return the state of the newest checkpoint of at most ``until`` steps, for a rollback.
 
         Args:
           step: the step that it becomes the state of; its stage gives the shardings.

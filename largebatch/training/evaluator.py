@@ -49,7 +49,7 @@ class Evaluator:
         self._journal.times(step)
         return state
 
-    def report(self, step: int, training_loss: float) -> dict[str, float]:
+    def report(self, step: int) -> dict[str, float]:
         """Print the newest result; return its columns of the log."""
         result = self.result
         self._run.console.evaluation(
@@ -63,12 +63,15 @@ class Evaluator:
             seconds=self._seconds,
             target=self._target.look(step, self._clock.wall_s(), result.top1),
         )
-        self._warn_of_statistics(training_loss)
         own = {f"validation/{name}": value for name, value in result.columns.items()}
         return own | result.set_columns
 
-    def _warn_of_statistics(self, loss: float) -> None:
-        """Warn once if running statistics may explain a high validation loss."""
+    def warn_of_statistics(self, loss: float) -> None:
+        """Warn once if running statistics may explain a validation loss far above ``loss``.
+
+        Args:
+          loss: mean training loss of the row.
+        """
         statistics = self._run.plan.norm_statistics
         if self._has_warned or statistics == "precise" or not is_far_above(self.result.loss, loss):
             return

@@ -1,6 +1,7 @@
 """The log of a run: rows and events of its steps, its summary, and the trackers that take them."""
 
 import dataclasses
+import math
 import platform
 import socket
 import time
@@ -23,20 +24,65 @@ from largebatch.training.run import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
 
+AVERAGED = ("loss", "top1", "top5")
+"""Columns of a row that are means over the images since the row before it."""
+
+
+@dataclasses.dataclass
+class RowInMaking:
+    """What has happened since the last row; a checkpoint holds it, so that a resume continues it.
+
+    A row that only a stop adds (``run.stop_after``) does not end it.
+    """
+
+    step: int = 0
+    """The step of the last row."""
+    train_s: float = 0.0
+    """Seconds of training of all attempts until then."""
+    wait_s: float = 0.0
+    """Seconds of these that were waits for data."""
+    images: float = 0.0
+    """Images of the finite steps since then."""
+    loss: float = math.nan
+    """Mean over these images, as are the accuracies."""
+    top1: float = math.nan
+    top5: float = math.nan
+    left_out: float = 0.0
+    """Share of the microbatches left out, summed over the steps since then."""
+
+    def add(self, metrics: Metrics, images: float) -> None:
+        """Add the means of a step over this number of images.
+
+        A step that is not finite, whose update is skipped, is left out.
+        """
+        new = {name: float(getattr(metrics, name)) for name in AVERAGED}
+        if not math.isfinite(new["loss"]) or images <= 0:
+            return
+        self.images += images
+        share = images / self.images  # 1 for the first, so that a row of one step is exact
+        for name, value in new.items():
+            mean = getattr(self, name) if share < 1 else value
+            setattr(self, name, mean + (value - mean) * share)
+
+    def memory(self) -> dict[str, float]:
+        """Return the finite numbers for a checkpoint."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if math.isfinite(v)}
+
 
 class Journal:
     """The rows, events and summary of one run attempt."""
 
-    def __init__(self, run: Run, tracker: Tracker, clock: Clock, first: int) -> None:
-        """Start after ``first`` steps, which earlier attempts have done."""
+    def __init__(self, run: Run, tracker: Tracker, clock: Clock, progress: Progress) -> None:
+        """Start at the progress of the earlier attempts."""
         self._run, self._tracker, self._clock = run, tracker, clock
-        self._logged = (clock.train_s, 0.0, first)
-        """Seconds of training and of waiting for data, and the number of the last row's step."""
+        begun = RowInMaking(progress.step, clock.train_s, clock.wait_s)
+        self._row = dataclasses.replace(begun, **progress.memory.get("row", {}))
         self._ended: tuple[int, float, float] = (-1, 0.0, 0.0)
         """The newest step that was seen to have ended, and the seconds of both kinds then."""
-        self._trained = clock.train_s
-        self._left_out = 0.0
-        """Share of the microbatches left out, summed over the steps since the last row."""
+        self.loss = math.nan
+        """Mean over the images since the last row; at a row, the row's."""
+        self.pace: dict[str, float] = {}
+        """``images_per_s`` and ``input_wait`` of the newest row of this attempt."""
         self._layers: tuple[int, jax.Array] | None = None
         """A step and the numbers of its row in ``layers.jsonl``, on their way to the host."""
 
@@ -49,52 +95,69 @@ class Journal:
         if step != self._ended[0]:
             self._ended = step, self._clock.now(), self._clock.wait_s
 
-    def step(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> bool:
+    def step(
+        self,
+        step: int,
+        metrics: Metrics,
+        extra: dict[str, float] | None = None,
+        *,
+        is_due: bool = True,
+    ) -> bool:
         """Log a step that has been computed.
 
         Args:
           step: its number, from 1.
           metrics: on the host.
           extra: further columns of the row; None writes a row only if one is due.
+          is_due: whether an uninterrupted run has this row too, so that the next row begins here.
 
         Returns:
           Whether it has a row.
         """
-        plan = self._run.plan
+        plan, row = self._run.plan, self._row
         stage = plan.stage_at(step)
+        images = stage.samples_per_step
         if metrics.left_out is not None:
-            self._left_out += float(metrics.left_out) / (plan.facts.devices * stage.microbatches)
-        if extra is None and not plan.is_due(step, stage.log_every):
+            row.left_out += float(metrics.left_out) / (plan.facts.devices * stage.microbatches)
+            images -= float(metrics.left_out) * stage.local_images
+        row.add(metrics, images)
+        self.loss = row.loss
+        is_due = plan.is_due(step, stage.log_every) or (is_due and extra is not None)
+        if extra is None and not is_due:
             return False
         rates, rule = plan.rates(step), plan.config.optimizer.name
         self.ended(step)
         _, now, waited = self._ended
-        then, waited_then, logged = self._logged
-        seconds = max(now - then, 1e-9)
+        seconds = max(now - row.train_s, 1e-9)
+        self.pace = {
+            "images_per_s": (plan.position(step) - plan.position(row.step)) / seconds,
+            "input_wait": (waited - row.wait_s) / seconds,
+        }
         values = {
             "samples": plan.position(step),
             "epoch": self.epoch(step),
-            "loss": float(metrics.loss),
-            "top1": float(metrics.top1),
-            "top5": float(metrics.top5),
+            **{name: getattr(row, name) for name in AVERAGED},
             "learning_rate": rates.learning_rate,
             # Of other rules, such as optax's, the momentum is unknown.
             **({"momentum": rates.momentum} if rule in OPTIMIZERS else {}),
             "batch": stage.samples_per_step,
             "image_size": stage.facts.image_shape[0],
             "gradient_norm": float(metrics.gradient_norm),
-            "images_per_s": (plan.position(step) - plan.position(logged)) / seconds,
             "fingerprint": self._fingerprint(step),
-            "input_wait": (waited - waited_then) / seconds,
+            **self.pace,
             "seconds": self._clock.wall_s(),
             **(extra or {}),
         }
         if plan.config.batch.deadline_s:
-            values["left_out"] = self._left_out / max(1, step - logged)
+            values["left_out"] = row.left_out / max(1, step - row.step)
         self._tracker.scalars(step, values)
-        self._logged = (now, waited, step)
-        self._left_out = 0.0
+        if is_due:
+            self._row = RowInMaking(step, now, waited)
         return True
+
+    def memory(self) -> dict[str, float]:
+        """Return the row in the making, for a checkpoint."""
+        return self._row.memory()
 
     def event(self, name: str, step: int, **values: float | str) -> None:
         """Log an event that happens now, after ``step`` steps."""
@@ -131,15 +194,9 @@ class Journal:
 
     def times(self, step: int) -> None:
         """Log what the seconds of this attempt were spent on."""
-        clock = self._clock
-        spent = {
-            "compile_s": self._run.compile_s,
-            "train_s": clock.now() - self._trained,
-            "evaluation_s": clock.evaluation_s,
-            "checkpoint_s": clock.checkpoint_s,
-        }
-        other = clock.attempt_s() - sum(spent.values())
-        self.event("times", step, **spent, wait_s=clock.wait_s, other_s=other)
+        spent = {"compile_s": self._run.compile_s, **self._clock.spent_in_attempt()}
+        other = self._clock.attempt_s() - sum(spent.values()) + spent["wait_s"]
+        self.event("times", step, **spent, other_s=other)  # waits are a part of training
 
     def summary(
         self, status: Status, progress: Progress, result: Result | None, target: Target
@@ -152,7 +209,6 @@ class Journal:
           result: the newest evaluation of this attempt.
           target: what the evaluations of all attempts have reached.
         """
-        clock = self._clock
         return Summary(
             status=status,
             top1=result and result.top1,
@@ -163,10 +219,7 @@ class Journal:
             wall_s=progress.wall_s,
             compile_s=progress.compile_s,
             images_per_s=self.images_per_s(progress.step),
-            train_s=clock.now() - self._trained,
-            wait_s=clock.wait_s,
-            evaluation_s=clock.evaluation_s,
-            checkpoint_s=clock.checkpoint_s,
+            **self._clock.spent(),
             skips=progress.skips,
             rollbacks=progress.rollbacks,
             unreadable=sum(split.count for split in self._run.unreadable.values()),
@@ -181,11 +234,6 @@ class Journal:
         """Return the throughput of all processes, without compilation and evaluation."""
         seconds = self._clock.now()
         return self._run.plan.position(step) / seconds if seconds > 0 else None
-
-    @property
-    def input_wait(self) -> float:
-        """Share of the training time of this attempt that was waiting for data."""
-        return self._clock.wait_s / max(self._clock.now() - self._trained, 1e-9)
 
     def epoch(self, step: int) -> float:
         """Return the epochs consumed after ``step`` steps."""
@@ -223,6 +271,8 @@ def opened(
     began: float,
     recipe: Path | None = None,
     callbacks: Tracker | None = None,
+    *,
+    resumes: bool = False,
 ) -> History:
     """Write ``config.json`` and open the logs and trackers of a run.
 
@@ -233,6 +283,7 @@ def opened(
       began: the ``time.perf_counter()`` at which this attempt started.
       recipe: the recipe file; None if there is none.
       callbacks: a further tracker, which calls the user's functions.
+      resumes: whether the run continues from a checkpoint, which may be that of step 0.
 
     Raises:
       UserError: a tracker is not installed or cannot be reached.
@@ -263,7 +314,9 @@ def opened(
         )
         trackers.append(log)
     trackers += [
-        tracking.hosted_tracker(name, **where, config=resolved, warn=run.console.warn)
+        tracking.hosted_tracker(
+            name, workdir, resumes=resumes, config=resolved, warn=run.console.warn
+        )
         for name in options.trackers
     ]
     trackers += [callbacks] if callbacks else []

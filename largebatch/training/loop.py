@@ -60,10 +60,22 @@ class Loop:
         self._watchdog = watchdog
         self._pending: tuple[int, Metrics] | None = None
         """A step that has been dispatched and is not examined yet."""
-        self._clock = clock = Clock(progress.wall_s, began, train_s=progress.train_s)
-        self._journal = journal = Journal(run, history.tracker, clock, progress.step)
+        self._clock = clock = Clock(
+            progress.wall_s,
+            began,
+            train_s=progress.train_s,
+            wait_s=progress.wait_s,
+            evaluation_s=progress.evaluation_s,
+            checkpoint_s=progress.checkpoint_s,
+        )
+        self._journal = journal = Journal(run, history.tracker, clock, progress)
         health = Health(
-            plan, skips=progress.skips, rollbacks=progress.rollbacks, newest=checkpoints.newest_path
+            plan,
+            skips=progress.skips,
+            rollbacks=progress.rollbacks,
+            memory=progress.memory.get("health"),
+            newest=checkpoints.newest_path,
+            returns_to=checkpoints.rollback_path,
         )
         self._monitor = Monitor(run, health, journal, watchdog)
         self.checkpointer = Checkpointer(
@@ -98,8 +110,8 @@ class Loop:
                 end = min(last, stage.plan.last_step)
                 if begin < end:
                     state = self._train_stage(stage, stage.placed(state), begin, end)
-        if last > first:
-            self._journal.event("train_stop", last)
+        # Also where nothing was left to train: a kill may have come after the last checkpoint.
+        self._journal.event("train_stop", last)
         if self.result is None:
             with self._watchdog.section("evaluation"):
                 state = self._evaluator.compute(last, state)
@@ -181,17 +193,32 @@ class Loop:
             state, metrics = run_step(stage.programs, state, feed, rates, self._watchdog, times)
         except Interrupted:  # the state is unchanged
             self._clock.pause()
-            if self._examine_pending().action != "rollback":  # else the newest checkpoint stays
-                state = self._finite_or_rolled_back(step - 1, state)
-                self._journal.event("preempted", step - 1)
-                self.checkpointer.save(step - 1, state)
+            self._save_for_stop(step - 1, state, self._examine_pending())
             raise
         self._inspection.end(stage, step, copy, (state, metrics), rates)
         self._profiler.after(step, state, last=is_last)
         return state, metrics
 
-    def _synchronize(self, step: int, state: TrainState, metrics: Metrics) -> TrainState:
+    def _save_for_stop(self, step: int, state: TrainState, verdict: Verdict) -> None:
+        """Save the state after a judged step, where the run stops between its checkpoints.
+
+        Unless the run is to roll back: the next attempt starts from the newest checkpoint, meets
+        the same fault, and rolls back where an uninterrupted run does.
+        """
+        self._journal.event("preempted", step)
+        if verdict.action != "rollback" and self._monitor.is_finite(step, state):
+            self.checkpointer.save(step, state, for_stop=True)
+
+    def _synchronize(
+        self, step: int, state: TrainState, metrics: Metrics, *, repeats: bool = False
+    ) -> TrainState:
         """Wait for a step; evaluate, log and save if due.
+
+        Args:
+          step: its number.
+          state: after it.
+          metrics: of it, not yet on the host.
+          repeats: whether only its evaluation is repeated, which was interrupted.
 
         Returns:
           The state to continue with: after a rollback that of a checkpoint, after an evaluation
@@ -207,26 +234,37 @@ class Loop:
         # A step that started from a discarded state is not judged.
         is_judged, self._pending = self._pending is not None, None
         verdict = self._monitor.judge(step, metrics) if is_judged else WELL
+        # Computed a second time: this step may have brought a request to stop.
+        outcome = after_step(self.run.plan, step, stop_requested=bool(self._monitor.stop_reason))
+        if is_judged and outcome.stops_early and not outcome.has_row:
+            self._report(step, metrics)
+            self._save_for_stop(step, state, verdict)
+            raise Interrupted(self._monitor.stop_reason)
         if verdict.action == "rollback":
             checked = self._roll_back(verdict, step, save=False)
         else:
             checked = self._finite_or_rolled_back(step, state)
-        state, state_replaced = checked, not is_judged or checked is not state
+        replaced = checked is not state or not (is_judged or repeats)
+        if repeats:
+            replaced = replaced or not self.initial_progress.for_stop
+        state = checked
         self._clock.pause()  # a rollback has started it
-        # Computed a second time: this step may have brought a request to stop.
-        outcome = after_step(self.run.plan, step, stop_requested=bool(self._monitor.stop_reason))
         columns: dict[str, float] | None = {} if outcome.has_row else None
         top1 = -1.0
         if outcome.evaluates:
-            final, columns = self._evaluate(step, state, metrics)
+            for_stop = not (outcome.checkpoint_is_due or replaced)
+            final, columns = self._evaluate(step, state, metrics, for_stop=for_stop)
             if outcome.keeps_statistics:
                 state, top1 = final, self.result.score
-        self._report(step, metrics, columns)
+        self._report(step, metrics, columns, is_due=outcome.row_is_due)
+        if columns and outcome.evaluates:
+            self._evaluator.warn_of_statistics(self._journal.loss)
         if outcome.stops_early:
             self._journal.event("preempted", step)
         is_best = top1 >= 0 and self.checkpointer.exceeds_best(top1)
-        if outcome.saves or state_replaced or is_best:
-            self.checkpointer.save(step, state, validation_top1=top1)
+        if outcome.saves or replaced or is_best or repeats:
+            due = outcome.checkpoint_is_due or replaced or is_best
+            self.checkpointer.save(step, state, validation_top1=top1, for_stop=not due)
         if outcome.stops_early:
             raise Interrupted(self._monitor.stop_reason)
         self._journal.event("step", step)
@@ -237,7 +275,7 @@ class Loop:
         """Repeat the evaluation in which the previous attempt was interrupted."""
         stage = self.run.stage_at(step)
         metrics = Metrics(np.array([getattr(self.initial_progress, key) for key in MEASURED]))
-        return self._synchronize(step, stage.placed(state), metrics)
+        return self._synchronize(step, stage.placed(state), metrics, repeats=True)
 
     def _examine_pending(self) -> Verdict:
         """Wait for the step that was dispatched last, judge and report it."""
@@ -289,7 +327,7 @@ class Loop:
         return self._roll_back(verdict, step, save=False) if verdict.action == "rollback" else state
 
     def _evaluate(
-        self, step: int, state: TrainState, metrics: Metrics
+        self, step: int, state: TrainState, metrics: Metrics, *, for_stop: bool
     ) -> tuple[TrainState, dict[str, float]]:
         """Evaluate the state after a step, and report the result.
 
@@ -303,18 +341,25 @@ class Loop:
             with self._watchdog.section("evaluation"):
                 final = self._evaluator.evaluate(step, state)
         except Interrupted:
-            self.checkpointer.save(step, state, evaluation_due=metrics)
+            self.checkpointer.save(step, state, evaluation_due=metrics, for_stop=for_stop)
             raise
-        return final, self._evaluator.report(step, float(metrics.loss))
+        return final, self._evaluator.report(step)
 
-    def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
+    def _report(
+        self,
+        step: int,
+        metrics: Metrics,
+        extra: dict[str, float] | None = None,
+        *,
+        is_due: bool = True,
+    ) -> None:
         self.step = step
-        has_row = self._journal.step(step, metrics, extra)
+        has_row = self._journal.step(step, metrics, extra, is_due=is_due)
         self._progress.update(
             step,
-            loss=float(metrics.loss),
-            images_per_s=self._journal.images_per_s(step),
+            loss=self._journal.loss,
+            images_per_s=self._journal.pace.get("images_per_s"),
             epoch=self._journal.epoch(step),
-            wait=self._journal.input_wait,
+            wait=self._journal.pace.get("input_wait"),
             has_row=has_row,
         )

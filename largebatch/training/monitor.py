@@ -44,10 +44,13 @@ class Monitor:
         Raises:
           HealthError: the run must stop.
         """
+        return self._reported(step, self._health.look_at_state(step, self.is_finite(step, state)))
+
+    def is_finite(self, step: int, state: TrainState) -> bool:
+        """Whether all numbers of the state after a step are finite, on all processes; waits."""
         finite = self._run.stage_at(step).programs.steps.finite(state)
         # With faulty memory, the copies of the processes may differ.
-        all_finite = bool(processes.agreed_minimum(int(finite)))
-        return self._reported(step, self._health.look_at_state(step, all_finite))
+        return bool(processes.agreed_minimum(int(finite)))
 
     def _reported(self, step: int, verdict: Verdict) -> Verdict:
         if verdict.action != "continue":

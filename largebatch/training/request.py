@@ -26,7 +26,8 @@ class Request:
     """Recipe file; None if a configuration was given from Python."""
     workdir: Path
     overrides: tuple[tuple[str, str], ...] = ()
-    resume: Literal["auto", "never", "must"] = "auto"
+    resume: Literal["auto", "never", "must", "extend"] = "auto"
+    """What to do with a run in ``workdir``; ``extend`` resumes it with another schedule."""
     dry_run: bool = False
     eval_only: bool = False
     quiet: bool = False
@@ -59,13 +60,13 @@ class Request:
     @property
     def needs_checkpoint(self) -> bool:
         """Whether the request cannot be met without a checkpoint."""
-        return self.eval_only or self.resume == "must"
+        return self.eval_only or self.resume in ("must", "extend")
 
     def no_checkpoint(self) -> CheckpointError:
         """Return the error of a request that needs a checkpoint where there is none."""
         return CheckpointError(
             f"--workdir={self.place} holds no checkpoint; train first, use another --workdir"
-            + ("" if self.eval_only else ", or drop --resume=must")
+            + ("" if self.eval_only else f", or drop --resume={self.resume}")
         )
 
 

@@ -1,17 +1,19 @@
 """Decide where a run starts: archive or resume an earlier run, or start a new one."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
 
-from largebatch import tracking
+from largebatch import data, tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.directories import Stored
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.config import Config
-from largebatch.errors import ConfigError
+from largebatch.config.schema import Difference
+from largebatch.errors import CheckpointError, ConfigError
 from largebatch.parallel import processes
 from largebatch.training import description
 from largebatch.training.initialization import initial_state
@@ -41,6 +43,7 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
         keep_best=config.run.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
+        extends=request.resume == "extend",
         share=request.remote.share if request.remote and jax.process_count() > 1 else None,
     )
 
@@ -55,6 +58,8 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
     stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
+    if stored is not None and not request.eval_only:
+        _check_sets(stored, opened)
     clocked = opened.config.run.mlperf_log
     if clocked and stored is not None and not request.eval_only:
         raise ConfigError(
@@ -63,6 +68,18 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
             "continue without the log"
         )
     return stored
+
+
+def _check_sets(stored: Stored, opened: OpenedRun) -> None:
+    """Check that further validation sets of the same names are the same as before."""
+    then = stored.progress.memory.get("sets", {})
+    for name, identity in data.identities(opened.further_sets[0]).items():
+        if then.get(name, identity) != identity:
+            raise CheckpointError(
+                f"data.validation_sets: {name} is another set than in the run so far (number, "
+                "classes or names of its examples differ); restore it, or give the new one "
+                "another name"
+            )
 
 
 def complete(opened: OpenedRun, request: Request, stored: Stored | None) -> tracking.Summary | None:
@@ -85,6 +102,25 @@ def complete(opened: OpenedRun, request: Request, stored: Stored | None) -> trac
     return summary
 
 
+def _extension(run: Run, stored: Stored) -> str:
+    """Return the line that says from where on a run has another schedule."""
+    plan, done = run.plan, stored.progress
+    following = ""
+    if stored.step < plan.steps:
+        rate = plan.rates(stored.step + 1).learning_rate
+        following = f"; the next learning rate is {rate:.4g}"
+    return (
+        f"from sample {done.samples:,} on (step {stored.step:,}, epoch "
+        f"{done.samples / plan.epoch_samples:.2f}) the schedule is another: "
+        f"{shown(stored.schedule)}{following}"
+    )
+
+
+def shown(changes: Sequence[Difference]) -> str:
+    """Format options of the schedule that differ from those of a checkpoint in one line."""
+    return ", ".join(f"{d.key}={d.requested!r} instead of {d.stored!r}" for d in changes)
+
+
 @dataclasses.dataclass
 class Start:
     """Where an attempt starts: at a checkpoint, with weights that have been read, or fresh."""
@@ -104,6 +140,8 @@ class Start:
         if self.stored is None:
             return Progress()
         run.console.note(f"resuming from {request.checkpoint(self.stored.step)}")
+        if self.stored.schedule:
+            run.console.warn(_extension(run, self.stored))
         if self.stored.table:
             run.console.warn(f"options that differ from the checkpoint:\n{self.stored.table}")
         return self.stored.progress

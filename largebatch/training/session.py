@@ -19,7 +19,7 @@ from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
-from largebatch.files import write_json
+from largebatch.files import appending, write_json
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
@@ -195,6 +195,7 @@ class _Session:
         if clocked:
             processes.first_process_does(lambda: check_rules(plan))
         progress = self.start.progress(self.run, self.request)
+        stored = self.start.stored
         with (
             self.watchdog.section("compile"),
             self.console.compiling("initialisation, train step and evaluation"),
@@ -204,8 +205,11 @@ class _Session:
                 warm_up(run)
             state = self.start.state(run)
         status: Status = "failed"
-        written = self._history(progress)
+        written = self._history(progress, resumes=stored is not None)
         with contextlib.closing(written.tracker):
+            if stored is not None and stored.schedule:
+                changes = resume.shown(stored.schedule)
+                written.tracker.event("schedule", progress.step, progress.samples, changes=changes)
             self._connect_unreadable()
             loop = Loop(
                 run,
@@ -229,8 +233,10 @@ class _Session:
             except Interrupted as reason:
                 loop.checkpointer.wait()
                 status = "preempted"
+                newest = self.checkpoints.latest_step()
+                kept = "no checkpoint yet" if newest is None else f"saved at step {newest:,}"
                 raise Interrupted(
-                    f"{reason}; saved at step {self.checkpoints.latest_step():,}",
+                    f"{reason}; {kept}",
                     then="the clock cannot be stopped: start again with --resume=never"
                     if clocked
                     else reason.then,
@@ -254,8 +260,8 @@ class _Session:
         path, shown = self.request.workdir / name, f"{self.request.place}/{name}"
 
         def report(name: str, reason: str) -> None:
-            with path.open("a") as stream:
-                stream.write(json.dumps({"name": name, "reason": reason}) + "\n")
+            with appending(path) as stream:
+                stream.write(json.dumps({"name": name, "reason": reason}).encode() + b"\n")
             if process == 0:
                 self.console.warn(f"{name} cannot be decoded: {reason}; listed in {shown}")
 
@@ -296,8 +302,10 @@ class _Session:
         self.console.closing(rows, f"evaluated at step {progress.step}")
         return summary
 
-    def _history(self, progress: Progress) -> journal.History:
+    def _history(self, progress: Progress, *, resumes: bool) -> journal.History:
         callbacks = self.callbacks if self.request.callbacks else None
         given = self.run, self.request.workdir, progress, self.began, self.request.recipe
-        written = processes.first_process_does(lambda: journal.opened(*given, callbacks))
+        written = processes.first_process_does(
+            lambda: journal.opened(*given, callbacks, resumes=resumes)
+        )
         return written or journal.nothing()

@@ -17,17 +17,25 @@ PyTree = Any
 
 @dataclasses.dataclass
 class Clock:
-    """Seconds of training without evaluations and checkpoints, and seconds waited for data."""
+    """Seconds of all attempts at a run, by what they were spent on.
+
+    An attempt begins with the seconds of those before it.
+    """
 
     earlier_s: float = 0.0
     """Wall time of the attempts before this one."""
     began: float = dataclasses.field(default_factory=time.perf_counter)
     """The ``time.perf_counter()`` at which this attempt started."""
     train_s: float = 0.0
+    """Training without evaluations and checkpoints, up to the last `pause`."""
     wait_s: float = 0.0
+    """The part of training that waited for data."""
     evaluation_s: float = 0.0
     checkpoint_s: float = 0.0
     _since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._before = self.spent()
 
     def start(self) -> None:
         """Start or continue to count training time."""
@@ -40,6 +48,19 @@ class Clock:
     def attempt_s(self) -> float:
         """Return the wall time of this attempt."""
         return time.perf_counter() - self.began
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds of all attempts, by name."""
+        return {
+            "train_s": self.now(),
+            "wait_s": self.wait_s,
+            "evaluation_s": self.evaluation_s,
+            "checkpoint_s": self.checkpoint_s,
+        }
+
+    def spent_in_attempt(self) -> dict[str, float]:
+        """Return the seconds of this attempt, by name."""
+        return {name: seconds - self._before[name] for name, seconds in self.spent().items()}
 
     def wall_s(self) -> float:
         """Return the wall time of all attempts."""

@@ -52,8 +52,8 @@ def wandb(monkeypatch):
     return module
 
 
-def opened(name, workdir, resume_step=0, warn=pytest.fail):
-    return hosted_tracker(name, workdir, resume_step=resume_step, config=CONFIG, warn=warn)
+def opened(name, workdir, resumes=False, warn=pytest.fail):
+    return hosted_tracker(name, workdir, resumes=resumes, config=CONFIG, warn=warn)
 
 
 def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
@@ -77,7 +77,7 @@ def test_wandb_gets_numbers_with_their_step(wandb, tmp_path):
 def test_a_resumed_run_continues_the_same_and_a_new_one_does_not(wandb, tmp_path):
     opened("wandb", tmp_path).close()
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "fresh"}
-    opened("wandb", tmp_path, resume_step=5).close()
+    opened("wandb", tmp_path, resumes=True).close()
     opened("wandb", tmp_path).close()
     assert [options["id"] for options in wandb.started] == [None, "fresh", None]
 
@@ -114,7 +114,7 @@ def test_a_refused_new_run_ends_and_a_resumed_one_continues(wandb, tmp_path, mon
     with pytest.raises(UserError) as caught:
         opened("wandb", tmp_path)
     warnings = []
-    resumed = opened("wandb", tmp_path, resume_step=4, warn=warnings.append)
+    resumed = opened("wandb", tmp_path, resumes=True, warn=warnings.append)
     resumed.scalars(5, {"loss": 1.0})
     for text in (*warnings, str(caught.value)):
         assert text.startswith("run.trackers=wandb: api_key not configured; ")
@@ -131,7 +131,7 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     tracker = opened("mlflow", tmp_path)
     tracker.scalars(3, {"loss": 2.5, "validation/top1": 0.5, "fingerprint": "ab"})
     tracker.close()
-    again = opened("mlflow", tmp_path, resume_step=3)
+    again = opened("mlflow", tmp_path, resumes=True)
     again.scalars(4, {"loss": math.nan})
     again.layers(4, 400, LAYERS)
     again.event("train_stop", 4, 400)
@@ -205,7 +205,7 @@ def test_a_users_own_tracker(tmp_path):
         ("step", 1, 8, {"top1": 0.5}),
         *("flush", "close"),
     ]
-    tracker = opened(name, tmp_path, resume_step=1, warn=warnings.append)
+    tracker = opened(name, tmp_path, resumes=True, warn=warnings.append)
     assert Own.opened == [(tmp_path, None, CONFIG), (tmp_path, "own-1", CONFIG)]
     for _ in range(2):
         tracker.scalars(2, {"loss": -1})

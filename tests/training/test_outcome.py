@@ -1,5 +1,7 @@
 """What a run does after a step, as a table."""
 
+import dataclasses
+
 import pytest
 
 from largebatch.config import Facts, freeze, resolve
@@ -21,10 +23,11 @@ def plan(**run):
     )
 
 
-EVALUATION = Outcome(evaluates=True, keeps_statistics=True, has_row=True)
-CHECKPOINT = Outcome(has_row=True, saves=True)
-BOTH = Outcome(evaluates=True, keeps_statistics=True, has_row=True, saves=True)
-NOT_KEPT = Outcome(evaluates=True, has_row=True, saves=True)
+EVALUATION = Outcome(evaluates=True, keeps_statistics=True)
+CHECKPOINT = Outcome(saves=True, checkpoint_is_due=True)
+BOTH = Outcome(evaluates=True, keeps_statistics=True, saves=True, checkpoint_is_due=True)
+ONLY_EVALUATED = Outcome(evaluates=True, keeps_statistics=True, saves=True)
+NOT_KEPT = Outcome(evaluates=True, saves=True)
 LEAVE = Outcome(saves=True, stops_early=True)
 
 
@@ -36,10 +39,10 @@ LEAVE = Outcome(saves=True, stops_early=True)
         (3, "", False, CHECKPOINT),
         (12, "", False, BOTH),
         (5, "5 steps", False, NOT_KEPT),
-        (8, "8 steps", False, BOTH),
+        (8, "8 steps", False, ONLY_EVALUATED),
         (1, "", True, LEAVE),
-        (3, "", True, Outcome(has_row=True, saves=True, stops_early=True)),
-        (4, "", True, Outcome(True, True, True, saves=True, stops_early=True)),
+        (3, "", True, dataclasses.replace(CHECKPOINT, stops_early=True)),
+        (4, "", True, dataclasses.replace(ONLY_EVALUATED, stops_early=True)),
         (12, "", True, BOTH),
         (5, "5 steps", True, NOT_KEPT),
     ],
@@ -48,3 +51,8 @@ def test_after_a_step(step, stop_after, stop_requested, expected):
     found = after_step(plan(stop_after=stop_after), step, stop_requested=stop_requested)
     assert found == expected
     assert found.synchronizes is (found.evaluates or found.saves)
+    # A row that only a stop adds: the next one continues the means of the one before.
+    assert (found.has_row, found.row_is_due) == (
+        found.evaluates or step % 3 == 0,
+        step % 4 == 0 or step % 3 == 0,
+    )
