@@ -9,6 +9,7 @@ from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import Watchdog
 from largebatch.fault_tolerance.health import Health
 from largebatch.parallel import processes
+from largebatch.training.evaluator import Evaluator
 from largebatch.training.journal import Journal
 from largebatch.training.run import Run
 from largebatch.training.state import MEASURED, Metrics, TrainState
@@ -25,12 +26,14 @@ class Checkpointer:
         journal: Journal,
         clock: Clock,
         health: Health,
+        evaluator: Evaluator,
         initial: Progress,
         watchdog: Watchdog,
     ) -> None:
         """Start at the progress ``initial``."""
         self._run, self._checkpoints, self._journal = run, checkpoints, journal
         self._clock, self._health, self._watchdog = clock, health, watchdog
+        self._evaluator = evaluator
         self._initial = initial
         self._sets = data.identities(run.first_stage.further_sets)
 
@@ -47,6 +50,7 @@ class Checkpointer:
             memory={
                 "row": self._journal.memory(),
                 "health": self._health.memory(),
+                "evaluation": self._evaluator.columns,
                 "sets": self._sets,
             },
         )

@@ -1,6 +1,7 @@
 """The evaluations of a run: compute, log and print them."""
 
 import time
+from collections.abc import Mapping
 
 from largebatch.fault_tolerance import Watchdog
 from largebatch.tracking import Target
@@ -15,10 +16,19 @@ class Evaluator:
     """Evaluates states of a run and reports the results."""
 
     def __init__(
-        self, run: Run, journal: Journal, clock: Clock, target: Target, watchdog: Watchdog
+        self,
+        run: Run,
+        journal: Journal,
+        clock: Clock,
+        target: Target,
+        earlier: Mapping[str, float],
+        watchdog: Watchdog,
     ) -> None:
+        """Start with the `columns` of earlier attempts."""
         self.result: Result | None = None
-        """The newest result."""
+        """The newest result of this attempt."""
+        self.columns = dict(earlier)
+        """Loss and accuracies of the newest evaluation of all attempts, by name."""
         self._run, self._journal, self._clock = run, journal, clock
         self._target, self._watchdog = target, watchdog
         self._seconds = 0.0
@@ -36,6 +46,7 @@ class Evaluator:
         stage, position = self._run.stage_at(step), self._run.plan.position(step)
         state = with_final_statistics(stage, stage.placed(state), position, self._watchdog)
         self.result = evaluate(stage, state, self._watchdog)
+        self.columns = self.result.columns | self.result.set_columns
         return state
 
     def evaluate(self, step: int, state: TrainState) -> TrainState:

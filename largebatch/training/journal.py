@@ -5,6 +5,7 @@ import math
 import platform
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -19,7 +20,6 @@ from largebatch.files import write_json
 from largebatch.tracking import Summary, Target, Tracker
 from largebatch.tracking.summary import Status
 from largebatch.training import description
-from largebatch.training.evaluation import Result, averaged_columns
 from largebatch.training.run import Run
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
@@ -199,21 +199,25 @@ class Journal:
         self.event("times", step, **spent, other_s=other)  # waits are a part of training
 
     def summary(
-        self, status: Status, progress: Progress, result: Result | None, target: Target
+        self,
+        status: Status,
+        progress: Progress,
+        evaluated: Mapping[str, float | None],
+        target: Target,
     ) -> Summary:
         """Return the summary of the run.
 
         Args:
           status: how this attempt ended.
           progress: where the run is now.
-          result: the newest evaluation of this attempt.
+          evaluated: `Evaluator.columns`; empty if nothing was evaluated.
           target: what the evaluations of all attempts have reached.
         """
         return Summary(
             status=status,
-            top1=result and result.top1,
-            top5=result and result.top5,
-            loss=result and result.loss,
+            top1=evaluated.get("top1"),
+            top5=evaluated.get("top5"),
+            loss=evaluated.get("loss"),
             steps=progress.step,
             samples=progress.samples,
             wall_s=progress.wall_s,
@@ -226,8 +230,8 @@ class Journal:
             target_top1=target.top1 or None,
             target_step=target.step,
             target_s=target.seconds,
-            **averaged_columns(result),
-            sets=result.set_columns if result else {},
+            **{key: value for key, value in evaluated.items() if key.startswith("ema_")},
+            sets={key: value for key, value in evaluated.items() if "/" in key},
         )
 
     def images_per_s(self, step: int) -> float | None:

@@ -78,10 +78,11 @@ class Loop:
             returns_to=checkpoints.rollback_path,
         )
         self._monitor = Monitor(run, health, journal, watchdog)
+        evaluated = progress.memory.get("evaluation", {})
+        self._evaluator = Evaluator(run, journal, clock, self.target, evaluated, watchdog)
         self.checkpointer = Checkpointer(
-            run, checkpoints, journal, clock, health, progress, watchdog
+            run, checkpoints, journal, clock, health, self._evaluator, progress, watchdog
         )
-        self._evaluator = Evaluator(run, journal, clock, self.target, watchdog)
         self._inspection = Inspection(run, journal, clock, progress.step, watchdog)
         self._profiler = Profiler(
             plan.profile_steps if profile else None, profile or Path(), clock, run.console.note
@@ -161,7 +162,7 @@ class Loop:
     def summary(self, status: Status) -> Summary:
         """Build the run summary."""
         progress = self.checkpointer.progress(self.step)
-        return self._journal.summary(status, progress, self.result, self.target)
+        return self._journal.summary(status, progress, self._evaluator.columns, self.target)
 
     def _noting_ends(self, feed: Iterator[OnDevices]) -> Iterator[OnDevices]:
         """Yield microbatches; between them, note the end of the step that was dispatched last."""
