@@ -16,7 +16,7 @@ class Summary:
 
     Attributes:
         status: how it ended.
-        top1: validation accuracy, a fraction; None if nothing was evaluated.
+        top1: validation accuracy of the newest evaluation, a fraction; None if there was none.
         top5: the same within the first five guesses.
         loss: validation loss, nats per image; None if nothing was evaluated.
         steps: optimizer steps completed, including those before a resume.
@@ -24,10 +24,10 @@ class Summary:
         wall_s: wall time of all attempts, in seconds, compilation included.
         compile_s: time of compilation, in seconds.
         images_per_s: training throughput without compilation; None if no step was timed.
-        train_s: seconds of steps in this attempt, including waits for data.
+        train_s: seconds of steps of all attempts, including waits for data.
         wait_s: seconds of those that were waits for data.
-        evaluation_s: seconds of evaluations in this attempt.
-        checkpoint_s: seconds that checkpoints delayed training in this attempt.
+        evaluation_s: seconds of evaluations of all attempts.
+        checkpoint_s: seconds that checkpoints delayed training, in all attempts.
         skips: steps of all attempts whose update was skipped because it was not finite.
         rollbacks: number of returns to a checkpoint, in all attempts.
         unreadable: corrupt examples that process 0 met in this attempt.
