@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largebatch.files import plain, write_json
+from largebatch.files import appending, plain, write_json
 from largebatch.tracking import JsonlTracker, read_rows
 
 KEYS = st.text(max_size=5)
@@ -91,3 +91,19 @@ def test_every_complete_row_of_a_torn_history_is_kept(rows, data):
         JsonlTracker(folder, resume_step=resume).close()
         assert read_rows(path) == [row for row in kept if row["step"] <= resume]
         assert path.read_bytes() in (b"", path.read_bytes().rstrip(b"\n") + b"\n")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.binary(max_size=6), max_size=3), st.binary(max_size=4))
+def test_a_line_appended_after_a_torn_one_is_a_line(lines, torn):
+    """Complete lines stay as they are; what follows the last line break is dropped or completed."""
+    rows = [json.dumps({"value": line.hex()}).encode() for line in lines]
+    before = b"".join(row + b"\n" for row in rows)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "events.jsonl"
+        for tail in (torn.replace(b"\n", b"x"), b'{"half', b'{"value": 1}'):
+            path.write_bytes(before + tail)
+            with appending(path) as stream:
+                stream.write(b'{"next": 1}\n')
+            whole = tail + b"\n" if tail == b'{"value": 1}' else b""
+            assert path.read_bytes() == before + whole + b'{"next": 1}\n'

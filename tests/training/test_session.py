@@ -325,3 +325,108 @@ def test_evaluation_takes_the_checkpoints_statistics_or_computes_them(uninterrup
 )
 def test_far_above(validation, training, found):
     assert is_far_above(validation, training) == found
+
+
+def test_a_row_has_the_means_over_all_images_since_the_row_before(uninterrupted, tmp_path):
+    """Float64 means of equal weights: equal up to rounding; a row of one step is exact."""
+    single = {row["step"]: row for row in rows(uninterrupted[0])}
+    train(changed(CONFIG, run__log_every="3 steps"), tmp_path)
+    found, before = rows(tmp_path), 0
+    assert [row["step"] for row in found] == [3, 4, 6, 8, 9, 12, 15, 16, 18, 20]
+    for row in found:
+        steps = range(before + 1, row["step"] + 1)
+        for name in ("loss", "top1", "top5"):
+            expected = np.mean([single[step][name] for step in steps])
+            assert row[name] == pytest.approx(expected, rel=1e-14)
+            assert row["validation/loss"] if row["step"] % 4 == 0 else True
+        for name in ("gradient_norm", "learning_rate", "fingerprint"):
+            assert row[name] == single[row["step"]][name]
+        before = row["step"]
+
+
+def test_a_row_that_only_a_stop_adds_does_not_end_the_means_of_the_next(tmp_path, uninterrupted):
+    made = changed(CONFIG, run__log_every="10 steps", run__evaluate_every="10 steps")
+    made = changed(made, run__checkpoint_every="10 steps")
+    train(made, tmp_path / "whole")
+    train(changed(made, run__stop_after="7 steps"), tmp_path / "parts")
+    assert [row["step"] for row in rows(tmp_path / "parts")] == [7]
+    train(made, tmp_path / "parts")
+    found = {row["step"]: row for row in rows(tmp_path / "parts")}
+    assert [*found] == [7, 10, 20]
+    assert [found[10], found[20]] == rows(tmp_path / "whole")
+    pace = [row["images_per_s"] for row in read_rows(tmp_path / "parts" / "metrics.jsonl")]
+    assert min(pace) > 0
+
+
+def test_times_of_the_summary_are_of_all_attempts(tmp_path):
+    train(changed(CONFIG, run__stop_after="12 steps"), tmp_path)
+    first, second = worlds.manifest(tmp_path, 12)["progress"], train(CONFIG, tmp_path)
+    for name in ("wall_s", "train_s", "wait_s", "evaluation_s", "checkpoint_s"):
+        assert getattr(second, name) > first[name] > 0
+    assert second.train_s + second.evaluation_s + second.checkpoint_s < second.wall_s
+
+
+def test_a_complete_run_is_extended_on_request(tmp_path, uninterrupted, capsys):
+    short, made = changed(CONFIG, schedule__length="10 steps"), CONFIG
+    assert train(short, tmp_path).status == "complete"
+    with pytest.raises(CheckpointError, match=r"--resume=extend[^\n]*\n.*\n.*schedule\.length"):
+        train(made, tmp_path)
+    with pytest.raises(CheckpointError, match=r"data\.shift"):
+        train(changed(made, data__shift="2"), tmp_path, resume="extend")
+    with pytest.raises(CheckpointError, match=r"schedule\.length='8 steps' ends at step 8.* 10"):
+        train(changed(short, schedule__length="8 steps"), tmp_path, resume="extend")
+    with pytest.raises(CheckpointError, match="--resume=extend"):
+        train(made, tmp_path / "other", resume="extend")
+    capsys.readouterr()
+    found = train(made, tmp_path, resume="extend")
+    assert (found.status, found.steps) == ("complete", 20)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "from sample 800 on (step 10, " in words
+    assert "schedule.length='20 steps' instead of '10 steps'" in words
+    (event,) = (r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "schedule")
+    assert (event["step"], event["samples"]) == (10, 800)
+    # From there on the schedule is that of the longer run, and the examples are the next ones.
+    longer = {row["step"]: row for row in rows(uninterrupted[0])}
+    added = [row for row in rows(tmp_path) if row["step"] > 10]
+    assert [row["step"] for row in added] == list(range(11, 21))
+    for row in added:
+        for name in ("learning_rate", "fingerprint", "samples"):
+            assert row[name] == longer[row["step"]][name]
+    # The same command again, by a launcher: nothing is left to do.
+    assert train(made, tmp_path, resume="extend").steps == 20
+    assert train(made, tmp_path).steps == 20
+
+
+def test_an_unfinished_run_is_extended_as_if_it_had_been_longer_from_its_end_on(tmp_path):
+    made = changed(CONFIG, schedule__decay="constant", schedule__warmup="0 steps")
+    train(made, tmp_path / "longer")
+    short = changed(made, schedule__length="15 steps", run__stop_after="9 steps")
+    train(short, tmp_path / "extended")
+    train(made, tmp_path / "extended", resume="extend")
+    # At a constant rate the two schedules are one: the extension itself changes nothing.
+    assert digests(tmp_path / "extended", 20) == digests(tmp_path / "longer", 20)
+
+
+def test_an_extension_that_moves_a_stage_that_has_begun_is_refused(tmp_path):
+    grown = changed(CONFIG, batch__stages="50 %: batch.workers=16", schedule__length="1 epochs")
+    grown = changed(grown, schedule__warmup="0.1 epochs", run__log_every="0.1 epochs")
+    for interval in ("layers_every", "evaluate_every", "checkpoint_every"):
+        grown = changed(grown, **{f"run__{interval}": "0.2 epochs"})
+    train(changed(grown, run__stop_after="0.8 epochs"), tmp_path)
+    longer = changed(grown, schedule__length="2 epochs")
+    with pytest.raises(CheckpointError, match=r"batch\.stages.*epochs"):
+        train(longer, tmp_path, resume="extend")
+
+
+def test_another_validation_set_is_refused_for_training_only(tmp_path, monkeypatch):
+    train(changed(CONFIG, run__stop_after="8 steps"), tmp_path)
+    from largebatch.data import sources
+
+    marks = sources.identity
+    monkeypatch.setattr(
+        "largebatch.data.open.data.identity",
+        lambda source: f"{int(marks(source), 16) + 2**8 * (len(source) == 360):016x}",
+    )
+    with pytest.raises(CheckpointError, match="different validation set"):
+        train(CONFIG, tmp_path)
+    assert train(CONFIG, tmp_path, eval_only=True).status == "evaluated"
