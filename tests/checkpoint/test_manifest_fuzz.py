@@ -39,11 +39,15 @@ trees = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
     max_leaves=6,
 )
+memories = st.dictionaries(st.text(max_size=9), trees, max_size=3)
 manifests = st.builds(
     Manifest,
     st.builds(
         Progress,
-        **{f.name: {int: wholes, float: reals}[f.type] for f in dataclasses.fields(Progress)},
+        **{
+            f.name: {int: wholes, float: reals}.get(f.type, memories)
+            for f in dataclasses.fields(Progress)
+        },
     ),
     st.dictionaries(st.text(max_size=9), st.dictionaries(st.text(max_size=9), trees), max_size=3),
     st.builds(Facts, wholes, wholes, wholes, st.tuples(*[wholes] * 3), wholes, wholes, wholes),
