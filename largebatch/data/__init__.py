@@ -13,6 +13,7 @@ from largebatch.data.reading import PIECE, Reading, ahead, cores
 from largebatch.data.sources import (
     Source,
     SourceOptions,
+    class_counts,
     content,
     differing,
     identity,
@@ -34,6 +35,7 @@ __all__ = [
     "View",
     "ahead",
     "as_far_as_possible",
+    "class_counts",
     "content",
     "cores",
     "differing",

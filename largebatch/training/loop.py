@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from largebatch import data
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
@@ -63,7 +64,10 @@ class Loop:
         self._clock = clock = Clock(progress.wall_s, began, train_s=progress.train_s)
         self._journal = journal = Journal(run, history.tracker, clock, progress.step)
         health = Health(
-            plan, skips=progress.skips, rollbacks=progress.rollbacks, newest=checkpoints.newest_path
+            plan,
+            memory={"skips": progress.skips, "rollbacks": progress.rollbacks},
+            counts=data.class_counts(run.first_stage.train_source),
+            newest=checkpoints.newest_path,
         )
         self._monitor = Monitor(run, health, journal, watchdog)
         self.checkpointer = Checkpointer(
@@ -305,6 +309,7 @@ class Loop:
         except Interrupted:
             self.checkpointer.save(step, state, evaluation_due=metrics)
             raise
+        self._monitor.note(step, self._evaluator.result, self._evaluator.counts)
         return final, self._evaluator.report(step, float(metrics.loss))
 
     def _report(self, step: int, metrics: Metrics, extra: dict[str, float] | None = None) -> None:
