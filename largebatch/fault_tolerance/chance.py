@@ -30,6 +30,8 @@ LEARNT_IN_EVALUATION = 3.0
 since p is counted on the same images."""
 MARGIN = 0.01
 """Nats of an image by which a loss must be below that of the best guess to count as learned."""
+_FALLING = 3.0
+"""Standard errors by which a mean loss must be below the one before to count as falling."""
 _LEAST_STEPS = 10
 """Steps from which the standard error of their mean loss is known."""
 
@@ -151,4 +153,4 @@ class Span:
     def falls_to(self, later: "Span", nats: float) -> bool:
         """Return whether the mean loss of the following span is lower beyond noise."""
         noise = math.hypot(self.error, later.error)
-        return self.mean - later.mean > max(LEARNT * noise, MARGIN / nats)
+        return self.mean - later.mean > max(_FALLING * noise, MARGIN / nats)

@@ -202,12 +202,12 @@ class Health:
             return WELL
         earlier, both = memory.earlier, memory.earlier.joined(newest)
         self._note_learning(newest)
-        self._note_learning(both)
+        learns = self._note_learning(both)
         memory.earlier, memory.newest = newest, Span()
         is_judged = self._options.stuck_after and self._looks_after < earlier.first
         if not is_judged or not self._guess.is_matched(both.right, both.images, chance.STUCK):
             return WELL
-        if memory.evaluations < 0 or earlier.falls_to(newest, self._nats):
+        if learns or memory.evaluations < 0 or earlier.falls_to(newest, self._nats):
             return WELL
         if memory.learnt:
             return self._warning(both, f"although it was better at step {memory.learnt}")
@@ -215,9 +215,12 @@ class Health:
             return self._warning(both, "and evaluations have not shown yet whether it learns")
         raise self._stuck(step, both)
 
-    def _note_learning(self, span: Span) -> None:
-        if not self._memory.learnt and span.has_learnt(self._guess, self._nats):
+    def _note_learning(self, span: Span) -> bool:
+        """Return whether a span is better than a guess, and keep the first such step."""
+        learns = span.has_learnt(self._guess, self._nats)
+        if learns and not self._memory.learnt:
             self._memory.learnt = span.first
+        return learns
 
     def look_at_evaluation(
         self, step: int, top1: float, loss: float, counts: Sequence[int]
