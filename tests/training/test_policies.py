@@ -237,8 +237,10 @@ def test_the_row_of_layers_of_a_rollback_survives_a_kill(tmp_path, monkeypatch):
 def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
     look = loop.Health.look
 
-    def high(self, step, loss, gradient_norm):
-        return look(self, step, 9.0 if 6 <= step <= 10 else loss, gradient_norm)
+    def high(self, step, loss, gradient_norm, top1, images):
+        if 6 <= step <= 10:
+            return look(self, step, 9.0, gradient_norm, 0.1, 1000)
+        return look(self, step, loss, gradient_norm, top1, images)
 
     monkeypatch.setattr(loop.Health, "look", high)
     found = train(ROLL, tmp_path)
