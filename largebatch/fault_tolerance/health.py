@@ -185,7 +185,8 @@ class Health:
         if high.steps < options.window:
             return None
         # A network that is sure of itself may have a high loss although it is mostly right.
-        if not self._guess.is_matched(high.right, high.images, chance.DIVERGED):
+        evidence = chance.STUCK if self._is_altered else chance.DIVERGED
+        if not self._guess.is_matched(high.right, high.images, evidence):
             return None
         return self._diverged(step, high, loss, limit)
 
