@@ -150,7 +150,12 @@ class Span:
         least = guess.loss - MARGIN / nats
         return self.steps >= _LEAST_STEPS and self.mean + LEARNT * self.error < least
 
-    def falls_to(self, later: "Span", nats: float) -> bool:
-        """Return whether the mean loss of the following span is lower beyond noise."""
-        noise = math.hypot(self.error, later.error)
-        return self.mean - later.mean > max(_FALLING * noise, MARGIN / nats)
+    def falls_to(self, later: "Span", guess: Guess, nats: float) -> bool:
+        """Return whether the mean loss of the following span is lower beyond noise.
+
+        Near the loss of a guess, a network that learns nothing falls a little as its learning rate
+        does; there, the loss must fall by `MARGIN`.
+        """
+        noise = _FALLING * math.hypot(self.error, later.error)
+        is_near = later.mean < guess.loss + 5 * MARGIN / nats
+        return self.mean - later.mean > (max(noise, MARGIN / nats) if is_near else noise)

@@ -208,7 +208,9 @@ class Health:
         is_judged = self._options.stuck_after and self._looks_after < earlier.first
         if not is_judged or not self._guess.is_matched(both.right, both.images, chance.STUCK):
             return WELL
-        if learns or memory.evaluations < 0 or earlier.falls_to(newest, self._nats):
+        if learns or memory.evaluations < 0:
+            return WELL
+        if earlier.falls_to(newest, self._guess, self._nats):
             return WELL
         if memory.learnt:
             return self._warning(both, f"although it was better at step {memory.learnt}")

@@ -121,10 +121,14 @@ def test_few_images_show_nothing():
 
 def test_a_falling_loss_is_told_from_noise():
     noise = 0.2 * np.sin(np.arange(40) * 2.4)
-    assert span(3.0 + noise).falls_to(span(2.7 + noise), 1)
-    assert not span(3.0 + noise).falls_to(span(2.95 + noise), 1)
-    assert not span([2.30] * 20).falls_to(span([2.299] * 20), 1)
-    assert not span([2.7] * 20).falls_to(span([3.0] * 20), 1)
+    guess = Guess(0.1, math.log(10))
+    assert span(3.0 + noise).falls_to(span(2.7 + noise), guess, 1)
+    assert not span(3.0 + noise).falls_to(span(2.95 + noise), guess, 1)
+    assert not span([2.7] * 20).falls_to(span([3.0] * 20), guess, 1)
+    slow = 1e-4 * np.sin(np.arange(40))
+    assert span(2.503 + slow).falls_to(span(2.500 + slow), guess, 1)  # a head at a small rate
+    assert not span(2.323 + slow).falls_to(span(2.320 + slow), guess, 1)
+    assert span(2.323 + slow).falls_to(span(2.303 + slow), guess, 1)
 
 
 def test_spans_join_to_the_sums_of_all_their_steps():

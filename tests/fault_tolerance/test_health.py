@@ -272,6 +272,40 @@ def test_an_evaluation_of_learning_after_bad_ones_ends_the_doubt():
     assert {v.action for v in fed(health, [GUESS] * 60, first=31)} == {"continue"}
 
 
+def share_ended(accuracies, mixed=False, runs=100):
+    """The share of runs that are ended, with draws of right images and noise of the loss."""
+    made, draw, ended = plan(**(MIXED if mixed else {})), np.random.default_rng(0), 0
+    for _ in range(runs):
+        health = Health(made)
+        right = draw.binomial(IMAGES, accuracies) / IMAGES
+        seen = draw.binomial(sum(EQUAL), accuracies) / sum(EQUAL)
+        losses = GUESS + 0.03 + draw.normal(0, 0.02, len(accuracies))
+        try:
+            for step, (loss, top1) in enumerate(zip(losses, right, strict=True), 1):
+                health.look(step, loss, 1.0, top1, IMAGES)
+                if step % 6 == 0:
+                    health.look_at_evaluation(
+                        step, min(seen[step - 1], 1.02 * CHANCE), GUESS, EQUAL
+                    )
+        except HealthError:
+            ended += 1
+    return ended / runs
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_how_often_runs_are_ended(mixed):
+    """By the accuracy of each step; no evaluation shows that the network is better than a guess."""
+    edge = 0.25 * CHANCE * (1 - CHANCE)
+    assert share_ended(np.full(100, CHANCE), mixed) > 0.97
+    assert share_ended(np.full(100, CHANCE + edge), mixed) == 0
+    late = np.where(np.arange(100) < 50, CHANCE - 0.01, CHANCE + 2 * edge)
+    slow = np.linspace(CHANCE, CHANCE + 2 * edge, 100)
+    fallen = np.where(np.arange(100) < 20, CHANCE + 2 * edge, CHANCE)
+    assert share_ended(fallen, mixed) == 0  # it has learned once
+    assert share_ended(late, mixed) > 0.97  # until then it had never learned
+    assert share_ended(slow, mixed) < 0.2
+
+
 def test_a_resumed_run_has_the_memory_of_the_earlier_attempt():
     made = plan()
     for losses, top1 in (([HIGH] * 100, CHANCE), ([GUESS] * 100, CHANCE), ([GUESS] * 100, 0.9)):
