@@ -71,8 +71,8 @@ class _Memory:
     where it is looked for; −1 if the newest one was more than one deviation better."""
     warned: int = 0
     """1 after the warning."""
-    lowest: float | None = None
-    """Least loss of the first ``health.window`` steps."""
+    lowest: float = -1.0
+    """Least loss of the first ``health.window`` steps; below 0: unknown."""
     high: Span = dataclasses.field(default_factory=Span)
     """The newest steps, as far as all of them have a high loss."""
     earlier: Span = dataclasses.field(default_factory=Span)
@@ -111,7 +111,7 @@ class Health:
         self._newest = newest
         self._memory = _Memory(
             **{
-                name: Span(**value) if isinstance(value, Mapping) else value
+                name: Span(*value) if isinstance(value, Sequence) else value
                 for name, value in (memory or {}).items()
             }
         )
@@ -140,8 +140,15 @@ class Health:
         return self._memory.rollbacks
 
     def memory(self) -> dict[str, Any]:
-        """Return all that later verdicts depend on, as values of JSON that are read back equal."""
-        return dataclasses.asdict(self._memory)
+        """Return all that later verdicts depend on: numbers, and lists of numbers.
+
+        JSON holds them, and they are read back bitwise identical.
+        """
+        held = vars(self._memory)
+        return {
+            name: list(dataclasses.astuple(value)) if isinstance(value, Span) else value
+            for name, value in held.items()
+        }
 
     def look(
         self, step: int, loss: float, gradient_norm: float, top1: float, images: int
@@ -171,12 +178,11 @@ class Health:
     ) -> Verdict | None:
         memory, options = self._memory, self._options
         if step <= options.window:
-            memory.lowest = loss if memory.lowest is None else min(memory.lowest, loss)
+            memory.lowest = loss if memory.lowest < 0 else min(memory.lowest, loss)
         if not options.divergence:
             return None
         # A loss that is high from the start, as in fine-tuning, has not diverged.
-        start = self._worst if memory.lowest is None else max(self._worst, memory.lowest)
-        limit = start + options.divergence / self._nats
+        limit = max(self._worst, memory.lowest) + options.divergence / self._nats
         if step <= self._plan.warmup_steps or loss <= limit:
             memory.high = Span()
             return None
