@@ -136,7 +136,7 @@ class Plan:
     stop_after_step: int
     """Step after which this process stops; ``steps`` unless ``run.stop_after`` is set."""
     stuck_after_step: int = 0
-    """Step after which a loss no better than a guess means that the run is stuck; 0: never."""
+    """Step after which a network no better than a guess is stuck; 0: never."""
     profile_steps: tuple[int, int] | None = None
     """First and last step to trace; None: no trace."""
     asked_workers: int = 0

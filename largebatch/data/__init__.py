@@ -13,6 +13,7 @@ from largebatch.data.reading import PIECE, Reading, ahead, cores
 from largebatch.data.sources import (
     Source,
     SourceOptions,
+    class_counts,
     content,
     differing,
     identities,
@@ -35,6 +36,7 @@ __all__ = [
     "View",
     "ahead",
     "as_far_as_possible",
+    "class_counts",
     "content",
     "cores",
     "differing",

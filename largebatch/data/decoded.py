@@ -84,6 +84,9 @@ class DecodedSource:
     def __len__(self) -> int:
         return len(self._stored.labels)
 
+    def class_counts(self) -> list[int]:
+        return np.bincount(self._stored.labels, minlength=len(self.classes)).tolist()
+
     def __reduce__(self) -> tuple:  # open files cannot be pickled
         return DecodedSource, self._arguments
 

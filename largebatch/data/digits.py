@@ -40,6 +40,9 @@ class Digits:
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._seen[ids], self._labels[ids]
 
+    def class_counts(self) -> list[int]:
+        return np.bincount(self._labels, minlength=len(self.classes)).tolist()
+
     def sizes(self, ids: np.ndarray) -> np.ndarray:
         return np.full((len(ids), 2), _SIDE, np.int64)
 

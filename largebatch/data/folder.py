@@ -94,6 +94,9 @@ class FolderRecords:
             self._directory, self.classes[self._labels(example)], self._names[example]
         )
 
+    def class_counts(self) -> list[int]:
+        return np.diff(self._class_ends, prepend=0).tolist()
+
     def marks(self) -> tuple[bytes, ...]:
         """Return the names of the files."""
         ends = (self._names.ends, self._class_ends)

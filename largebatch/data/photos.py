@@ -93,6 +93,10 @@ class Photos:
         """Return that of the records; b'' if they have none."""
         return getattr(self._records, "content_digest", bytes)()
 
+    def class_counts(self) -> list[int] | None:
+        """Return those of the records, if they know them without reading."""
+        return getattr(self._records, "class_counts", lambda: None)()
+
     def describe(self) -> str:
         height, width = self.image_shape[:2]
         return f"{self._records.describe()}, seen at {height}×{width}"

@@ -282,3 +282,9 @@ def content(train: Source, validation: Source) -> str:
             return ""
         digest.update(identity(source).encode() + sample)
     return digest.hexdigest()
+
+
+def class_counts(source: Source) -> tuple[int, ...] | None:
+    """Return the number of examples of each class; None if that takes reading the examples."""
+    counts = getattr(source, "class_counts", lambda: None)()
+    return None if counts is None else tuple(counts)

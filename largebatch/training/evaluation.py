@@ -101,20 +101,39 @@ def with_final_statistics(
     return state
 
 
-def evaluate(stage: StageRun, state: TrainState, watchdog: Watchdog = IDLE) -> Result:
+def evaluate(
+    stage: StageRun,
+    state: TrainState,
+    watchdog: Watchdog = IDLE,
+    counts: np.ndarray | None = None,
+) -> Result:
     """Evaluate ``state`` and its averaged weights, if any, on all validation sets.
 
     `with_final_statistics` explains the statistics. Every image is read once.
+
+    Args:
+      stage: that trained it.
+      state: not donated.
+      watchdog: polled between batches.
+      counts: (classes,) integers; receives the number of images of each class of the main set that
+        this process reads.
 
     Raises:
       DataError: the number of images counted is not that of the split.
       Interrupted: the run must stop.
     """
-    main, *others = (_evaluate_set(stage, state, name, watchdog) for name in stage.validation_sets)
+    main = _evaluate_set(stage, state, "validation", watchdog, counts)
+    others = (_evaluate_set(stage, state, name, watchdog) for name in stage.further_sets)
     return dataclasses.replace(main, sets=dict(zip(stage.further_sets, others, strict=True)))
 
 
-def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watchdog) -> Result:
+def _evaluate_set(
+    stage: StageRun,
+    state: TrainState,
+    name: str,
+    watchdog: Watchdog,
+    counts: np.ndarray | None = None,
+) -> Result:
     """Evaluate ``state`` and its averaged weights, if any, on one of the validation sets."""
     start = time.perf_counter()
     networks = [state] if state.ema is None else [state, state.ema]
@@ -126,6 +145,8 @@ def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watch
                 evaluate_batch(stage.programs, n.params, n.stats, batch, asked) for n in networks
             ]
             pending.append(found)
+            if counts is not None:
+                _count(counts, batch)
             if len(pending) >= IN_FLIGHT:
                 oldest = pending[-IN_FLIGHT] = jax.device_get(pending[-IN_FLIGHT])
                 stop = oldest[0][1]
@@ -137,6 +158,14 @@ def _evaluate_set(stage: StageRun, state: TrainState, name: str, watchdog: Watch
         _result(expected, [found[i][0] for found in pending], seconds) for i in range(len(networks))
     )
     return dataclasses.replace(own, ema=averaged[0]) if averaged else own
+
+
+def _count(counts: np.ndarray, batch: OnDevices) -> None:
+    """Add the number of images of each class in this process's part of a batch."""
+    parts = zip(batch.labels.addressable_shards, batch.mask.addressable_shards, strict=True)
+    for labels, mask in parts:
+        kept = np.asarray(labels.data)[np.asarray(mask.data) > 0]
+        counts += np.bincount(kept, minlength=len(counts)).astype(counts.dtype)
 
 
 def _result(expected: int, counted: Sequence[Sums], seconds: float) -> Result:

@@ -1,9 +1,12 @@
 """The evaluations of a run: compute, log and print them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from largebatch.fault_tolerance import Watchdog
+from largebatch.parallel import processes
 from largebatch.tracking import Target
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.journal import Journal
@@ -29,6 +32,8 @@ class Evaluator:
         """The newest result of this attempt."""
         self.columns = dict(earlier)
         """Loss and accuracies of the newest evaluation of all attempts, by name."""
+        self.counts: Sequence[int] = ()
+        """Number of validation images of each class; empty before the first evaluation."""
         self._run, self._journal, self._clock = run, journal, clock
         self._target, self._watchdog = target, watchdog
         self._seconds = 0.0
@@ -45,7 +50,10 @@ class Evaluator:
         """
         stage, position = self._run.stage_at(step), self._run.plan.position(step)
         state = with_final_statistics(stage, stage.placed(state), position, self._watchdog)
-        self.result = evaluate(stage, state, self._watchdog)
+        counts = None if self.counts else np.zeros(stage.plan.facts.classes, np.int32)
+        self.result = evaluate(stage, state, self._watchdog, counts)
+        if counts is not None:
+            self.counts = processes.gather(counts).sum(axis=0).tolist()
         self.columns = self.result.columns | self.result.set_columns
         return state
 

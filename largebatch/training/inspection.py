@@ -13,7 +13,7 @@ from largebatch.training.journal import Journal
 from largebatch.training.replay import Replay, Result
 from largebatch.training.run import Run, StageRun
 from largebatch.training.state import TrainState
-from largebatch.training.stragglers import HostTimes, gathered, host_names
+from largebatch.training.stragglers import HostTimes, Suspicion, gathered, host_names
 from largebatch.training.timing import Clock
 
 
@@ -29,6 +29,9 @@ class Inspection:
         self._names = host_names()
         self._since = (clock.now(), clock.wait_s, first)
         self._measured: HostTimes | None = None
+        self._suspicion = Suspicion()
+        self._reported: set[int] = set()
+        """The processes that a warning has called slow."""
         self._replays: dict[int, Replay] = {}
         """By the first step of a stage."""
 
@@ -92,8 +95,10 @@ class Inspection:
         self._measured.step_s, self._measured.wait_s = now - then[0], waited - then[1]
         self._since = (now, waited, step)
         report = gathered(self._measured, self._names, self._run.plan.config.health.slow_factor)
-        self._journal.event("hosts", step, **report.row())
-        if report.slow:
+        slow = self._suspicion.confirms(report)
+        self._journal.event("hosts", step, **report.row(), slow=slow)
+        if slow and report.slowest.process not in self._reported:
+            self._reported.add(report.slowest.process)
             self._run.console.warn(report.text)
 
     def _replay(self, stage: StageRun) -> Replay:

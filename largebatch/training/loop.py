@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from largebatch import data
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
@@ -71,9 +72,9 @@ class Loop:
         self._journal = journal = Journal(run, history.tracker, clock, progress)
         health = Health(
             plan,
-            skips=progress.skips,
-            rollbacks=progress.rollbacks,
-            memory=progress.memory.get("health"),
+            memory=progress.memory.get("health")
+            or {"skips": progress.skips, "rollbacks": progress.rollbacks},
+            counts=data.class_counts(run.first_stage.train_source),
             newest=checkpoints.newest_path,
             returns_to=checkpoints.rollback_path,
         )
@@ -255,8 +256,9 @@ class Loop:
         if outcome.evaluates:
             for_stop = not (outcome.checkpoint_is_due or replaced)
             final, columns = self._evaluate(step, state, metrics, for_stop=for_stop)
-            if outcome.keeps_statistics:
+            if outcome.keeps_statistics:  # an uninterrupted run has this evaluation too
                 state, top1 = final, self.result.score
+                self._monitor.note(step, self._evaluator.result, self._evaluator.counts)
         self._report(step, metrics, columns, is_due=outcome.row_is_due)
         if columns and outcome.evaluates:
             self._evaluator.warn_of_statistics(self._journal.loss)

@@ -24,6 +24,12 @@ from largebatch.training.steps import Steps
 
 PyTree = Any
 _NAME_BYTES = 64
+CONFIRMED = 3
+"""Consecutive comparisons at which the same process must be slow to be called a straggler.
+
+One comparison is one measured step, and noise alone makes some process slow in a share q of them.
+Of two processes, both are equally likely then, and noise confirms one of them in at most q³/4 of
+the comparisons; of n processes in q³/n²."""
 
 
 @dataclasses.dataclass
@@ -78,23 +84,23 @@ class Report:
 
     @property
     def slowest(self) -> Host:
-        """The straggler."""
+        """The process with the longest time to the barrier."""
         return max(self.hosts, key=lambda host: host.barrier_s)
 
     @property
     def factor(self) -> float:
-        """The straggler's time to the barrier over the median."""
+        """Its time to the barrier over the median."""
         median = self._median("barrier_s")
         return self.slowest.barrier_s / median if median > 0 else 1.0
 
     @property
-    def slow(self) -> bool:
-        """Whether the straggler exceeds ``health.slow_factor``."""
+    def exceeds(self) -> bool:
+        """Whether the slowest process exceeds ``health.slow_factor`` in this comparison."""
         return self.factor >= self.slow_factor
 
     @property
     def cause(self) -> str:
-        """Where the straggler loses more time: ``input`` or ``compute``."""
+        """Where it loses more time: ``input`` or ``compute``."""
         host = self.slowest
         waits, computes = (
             value - self._median(name)
@@ -104,7 +110,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """One line that names the straggler and the cause."""
+        """One line that names the slowest process and the cause."""
         host = self.slowest
         if self.cause == "input":
             why = f"input wait {_ms(host.wait_s)} ms against {_ms(self._median('wait_s'))}"
@@ -127,7 +133,6 @@ class Report:
             "slowest": self.slowest.process,
             "factor": self.factor,
             "cause": self.cause,
-            "slow": self.slow,
             "median_s": self._median("barrier_s"),
             "host": [host.name for host in self.hosts],
             **columns,
@@ -136,6 +141,21 @@ class Report:
     def _median(self, name: str) -> float:
         """Return the lower median: with two processes the mean would hide half of the loss."""
         return statistics.median_low(getattr(host, name) for host in self.hosts)
+
+
+class Suspicion:
+    """The process that is slow in consecutive comparisons."""
+
+    def __init__(self) -> None:
+        self._process = -1
+        self._times = 0
+
+    def confirms(self, report: Report) -> bool:
+        """Return whether the slowest process of a comparison is a straggler."""
+        same = report.slowest.process == self._process
+        self._process = report.slowest.process
+        self._times = (self._times * same + 1) if report.exceeds else 0
+        return self._times >= CONFIRMED
 
 
 def gathered(times: HostTimes, names: Sequence[str], slow_factor: float) -> Report | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from largebatch.data import open_source
+from largebatch.data import class_counts, open_source
 from largebatch.data.folder import open_folder
 from largebatch.data.sources import SourceOptions, identity
 from largebatch.errors import ConfigError
@@ -62,6 +62,13 @@ def test_reads_what_torchvision_reads(tree, split):
     ] == expected
     contents = [(Path(path).read_bytes(), label) for path, label in expected]
     stores.check_records(records, contents)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_the_examples_of_each_class_are_counted(tree, split):
+    opened = open_source(f"folder:{tree}", split, SourceOptions(image_size=8))
+    _, labels = opened.read(np.arange(len(opened)))
+    assert class_counts(opened) == tuple(np.bincount(labels, minlength=3).tolist())
 
 
 def test_hidden_files_links_and_other_files_are_counted_and_left_out(tree):

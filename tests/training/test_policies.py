@@ -237,8 +237,10 @@ def test_the_row_of_layers_of_a_rollback_survives_a_kill(tmp_path, monkeypatch):
 def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
     look = loop.Health.look
 
-    def high(self, step, loss, gradient_norm):
-        return look(self, step, 9.0 if 6 <= step <= 10 else loss, gradient_norm)
+    def high(self, step, loss, gradient_norm, top1, images):
+        if 6 <= step <= 10:
+            return look(self, step, 9.0, gradient_norm, 0.1, 1000)
+        return look(self, step, loss, gradient_norm, top1, images)
 
     monkeypatch.setattr(loop.Health, "look", high)
     found = train(ROLL, tmp_path)
@@ -246,6 +248,35 @@ def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkey
     # In all of the steps 6 to 10; of the checkpoints, that of step 8 is not of before.
     assert events(tmp_path, "rollback") == [("rollback", 10)]
     assert digests(tmp_path, 11) == digests(undisturbed, 4)
+
+
+@pytest.mark.parametrize("altered", [{}, slow({"mixup": 0.2})])
+def test_a_network_that_sees_nothing_is_stuck(altered, tmp_path, monkeypatch):
+    """All training images are black; the evaluations see the digits."""
+
+    class Black(dict):
+        def __contains__(self, step):
+            return True
+
+        def __getitem__(self, step):
+            return lambda batch, rates: (
+                batch._replace(images=jax.tree.map(jax.numpy.zeros_like, batch.images)),
+                rates,
+            )
+
+    made = config(
+        {"stuck_after": "10 %"},
+        steps=80,
+        batch={"images_per_worker": 100},
+        run={"checkpoint_every": "30 steps", "log_every": "10 steps"},
+        augment=altered,
+    )
+    faulty(monkeypatch, Black())
+    with pytest.raises(HealthError, match=r"learned nothing.*10\.7.*checkpoints/30$"):
+        train(made, tmp_path)
+    assert summary(tmp_path)["status"] == "failed"
+    ((_, step),) = events(tmp_path, "unhealthy")
+    assert step == 8 + 2 * 16  # 3,200 images are half of the proof
 
 
 REPLAY = config({"replay_every": "3 steps"})

@@ -57,7 +57,6 @@ def config(policy):
             "max_skips": 9,
             "max_rollbacks": 9,
             "window": 5,
-            "stuck_after": "",
         },
     )
 

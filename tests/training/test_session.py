@@ -265,9 +265,11 @@ def test_every_validation_image_counts_once(validation, tmp_path):
         made = build(changed(config), Console(quiet=True), jax.devices()[:devices]).first_stage
         assert len(made.validation_source) == validation
         current = made.programs.init(np.int32(0))
-        results.append(evaluate(made, current))
+        counts = np.zeros(len(made.validation_source.classes), np.int32)
+        results.append(evaluate(made, current, counts=counts))
         assert results[-1].images == validation
-    images, labels = made.validation_source.read(np.arange(validation))
+        images, labels = made.validation_source.read(np.arange(validation))
+        assert counts.tolist() == np.bincount(labels, minlength=len(counts)).tolist()
     params, stats = jax.device_get((current.params, current.stats))
     with jax.enable_x64(True):
         loss, top1, top5 = reference.evaluate(

@@ -10,6 +10,7 @@ from largebatch.training.stragglers import (
     Host,
     HostTimes,
     Report,
+    Suspicion,
     probe,
     seconds,
 )
@@ -35,7 +36,7 @@ def report(compute, wait=None):
 )
 def test_the_slowest_host_is_found(compute, wait, slowest, factor, cause, slow):
     made = report(compute, wait)
-    assert (made.slowest.process, made.cause, made.slow) == (slowest, cause, slow)
+    assert (made.slowest.process, made.cause, made.exceeds) == (slowest, cause, slow)
     assert made.factor == pytest.approx(factor)
     assert f"process {slowest} (node{14 + slowest})" in made.text
 
@@ -48,7 +49,35 @@ def test_a_row_holds_a_value_for_each_process():
     assert row["step_s"] == [0.2, 0.2]
     assert row["barrier_s"] == pytest.approx([0.133, 0.186])
     assert row["median_s"] == pytest.approx(0.133)
-    assert (row["slowest"], row["cause"], row["slow"]) == (1, "compute", True)
+    assert (row["slowest"], row["cause"]) == (1, "compute")
+
+
+SLOW_0, SLOW_1, EQUAL = [0.2, 0.1, 0.1], [0.1, 0.2, 0.1], [0.1, 0.1, 0.11]
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "confirmed"),
+    [
+        ([SLOW_1] * 5, [False, False, True, True, True]),
+        ([SLOW_1, SLOW_0] * 3, [False] * 6),
+        ([SLOW_1, SLOW_1, EQUAL, SLOW_1, SLOW_1, SLOW_1], [False] * 5 + [True]),
+        ([SLOW_0, SLOW_1, SLOW_1, SLOW_1], [False, False, False, True]),
+    ],
+)
+def test_a_straggler_is_slow_in_consecutive_comparisons(comparisons, confirmed):
+    suspicion = Suspicion()
+    assert [suspicion.confirms(report(each)) for each in comparisons] == confirmed
+
+
+@pytest.mark.parametrize("processes", [2, 4, 8])
+def test_noise_confirms_a_straggler_no_more_often_than_stated(processes):
+    """Of equal hosts: a tenth of noise makes one of them slow in a share q of the comparisons."""
+    draw, suspicion, count = np.random.default_rng(0), Suspicion(), 20_000
+    reports = [report(draw.lognormal(-2, 0.1, processes), [0.0] * processes) for _ in range(count)]
+    exceeded = sum(each.exceeds for each in reports) / count
+    found = sum(suspicion.confirms(each) for each in reports) / count
+    assert exceeded > 0.1
+    assert found < 1.3 * exceeded**3 / processes**2
 
 
 def test_times_are_means_over_what_was_measured():

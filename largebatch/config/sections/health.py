@@ -31,22 +31,25 @@ class Health:
     )
     divergence: float = option(
         0.5,
-        "a run diverges if the loss exceeds ln(classes) by this value in `window` consecutive "
-        "steps after the warm-up (loss.kind=sigmoid: ln(2) by this value / classes); 0: no check",
+        "a run diverges if the loss exceeds ln(classes), or the least loss of its first steps, by "
+        "this value in `window` or more consecutive steps after the warm-up (loss.kind=sigmoid: "
+        "ln(2) by this value / classes), and the images of these steps prove that the network is "
+        "no better than a guess; 0: no check",
         within="at least 0",
         mathematics=False,
     )
     window: int = option(
         20,
-        "number of steps for the checks of divergence and stuck training",
+        "least number of steps for the checks of divergence and stuck training",
         within="above 0",
         mathematics=False,
     )
     stuck_after: str = option(
         "30 %",
-        "after this duration, a run is stuck if the median loss of `window` steps is not below "
-        "that of a guess (ln(classes); loss.kind=sigmoid: the entropy of 1 / classes), and never "
-        "was, or was not for a tenth of the run; empty: no check",
+        "after this duration and the warm-up, a run is stuck if the right images of a tenth of the "
+        "run or more prove that the network is no better than a guess, and neither training nor an "
+        "evaluation has ever been better; mixed, erased or distorted images need two evaluations; "
+        "empty: no check",
         mathematics=False,
     )
     hosts_every: str = option(
@@ -57,7 +60,8 @@ class Health:
     )
     slow_factor: float = option(
         1.2,
-        "a host is a straggler if its time to the barrier is this multiple of the median",
+        "a host is a straggler if its time to the barrier is this multiple of the median in three "
+        "consecutive comparisons",
         within="above 0",
         mathematics=False,
     )

@@ -58,7 +58,7 @@ def best_command(workdir: Path) -> tuple[str, int, int]:
       The command; the number of trials that have ended; the number of all.
 
     Raises:
-      DataError: there is no sweep, or none of its trials is complete.
+      DataError: there is no sweep, or none of its trials has a result.
     """
     about, results = _read(workdir / NAME), _read(workdir / RESULTS)
     try:
@@ -68,7 +68,7 @@ def best_command(workdir: Path) -> tuple[str, int, int]:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{workdir / RESULTS} is damaged ({error}); run the sweep again") from error
     if found is None:
-        raise DataError(f"none of the {len(trials)} trials in {workdir} is complete yet")
+        raise DataError(f"none of the {len(trials)} trials in {workdir} has a result yet")
     command = pasteable(train_options(recipe, overrides, found.values, workdir / "best"))
     ended = sum(trial.state in ENDED for trial in trials)
     return command, ended, results.get("total", len(trials))

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from largebatch.tools.sweep.space import Choice
-from largebatch.tools.sweep.trial import Objective, Trial, is_accuracy
+from largebatch.tools.sweep.trial import Objective, Trial, is_accuracy, worst
 
 SEED = "run.seed"
 
@@ -22,7 +22,7 @@ class Group:
 
     @property
     def mean(self) -> float:
-        """Mean of the objective; one that diverged has the worst value."""
+        """Mean of the objective; of one that diverged, that of its newest evaluation."""
         return statistics.fmean(trial.value for trial in self.trials)
 
     @property
@@ -60,13 +60,16 @@ def groups(trials: Sequence[Trial], objective: Objective) -> list[Group]:
 
 
 def best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
-    """Return the best trial of the best choice; None if no trial is complete."""
+    """Return the best trial of the best choice that has a complete one.
+
+    Without a complete trial, those that diverged after an evaluation count; None without such.
+    """
     sign = -1 if is_accuracy(objective) else 1
-    for group in groups(trials, objective):
-        complete = [trial for trial in group.trials if trial.state == "complete"]
-        if complete:
-            return min(complete, key=lambda trial: sign * trial.value)
-    return None
+    found = groups(trials, objective)
+    complete = [[t for t in group.trials if t.state == "complete"] for group in found]
+    evaluated = [[t for t in group.trials if t.value != worst(objective)] for group in found]
+    members = next((each for each in (*complete, *evaluated) if each), None)
+    return members and min(members, key=lambda trial: sign * trial.value)
 
 
 def _without_seed(trial: Trial) -> Choice:

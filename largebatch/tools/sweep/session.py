@@ -90,7 +90,7 @@ def sweep(request: Request) -> None:
     """Run a sweep, or resume it.
 
     Raises:
-      UserError: a mistake that the user can fix; or no trial is complete.
+      UserError: a mistake that the user can fix; or no trial has a result.
       Interrupted: a signal has stopped it; the same command resumes.
     """
     study.optuna()  # a listed sweep can be run
@@ -232,7 +232,7 @@ def _conclude(
     """Write the tables and figures, and print the winner.
 
     Raises:
-      UserError: no trial is complete.
+      UserError: no trial has a result.
     """
     order = ranked(trials, kept.objective)
     view.write_csv(workdir / "results.csv", order, axes)
@@ -243,7 +243,7 @@ def _conclude(
     if winner is None:
         ended = next((trial for trial in order if trial.error), order[0])
         raise UserError(
-            f"none of the {len(order)} trials is complete; trial {ended.number}: "
+            f"none of the {len(order)} trials has a result; trial {ended.number}: "
             f"{ended.error or ended.state}"
         )
     names = ["results.csv", directory.RESULTS, *kept.draw(workdir)]
@@ -255,6 +255,10 @@ def _conclude(
         view.print_seeds(groups, axes, kept.objective)
         names.insert(1, "seeds.csv")
     print(f"written into {workdir}: {', '.join(names)}")
+    if winner.state != "complete":
+        print(f"no trial is complete: the best one, trial {winner.number}, {winner.state}")
+    elif order[0].state != "complete":
+        print(f"the best complete trial is {winner.number}; trial {order[0].number} diverged later")
     if has_repetitions:
         print(f"the winner is trial {winner.number}, the best one of the best choice over seeds")
     print(f"the best again: {directory.best_command(workdir)[0]}")

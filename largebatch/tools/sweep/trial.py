@@ -54,6 +54,14 @@ class TrialFiles:
             return getattr(self, objective)
         return self.summary.fields().get(objective) if self.summary else None
 
+    def last(self, objective: Objective) -> float:
+        """Return the value of a trial that a health check has ended: of its newest evaluation.
+
+        It is the worst without an evaluation, if its result is not finite, and for ``target_s``.
+        """
+        values = [] if objective == "target_s" else self.values(objective)
+        return values[-1] if values else worst(objective)
+
     def values(self, objective: Objective) -> list[float]:
         """Return what pruning compares after each evaluation; not finite is the worst.
 
@@ -109,7 +117,7 @@ def is_accuracy(objective: Objective) -> bool:
 
 
 def worst(objective: Objective) -> float:
-    """Return the value of a trial that diverged: no correct guess, or never."""
+    """Return the value of a trial without a result: no correct guess, or never."""
     return 0.0 if is_accuracy(objective) else math.inf
 
 
@@ -144,7 +152,7 @@ def outcome(
     if asked == "stop" or code == PREEMPTED:
         return Outcome("running")
     if code == MISTAKE and seen.unhealthy:
-        return Outcome("diverged", worst(objective), seen.unhealthy)
+        return Outcome("diverged", seen.last(objective), seen.unhealthy)
     if code < 0:
         hint = " (short of memory?)" if code == -signal.SIGKILL else ""
         return Outcome(
@@ -154,13 +162,17 @@ def outcome(
 
 
 def ranked(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
-    """Return the best first; then those that diverged, were pruned, failed and have not ended."""
+    """Return the best first; then those that were pruned, failed and have not ended.
+
+    Trials that diverged are among the complete ones by their value, after them where it is equal.
+    """
     order = ("complete", "diverged", "pruned", "failed", "running", "waiting")
     sign = -1 if is_accuracy(objective) else 1
 
-    def key(trial: Trial) -> tuple[int, float, int]:
+    def key(trial: Trial) -> tuple[int, float, int, int]:
         value = -(trial.top1 or 0.0) if trial.value is None else sign * trial.value
-        return order.index(trial.state), value, trial.number
+        place = order.index(trial.state)
+        return max(1, place), value, place, trial.number
 
     return sorted(trials, key=key)
 

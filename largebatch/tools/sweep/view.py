@@ -122,7 +122,7 @@ def line(trial: Trial, objective: Objective) -> str:
     figures = []
     if trial.state in ENDED and trial.top1 is not None:
         figures.append(f"top-1 {objective_text(trial.top1, 'top1')}")
-    if trial.state == "complete" and objective != "top1":
+    if trial.state in ("complete", "diverged") and objective != "top1":
         figures.append(f"{objective} {objective_text(trial.value, objective)}")
     if trial.state in ENDED and trial.step is not None:
         figures.append(f"step {trial.step:,}")

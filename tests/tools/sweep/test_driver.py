@@ -1,5 +1,6 @@
 """The loop of a sweep with an executor that starts no processes."""
 
+import csv
 import math
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ import pytest
 from largebatch.checkpoint.lock_holder import content, this_process
 from largebatch.errors import UserError
 from largebatch.tools.sweep import driver as module
+from largebatch.tools.sweep import session
+from largebatch.tools.sweep.directory import keep, keep_results
 from largebatch.tools.sweep.driver import Driver
 from largebatch.tools.sweep.space import from_text, grid, quasi
 from largebatch.tools.sweep.study import STARTUP, Study
@@ -92,6 +95,26 @@ def test_a_grid_runs_in_order_and_every_end_is_recorded(tmp_path):
     assert again.trials == made.trials
     assert run(again)
     assert not again._executor.started
+
+
+def test_a_sweep_whose_trials_were_all_ended_has_a_best_one(tmp_path, capsys):
+    ill = {"code": 2, "unhealthy": "the loss is above 3.1", "output": "error: y\n"}
+    script = {n: [{"evaluations": [0.1, 0.65 - n / 100], **ill}] for n in range(1, 6)}
+    study = Study(None, AXES, "top1")
+    made = driver(study, FakeExecutor(script | {0: [ill]}), tmp_path)
+    assert run(made)
+    assert states(made) == ["diverged"] * 6
+    # What the sampler knows of them, too.
+    assert [trial.value for trial in study.trials()] == [0.0, 0.64, 0.63, 0.62, 0.61, 0.6]
+    keep(tmp_path, {"recipe": "r.py", "overrides": [], "objective": "top1", "settings": {}})
+    keep_results(tmp_path, made.trials, 6)
+    session._conclude(tmp_path, AXES, made.trials, study)
+    assert "--config.schedule.peak=2 --config.run.seed=0" in capsys.readouterr().out  # by its mean
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert [row["trial"] for row in rows] == ["1", "2", "3", "4", "5", "0"]
+    assert {row["state"] for row in rows} == {"diverged"}
+    with pytest.raises(UserError, match="none of the 1 trials"):
+        session._conclude(tmp_path, AXES, made.trials[:1], study)
 
 
 def test_a_killed_sweep_resumes_and_runs_nothing_twice(tmp_path):

@@ -1,5 +1,6 @@
 """What a trial's files and exit code mean, and which trial is the best."""
 
+import dataclasses
 import json
 import math
 
@@ -24,6 +25,12 @@ INFINITE = TrialFiles(evaluations=((0.1, 3.0), (0.1, None)), summary=summary(top
 LATE = TrialFiles(summary=summary(top1=0.1, target_s=None))
 FURTHER = TrialFiles(summary=summary(top1=0.9, ema_top1=0.92, sets={"v2/loss": 1.5}))
 ILL = TrialFiles(step=4, unhealthy="the loss is not finite")
+ENDED = TrialFiles(
+    evaluations=((0.7, 1.2), (0.65, 1.5)),
+    further=({"v2/top1": 0.5}, {"v2/top1": 0.4}),
+    unhealthy="the network has learned nothing",
+)
+GONE = dataclasses.replace(ENDED, evaluations=((0.7, 1.2), (0.1, None)))
 FAILURE = Outcome("failed", None, "words")
 
 
@@ -47,6 +54,12 @@ FAILURE = Outcome("failed", None, "words")
         (-9, "stop", TrialFiles(), "top1", Outcome("running")),
         (PREEMPTED, "prune", TrialFiles(), "top1", Outcome("pruned")),
         (MISTAKE, "", ILL, "top1", Outcome("diverged", 0.0, ILL.unhealthy)),
+        (MISTAKE, "", ENDED, "top1", Outcome("diverged", 0.65, ENDED.unhealthy)),
+        (MISTAKE, "", ENDED, "loss", Outcome("diverged", 1.5, ENDED.unhealthy)),
+        (MISTAKE, "", ENDED, "v2/top1", Outcome("diverged", 0.4, ENDED.unhealthy)),
+        (MISTAKE, "", ENDED, "target_s", Outcome("diverged", math.inf, ENDED.unhealthy)),
+        (MISTAKE, "", GONE, "top1", Outcome("diverged", 0.1, ENDED.unhealthy)),
+        (MISTAKE, "", GONE, "loss", Outcome("diverged", math.inf, ENDED.unhealthy)),
         (MISTAKE, "", TrialFiles(), "top1", FAILURE),
     ],
 )
@@ -120,10 +133,15 @@ def test_ranks():
         ("pruned", None, 0.95),
         ("running", None, None),
         ("complete", 0.7, 0.7),
+        ("diverged", 0.7, 0.7),
+        ("diverged", 0.9, 0.9),
     ]
     trials = [Trial(i, {}, s, value=v, top1=t) for i, (s, v, t) in enumerate(states)]
-    assert [t.number for t in ranked(trials, "top1")] == [3, 7, 1, 4, 5, 2, 0, 6]
-    assert seeds.best(trials, "top1").number == 3
+    assert [t.number for t in ranked(trials, "top1")] == [9, 3, 7, 8, 1, 4, 5, 2, 0, 6]
+    assert seeds.best(trials, "top1").number == 3  # it can be trained to its end again
+    ended = [trial for trial in trials if trial.state == "diverged"]
+    assert seeds.best(ended, "top1").number == 9
+    assert seeds.best(ended[:1], "top1") is None  # never evaluated
     assert seeds.best(trials, "loss").number == 1
     assert seeds.best(trials[:1], "top1") is None
 
