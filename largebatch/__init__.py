@@ -69,11 +69,13 @@ def train(
     return session.run(resolved, request)
 
 
-def load(run: str | Path) -> "nnx.Module":
+def load(run: str | Path, *, trust: str | Sequence[str] = ()) -> "nnx.Module":
     """Load a trained network as a Flax module in evaluation mode.
 
     Args:
       run: a run directory, a checkpoint or a weights file.
+      trust: modules of the user's own networks, such as ``mine`` or ``folder/mine.py``, which may
+        be imported if ``run`` names them. No other module is imported.
 
     Returns:
       The module. It maps float images of shape (images, height, width, channels) to logits of shape
@@ -85,7 +87,7 @@ def load(run: str | Path) -> "nnx.Module":
     """
     from largebatch import weights
 
-    found = weights.read(Path(run))
+    found = weights.read(run, trust=trust)
     return found.model.module(found.params, found.stats)
 
 

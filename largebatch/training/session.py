@@ -5,7 +5,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -156,7 +155,7 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 
-    return weights.read(Path(begin))
+    return weights.beginning(config.model)
 
 
 class _Session:
