@@ -65,6 +65,7 @@ class Checkpointer:
             next attempt repeats the evaluation and reports them.
           validation_top1: accuracy of this state, a fraction; -1 if it was not evaluated.
         """
+        self._watchdog.check()
         progress = dataclasses.replace(self.progress(step), validation_top1=validation_top1)
         if evaluation_due is not None:
             numbers = {key: float(getattr(evaluation_due, key)) for key in MEASURED}

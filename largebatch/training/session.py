@@ -17,7 +17,7 @@ from largebatch.checkpoint.staging import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
+from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import write_json
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
@@ -44,7 +44,7 @@ def run(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
-    watchdog: Watchdog = IDLE,
+    watchdog: Watchdog | None = None,
 ) -> tracking.Summary | None:
     """Train, evaluate or rehearse a run.
 
@@ -53,7 +53,8 @@ def run(
       request: what to do, and where.
       hosts: how the processes found each other, for the printed table.
       devices: None for all devices of all processes.
-      watchdog: requests a stop, and ends the process where it cannot stop by itself.
+      watchdog: requests a stop, and ends the process where it cannot stop by itself; None: nothing
+        does.
 
     Returns:
       The summary; None for a dry run.
@@ -63,7 +64,7 @@ def run(
       Interrupted: the run was asked to stop; the same command resumes it.
     """
     console = tracking.Console(quiet=jax.process_index() != 0, brief=request.quiet)
-    url = url_of(request.workdir)
+    url, watchdog = url_of(request.workdir), watchdog or Watchdog(config.health)
     if not url:
         return _run(config, request, console, hosts, devices, watchdog)
     with staged(
@@ -236,7 +237,8 @@ class _Session:
                 ) from reason
             finally:
                 summary = loop.summary(status)
-                if jax.process_index() == 0:
+                # A directory that was lost has the summary of another run.
+                if jax.process_index() == 0 and not self.watchdog.lost:
                     summary.write(request.workdir)
                     if status != "failed":
                         self.callbacks.end(summary)
