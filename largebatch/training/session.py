@@ -237,8 +237,10 @@ class _Session:
                 ) from reason
             finally:
                 summary = loop.summary(status)
-                # A directory that was lost has the summary of another run.
-                if jax.process_index() == 0 and not self.watchdog.lost:
+                # A directory that was lost has the summary of another run, and one that was removed
+                # is not created again.
+                there = request.workdir.is_dir() and not self.watchdog.lost
+                if jax.process_index() == 0 and there:
                     summary.write(request.workdir)
                     if status != "failed":
                         self.callbacks.end(summary)
