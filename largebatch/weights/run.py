@@ -84,6 +84,8 @@ def newest(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weigh
 def best(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
 
+    Of a run with averaged weights, it is their accuracy that chose the checkpoint; they are read.
+
     Args:
       path: directory of the run.
       ema: as in `checkpoint`.
@@ -99,7 +101,13 @@ def best(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights
             f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
             "its newest checkpoint, without --best"
         )
-    return checkpoint(path / "checkpoints" / str(found.step), ema=ema, trust=trust)
+    place = path / "checkpoints" / str(found.step)
+    averaged = any(
+        n.startswith(_AVERAGES) for n in checkpoint_directories.read_manifest(place).arrays
+    )
+    read = checkpoint(place, ema=ema or averaged, trust=trust)
+    chosen = ", by whose accuracy it is the best" if averaged else ""
+    return dataclasses.replace(read, origin=read.origin + chosen)
 
 
 def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:

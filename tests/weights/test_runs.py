@@ -84,6 +84,23 @@ def test_the_newest_valid_checkpoint(run):
     assert (path / "checkpoints/12").is_dir()  # reading moves nothing
 
 
+@pytest.mark.parametrize("ema", [False, True])
+def test_the_best_is_of_the_weights_that_were_compared(ema, tmp_path):
+    def evaluated(top1):
+        return lambda about: dataclasses.replace(
+            about, progress=dataclasses.replace(about.progress, validation_top1=top1)
+        )
+
+    for step, top1 in ((4, 0.7), (8, 0.6)):
+        weights = checkpoint(tmp_path, step, seed=step, change=evaluated(top1), ema=ema)
+    expected = sample(MODEL, 5) if ema else sample(MODEL, 4)
+    for asked in {False, ema}:
+        found = read(tmp_path, best=True, ema=asked)
+        assert same(found, expected)
+        assert ("averaged weights, by whose accuracy" in found.origin) == ema
+    assert same(read(tmp_path), weights)  # the newest is that of the flag
+
+
 def test_classes_and_normalization_that_the_run_recorded(tmp_path):
     checkpoint(tmp_path, 4)
     written = {"classes": [f"n{i}" for i in range(10)], "mean": [1.5], "std": [2.5]}
