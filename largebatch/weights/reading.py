@@ -11,7 +11,7 @@ import numpy as np
 
 from largebatch.checkpoint.directories import is_complete
 from largebatch.checkpoint.staging import downloaded
-from largebatch.errors import CheckpointError, one_line
+from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
@@ -89,7 +89,10 @@ def _downloaded(
     url: str, *, ema: bool, best: bool, trust: Sequence[str], newest_only: bool
 ) -> Weights:
     with downloaded(url, newest_only=newest_only) as local:
-        found = read(local, ema=ema, best=best, trust=trust)
+        try:
+            found = read(local, ema=ema, best=best, trust=trust)
+        except UserError as error:
+            raise type(error)(str(error).replace(str(local), url)) from error
         return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
 
 

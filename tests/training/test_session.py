@@ -215,6 +215,16 @@ def test_nothing_to_resume(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("name", ["mine.txt", "checkpoints/7/model.bin"])
+def test_a_dry_run_deletes_nothing_of_others(name, tmp_path):
+    mine = tmp_path / ".dry_run" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="dry_run"):
+        train(CONFIG, tmp_path, dry_run=True)
+    assert mine.read_text() == "mine"
+
+
 def test_dry_run_leaves_nothing(tmp_path, capsys):
     workdir = tmp_path / "runs" / "dry"
     assert train(CONFIG, workdir, dry_run=True) is None
