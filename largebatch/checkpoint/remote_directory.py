@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import jax
 
-from largebatch.checkpoint import arrays, lock, manifest
+from largebatch.checkpoint import arrays, directories, lock, manifest
 from largebatch.checkpoint.directories import CHECKPOINT_NAME, is_complete, numbered
 from largebatch.checkpoint.run_directory import own_names
 from largebatch.object_store import Bucket, StorageError
@@ -31,6 +31,8 @@ _LOOK_S = 2.0
 _DOWNLOADS = 8
 CHECKPOINTS = "checkpoints"
 _PREVIOUS = "previous"
+_LOCAL = (lock.NAME, directories.SAVED)
+"""Files that are not uploaded. A checkpoint may be saved here, and not in the store yet."""
 
 
 class RemoteDirectory:
@@ -230,7 +232,7 @@ class RemoteDirectory:
             for name in names:
                 path = Path(parent, name)
                 relative = path.relative_to(self.local).as_posix()
-                if not name.startswith(".") and relative != lock.NAME:
+                if not name.startswith(".") and relative not in _LOCAL:
                     with contextlib.suppress(FileNotFoundError):
                         found[relative] = _stat(path)
         return found

@@ -61,11 +61,12 @@ def test_a_pulled_directory_equals_the_pushed_one(remote):
     one, other = remote(), remote()
     train(one, [1, 2, 3])
     (one.local / "lock.json").write_text("mine")
+    (one.local / "saved.json").write_text('{"step": 3}')
     (one.local / ".hidden").write_text("temporary")
     one.push()
     other.pull()
     expected = content(one.local)
-    del expected["lock.json"], expected[".hidden"]
+    del expected["lock.json"], expected["saved.json"], expected[".hidden"]
     assert content(other.local) == expected
     newest = remote()
     newest.pull(newest_only=True)
