@@ -77,11 +77,15 @@ def train(
             return session.run(resolved, request)
 
 
-def load(run: str | Path, *, trust: str | Sequence[str] = ()) -> "nnx.Module":
+def load(
+    run: str | Path, *, best: bool = False, ema: bool = False, trust: str | Sequence[str] = ()
+) -> "nnx.Module":
     """Load a trained network as a Flax module in evaluation mode.
 
     Args:
       run: a run directory, a checkpoint or a weights file.
+      best: the checkpoint of a run with the greatest validation accuracy instead of the newest.
+      ema: the averaged weights of a run or checkpoint (``schedule.ema``).
       trust: modules of the user's own networks, such as ``mine`` or ``folder/mine.py``, which may
         be imported if ``run`` names them. No other module is imported.
 
@@ -98,7 +102,7 @@ def load(run: str | Path, *, trust: str | Sequence[str] = ()) -> "nnx.Module":
     with restored():
         from largebatch import weights
 
-        found = weights.read(run, trust=trust)
+        found = weights.read(run, best=best, ema=ema, trust=trust)
         return found.model.module(found.params, found.stats)
 
 

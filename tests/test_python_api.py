@@ -150,7 +150,9 @@ def test_nothing_of_a_call_outlives_it(error, more, tmp_path):
         after = state_of_the_process()
         assert {k: after[k] for k in after if after[k] != before[k]} == {}
     if error is None:
-        largebatch.load(tmp_path / "run")
+        largebatch.load(tmp_path / "run", best=True)
+        with pytest.raises(UserError, match="ema"):
+            largebatch.load(tmp_path / "run", ema=True)
         assert state_of_the_process()["path"] == before["path"]
 
 
