@@ -42,39 +42,53 @@ def train(
     Returns:
       The summary, with the content of ``WORKDIR/summary.json``.
 
+    The call never ends the interpreter, and leaves nothing behind in the process: no thread, signal
+    handler, environment variable, entry of ``sys.path``, or setting of warnings or of JAX.
+
     Raises:
-      UserError: an option, the dataset or a checkpoint is invalid; the message has the fix.
+      UserError: an option, the dataset or a checkpoint is invalid, or another process took over the
+        run directory; the message has the fix.
     """
-    from largebatch.config import Config, adjusted, freeze
-    from largebatch.config.load import load as load_recipe
-    from largebatch.errors import ConfigError
-    from largebatch.parallel import compile_cache
-    from largebatch.tracking import Callback
-    from largebatch.training import session
+    from largebatch.environment import restored
 
-    for each in callbacks:
-        if not isinstance(each, Callback):
-            raise ConfigError(
-                f"callbacks: expected objects of subclasses of largebatch.Callback, got {each!r}"
-            )
-    chosen = tuple((key, _text(value)) for key, value in (overrides or {}).items())
-    recipe = Path(config) if isinstance(config, str | Path) else None
-    if recipe is not None:
-        resolved = load_recipe(recipe, chosen)
-    else:
-        resolved = adjusted(config if isinstance(config, Config) else freeze(config), chosen)
-    compile_cache.use(resolved.run.compile_cache)
-    request = session.Request(
-        recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
-    )
-    return session.run(resolved, request)
+    with restored():  # imports change the environment too
+        from largebatch.config import Config, adjusted, freeze
+        from largebatch.config.load import load as load_recipe
+        from largebatch.errors import ConfigError
+        from largebatch.parallel import compile_cache
+        from largebatch.tracking import Callback
+        from largebatch.training import session
+
+        for each in callbacks:
+            if not isinstance(each, Callback):
+                raise ConfigError(
+                    "callbacks: expected objects of subclasses of largebatch.Callback, got "
+                    f"{each!r}"
+                )
+        chosen = tuple((key, _text(value)) for key, value in (overrides or {}).items())
+        recipe = Path(config) if isinstance(config, str | Path) else None
+        if recipe is not None:
+            resolved = load_recipe(recipe, chosen)
+        else:
+            resolved = adjusted(config if isinstance(config, Config) else freeze(config), chosen)
+        request = session.Request(
+            recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
+        )
+        with compile_cache.used(resolved.run.compile_cache):
+            return session.run(resolved, request)
 
 
-def load(run: str | Path) -> "nnx.Module":
+def load(
+    run: str | Path, *, best: bool = False, ema: bool = False, trust: str | Sequence[str] = ()
+) -> "nnx.Module":
     """Load a trained network as a Flax module in evaluation mode.
 
     Args:
       run: a run directory, a checkpoint or a weights file.
+      best: the checkpoint of a run with the greatest validation accuracy instead of the newest.
+      ema: the averaged weights of a run or checkpoint (``schedule.ema``).
+      trust: modules of the user's own networks, such as ``mine`` or ``folder/mine.py``, which may
+        be imported if ``run`` names them. No other module is imported.
 
     Returns:
       The module. It maps float images of shape (images, height, width, channels) to logits of shape
@@ -84,10 +98,13 @@ def load(run: str | Path) -> "nnx.Module":
     Raises:
       UserError: ``run`` has no weights, or they cannot be read.
     """
-    from largebatch import weights
+    from largebatch.environment import restored
 
-    found = weights.read(Path(run))
-    return found.model.module(found.params, found.stats)
+    with restored():
+        from largebatch import weights
+
+        found = weights.read(run, best=best, ema=ema, trust=trust)
+        return found.model.module(found.params, found.stats)
 
 
 def __getattr__(name: str) -> Any:

@@ -75,6 +75,16 @@ class Parser(argparse.ArgumentParser):
             help="output file of the record; --out is the old name",
         )
 
+    def add_trust(self) -> None:
+        """Add ``--trust MODULE``, the user's own modules that may be imported."""
+        self.add_argument(
+            "--trust",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import this module of yours if WEIGHTS names it: mine or folder/mine.py",
+        )
+
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:

@@ -1,15 +1,40 @@
-"""Provenance of results: devices, processor, package versions and commit."""
+"""Provenance of results: devices, processor, package versions and commit; the process's state."""
 
+import contextlib
 import importlib.metadata
+import logging
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Restore the state of the process that the body and the libraries that it imports change.
+
+    This is the import path, the environment, filters and display of warnings, and the handlers of
+    the root logger. Like `warnings.catch_warnings`, it is for a body that no other thread shares.
+    """
+    path, variables, root = list(sys.path), dict(os.environ), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            for name in os.environ.keys() - variables.keys():
+                del os.environ[name]
+            os.environ.update(variables)
+            root.handlers[:] = handlers
+            root.setLevel(level)
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

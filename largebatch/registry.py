@@ -1,8 +1,9 @@
 """Registries of the objects that options select by name, or as ``package.module:name``."""
 
 import importlib
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -94,8 +95,8 @@ def is_reference(name: str) -> bool:
 def imported(reference: str, option: str) -> Any:
     """Import ``package.module:name`` and return the object.
 
-    The search path is ``sys.path`` with the working directory and the directory of the recipe
-    (see `add_directory`).
+    For users' own objects, the search path is ``sys.path`` with the working directory and the
+    directory of the recipe (see `add_directory`).
 
     Args:
       reference: ``package.module:name``.
@@ -105,7 +106,8 @@ def imported(reference: str, option: str) -> Any:
       ConfigError: the module or the object does not exist, or the import fails.
     """
     module, _, attribute = reference.partition(":")
-    add_directory(Path.cwd())
+    if not module.startswith(f"{__package__}."):
+        add_directory(Path.cwd())
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -129,6 +131,39 @@ def imported(reference: str, option: str) -> Any:
             raise ConfigError(f"{option}={reference!r}: no {part!r}; {did_you_mean(part, names)}")
         found = getattr(found, part)
     return found
+
+
+def check_trusted(
+    reference: str, option: str, where: str, trust: Sequence[str], hint: str = ""
+) -> None:
+    """Check that the user has named the module of an object that a file names.
+
+    Files may come from anywhere, so a module is never imported only because a file names it.
+
+    Args:
+      reference: ``package.module:name``.
+      option: the option that has this value in the file, for messages.
+      where: the file, for messages.
+      trust: what the user has named: modules, their packages, or paths of either (``a/mine.py``),
+        whose directory is then added to the import path.
+      hint: what to name; empty: the module.
+
+    Raises:
+      ConfigError: the user has not named it.
+    """
+    module = reference.partition(":")[0]
+    for word in trust:
+        path = Path(word if os.sep in word else word.partition(":")[0]).expanduser()
+        is_file = path.suffix == ".py" or len(path.parts) > 1
+        if f"{module}.".startswith(f"{path.stem if is_file else path}."):
+            if is_file:
+                add_directory(path.parent)
+            return
+    raise ConfigError(
+        f"{option}={reference} is code that {where} names, and code is never imported because a "
+        f"file names it; review it, then add --trust={hint or module} (with train.py, "
+        f"--config.{option}={reference})"
+    )
 
 
 def add_directory(directory: Path) -> None:

@@ -15,6 +15,7 @@ from evaluating.flags import ended, parser
 
 from largebatch import data, weights
 from largebatch.config.facts import full_source
+from largebatch.data.openers import own_reference
 from largebatch.files import check_parent
 from largebatch.tracking import Console
 from largebatch.training.description import environment
@@ -68,9 +69,9 @@ def run(arguments: Sequence[str]) -> None:
     if flags.out:
         weights.check_no_run(flags.out, "--out")
         check_parent(flags.out / "summary.json")
-    found = weights.read(flags.weights, ema=flags.ema, best=flags.best)
+    found = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
     settings = settings_of(found, run_options(found), vars(flags))
-    check_source(settings, found)
+    check_source(settings, found, [*flags.trust, own_reference(flags.source or "")])
     source = inference.open_split(settings, flags.split, found.model.channels)
     matching = match(found.classes, found.model.classes, source.classes, source.name, flags.match)
     only = flags.among == "source" and matching.among_more

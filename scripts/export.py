@@ -26,6 +26,7 @@ def parser() -> Parser:
     )
     made.add_argument("--best", action="store_true", help="best checkpoint of a run, not newest")
     made.add_argument("--ema", action="store_true", help="averaged weights of a run (schedule.ema)")
+    made.add_trust()
     made.add_argument("--to", type=Path, required=True, help="file or folder to write")
     made.add_argument("--format", choices=weights.FORMATS, help="format (by the suffix of --to)")
     made.add_argument("--force", action="store_true", help="replace what is there")
@@ -41,7 +42,7 @@ def run(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     form = weights.format_of(flags.to, flags.format)
     weights.check_target(flags.to, flags.force)
-    found = weights.read(flags.weights, ema=flags.ema, best=flags.best)
+    found = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
     written = weights.export(found, flags.to, form, force=flags.force)
     for line in described(found, written):
         print(line)

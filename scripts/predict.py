@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     if flags.top < 1:
         raise ConfigError(f"--top={flags.top}: expected 1 or more")
     files = find_images(flags.images)
-    read = weights.read(flags.weights, ema=flags.ema, best=flags.best)
+    read = weights.read(flags.weights, ema=flags.ema, best=flags.best, trust=flags.trust)
     settings = settings_of(read, run_options(read), vars(flags))
     names, note = class_names(read.classes, read.model.classes)
     console = Console(file=sys.stderr)

@@ -1,16 +1,29 @@
 """Training and loading from Python: the example of docs/api/index.md, and what else is accepted."""
 
+import contextlib
+import dataclasses
+import faulthandler
+import functools
+import gc
 import json
+import logging
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
+import warnings
 from pathlib import Path
 
+import jax
 import pytest
 
 import largebatch
+from largebatch.checkpoint import lock, lock_holder
 from largebatch.config import default_config, freeze
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, DataError, UserError
 
 ROOT = Path(largebatch.__file__).parents[1]
 
@@ -67,3 +80,103 @@ def test_the_import_is_light():
 def test_a_mistake_names_the_option(tmp_path):
     with pytest.raises(ConfigError, match=r"run\.seed"):
         largebatch.train("digits", workdir=tmp_path, overrides={"run.sede": 1})
+
+
+SHORT = {
+    "schedule.length": "4 steps",
+    "schedule.warmup": "1 steps",
+    "run.evaluate_every": "4 steps",
+    "run.checkpoint_every": "2 steps",
+    "run.log_every": "1 steps",
+}
+
+
+def state_of_the_process():
+    """What a call must not change."""
+    mask = os.umask(0)
+    os.umask(mask)
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    threads = [t.name for t in threading.enumerate()]
+    return {
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "descriptor": descriptor,
+        "threads": sorted(name for name in threads if not name.startswith("jax")),
+        "environment": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        "filters": list(warnings.filters),
+        "showwarning": warnings.showwarning,
+        "path": list(sys.path),
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
+        "faulthandler": faulthandler.is_enabled(),
+        "root logger": (list(logging.root.handlers), logging.root.level),
+        "directory": os.getcwd(),
+        "mask": mask,
+        "jax": {k: v for k, v in jax.config.values.items() if "cache" in k or "log" in k},
+        "streams": (sys.stdout, sys.stderr),
+        "bytecode": sys.dont_write_bytecode,
+        "files": len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0,
+    }
+
+
+class Raises(largebatch.Callback):
+    """Raises in the middle of a run."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def on_log(self, step, row):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [
+        (None, {}),
+        (None, {"run.compile_cache": "off"}),
+        (DataError, {"data.source": "folder:/absent"}),
+        (ConfigError, {"run.sede": 1}),
+        (KeyboardInterrupt, {}),
+        (UserError, {}),
+    ],
+)
+def test_nothing_of_a_call_outlives_it(error, more, tmp_path):
+    callbacks = [Raises(error())] if error and not more else []
+    before = state_of_the_process()
+    given = {"workdir": tmp_path / "run", "overrides": SHORT | more, "quiet": True}
+    for _ in range(2):
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            largebatch.train("digits", **given, callbacks=callbacks)
+        gc.collect()
+        after = state_of_the_process()
+        assert {k: after[k] for k in after if after[k] != before[k]} == {}
+    if error is None:
+        largebatch.load(tmp_path / "run", best=True)
+        with pytest.raises(UserError, match="ema"):
+            largebatch.load(tmp_path / "run", ema=True)
+        assert state_of_the_process()["path"] == before["path"]
+
+
+class TakesTheLock(largebatch.Callback):
+    """Another process takes the run directory over, as of a computer that slept for a while."""
+
+    def __init__(self, workdir):
+        self.workdir = workdir
+
+    def on_log(self, step, row):
+        other = dataclasses.replace(lock_holder.this_process(), host="elsewhere")
+        (self.workdir / lock.NAME).write_bytes(lock_holder.content(other))
+        (self.workdir / "summary.json").write_text("theirs")
+        time.sleep(1.0)
+
+
+def test_a_lost_directory_ends_the_call_and_not_the_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setattr("largebatch.fault_tolerance.watchdog.end_now", pytest.fail)
+    monkeypatch.setattr(lock, "hold", functools.partial(lock.hold, every_s=0.1))
+    given = {"workdir": tmp_path, "overrides": SHORT, "quiet": True}
+    with pytest.raises(UserError, match="elsewhere"):
+        largebatch.train("digits", **given, callbacks=[TakesTheLock(tmp_path)])
+    assert (tmp_path / "summary.json").read_text() == "theirs"
+    assert b"elsewhere" in (tmp_path / lock.NAME).read_bytes()
+    assert not (tmp_path / "checkpoints").exists()
+    (tmp_path / lock.NAME).unlink()
+    assert largebatch.train("digits", **given).status == "complete"  # another call is not affected

@@ -22,7 +22,7 @@ from etils import epath
 from largebatch.checkpoint.manifest import Array, File, Manifest, OtherVersion, Rejected, digest_of
 
 PyTree = Any
-_FOLDER = "arrays"
+FOLDER = "arrays"
 _PIECE = 2**20
 
 
@@ -71,7 +71,7 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[s
       Exception: the write fails; any type is possible.
     """
     described = {path: _described(value) for path, value in arrays.items()}
-    folder = directory / _FOLDER
+    folder = directory / FOLDER
     folder.mkdir()
     target = epath.Path(folder)
     # An array without elements is all in its manifest; Orbax refuses it.
@@ -116,7 +116,7 @@ def read(directory: Path, manifest: Manifest, like: PyTree) -> PyTree:
     try:
         arguments = ocp.args.PyTreeRestore(stored, restore_args=options)
         with _orbax(_OneByOne()) as handler:
-            found = handler.restore(epath.Path(directory.absolute() / _FOLDER), args=arguments)
+            found = handler.restore(epath.Path(directory.absolute() / FOLDER), args=arguments)
     except Exception as error:
         raise Rejected(f"its arrays cannot be read ({first_line(error)})") from error
     for path, value in found.items():
@@ -204,7 +204,7 @@ def _compare(stored: Mapping[str, Array], wanted: Mapping[str, Any]) -> None:
 def _check_files(directory: Path, described: Mapping[str, File]) -> None:
     """Compare first the sizes, then the digests of all files with the manifest."""
     try:
-        paths = _files(directory / _FOLDER)
+        paths = _files(directory / FOLDER)
         found = {path.relative_to(directory).as_posix(): path for path in paths}
         if absent := sorted(described.keys() - found.keys()):
             raise Rejected(f"{absent[0]} is missing")

@@ -21,10 +21,15 @@ from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rej
 from largebatch.config import Config, Facts, Plan, differences, freeze, norm_statistics, table
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError
+from largebatch.files import read_json, write_json
 
 PyTree = Any
+SAVED = "saved.json"
+"""The file of `note_saved`."""
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _SET_ASIDE = re.compile(rf"({_STEP.pattern})\.corrupt(-[0-9]+)?")
+CHECKPOINT_NAME = re.compile(rf"{_STEP.pattern}|{_SET_ASIDE.pattern}")
+"""Name of a checkpoint's directory."""
 _LEFTOVER = re.compile(rf"\.({_STEP.pattern})\.(partial|deleting)")
 _REPLACED = re.compile(rf"\.({_STEP.pattern})\.replaced")
 
@@ -77,6 +82,41 @@ def is_complete(path: Path) -> bool:
     return (path / manifest.NAME).is_file()
 
 
+def foreign(directory: Path) -> list[str]:
+    """Return the names of what has the name of a checkpoint, but is not of this program.
+
+    Other programs name their checkpoints by the step too. They are never renamed or deleted.
+    """
+    named = (path for path in directory.glob("*") if _STEP.fullmatch(path.name))
+    return sorted(path.name for path in named if not is_own(path))
+
+
+def own_entries(directory: Path) -> list[Path]:
+    """Return what this program has written into a directory of checkpoints."""
+    known = (_STEP, _SET_ASIDE, _LEFTOVER, _REPLACED)
+    named = (p for p in directory.glob("*") if any(name.fullmatch(p.name) for name in known))
+    return sorted(path for path in named if is_own(path))
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a directory is a checkpoint of this program, complete, damaged or unfinished.
+
+    Only such directories are ever renamed, moved or deleted.
+    """
+    if path.is_symlink() or not path.is_dir():
+        return False
+    names = {p.name for p in path.iterdir() if not p.name.startswith(".")}
+    if names <= {manifest.NAME, stored_arrays.FOLDER}:
+        return True
+    if names == {path.name}:  # a copy into itself
+        return is_own(path / path.name)
+    try:  # with further files, such as the user's notes
+        read_manifest(path)
+    except (Rejected, OtherVersion):
+        return False
+    return True
+
+
 def best(directory: Path) -> Progress | None:
     """Return the progress of the checkpoint of the greatest validation top-1 accuracy.
 
@@ -108,10 +148,12 @@ def clear(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.iterdir():
+            if not is_own(path):
+                continue
             if (match := _REPLACED.fullmatch(path.name)) and not (directory / match[1]).exists():
                 path.rename(directory / match[1])  # killed before the replacement was renamed
             elif match or _LEFTOVER.fullmatch(path.name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path)
     except OSError as error:
         raise CheckpointError(
             f"{directory} cannot be written to ({error}); check its permissions"
@@ -168,6 +210,10 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
     """
     step = about.progress.step
     partial = directory / f".{step}.partial"
+    target, replaced = directory / str(step), directory / f".{step}.replaced"
+    for path in (partial, target, replaced):
+        if os.path.lexists(path) and not is_own(path):
+            raise FileExistsError(f"{path} is not of this program, and is not replaced")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -177,7 +223,6 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
             stream.flush()
             os.fsync(stream.fileno())
         stored_arrays.fsync_directory(partial)
-        target, replaced = directory / str(step), directory / f".{step}.replaced"
         if target.exists():
             target.rename(replaced)
         partial.rename(target)
@@ -186,6 +231,23 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def note_saved(directory: Path, step: int) -> None:
+    """Note beside a directory of checkpoints that it holds one; see `was_saved`."""
+    with contextlib.suppress(OSError):  # the checkpoint is complete without it
+        write_json(directory.parent / SAVED, {"step": step})
+
+
+def was_saved(directory: Path) -> int | None:
+    """Return the step of the newest checkpoint that a run has saved; None if it saved none.
+
+    The note is beside the directory, which may be missing because its disk is not mounted.
+    """
+    try:
+        return int(read_json(directory.parent / SAVED)["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def prune(directory: Path, keep: int, *, keep_best: bool = False) -> None:
@@ -204,7 +266,7 @@ def prune(directory: Path, keep: int, *, keep_best: bool = False) -> None:
     if keep_best and (evaluated := best(directory)) is not None:
         kept.add(evaluated.step)
     for step in steps:
-        if step in kept:
+        if step in kept or not is_own(directory / str(step)):
             continue
         leaving = directory / f".{step}.deleting"
         (directory / str(step)).rename(leaving)

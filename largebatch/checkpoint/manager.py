@@ -270,6 +270,7 @@ class Checkpoints:
     def _write(self, save: _Save) -> str:
         """Write a checkpoint and prune old ones, in the thread; return a warning or ''."""
         checkpoint_directories.write(self._directory, save.about, save.arrays)
+        checkpoint_directories.note_saved(self._directory, save.about.progress.step)
         try:
             checkpoint_directories.prune(self._directory, self._keep, keep_best=self._keep_best)
         except OSError as error:
@@ -324,7 +325,7 @@ class Checkpoints:
 
     def _reject(self, path: Path, reason: str) -> None:
         message = f"checkpoint {path} is not used: {reason}"
-        if self._read_only or jax.process_index() != 0:
+        if self._read_only or jax.process_index() != 0 or not checkpoint_directories.is_own(path):
             self._warn(message)
             return
         try:

@@ -18,8 +18,9 @@ from pathlib import Path, PurePosixPath
 
 import jax
 
-from largebatch.checkpoint import lock, manifest
-from largebatch.checkpoint.directories import is_complete, numbered
+from largebatch.checkpoint import arrays, directories, lock, manifest
+from largebatch.checkpoint.directories import CHECKPOINT_NAME, is_complete, numbered
+from largebatch.checkpoint.run_directory import own_names
 from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import processes
 
@@ -30,6 +31,8 @@ _LOOK_S = 2.0
 _DOWNLOADS = 8
 CHECKPOINTS = "checkpoints"
 _PREVIOUS = "previous"
+_LOCAL = (lock.NAME, directories.SAVED)
+"""Files that are not uploaded. A checkpoint may be saved here, and not in the store yet."""
 
 
 class RemoteDirectory:
@@ -55,12 +58,12 @@ class RemoteDirectory:
     def archive(self) -> str | None:
         """Copy an earlier run to ``previous/N/`` and delete the originals.
 
+        Objects that this program has not written stay, such as those of runs below the directory.
+
         Returns:
           The URL of the archive; None if there is no earlier run.
         """
-        old = [
-            name for name in self.bucket.objects() if not name.startswith((_PREVIOUS, lock.NAME))
-        ]
+        old = _own(self.bucket.objects())
         if not old:
             self._held_back = False
             return None
@@ -87,7 +90,7 @@ class RemoteDirectory:
         found = [name for name in self.bucket.objects() if _is_valid(name)]
         complete = _complete(found)
         steps = sorted(complete, key=int, reverse=True) if checkpoints else []
-        wanted = [name for name in found if "/" not in name and name != lock.NAME]
+        wanted = [name for name in _own(found) if "/" not in name]
         for step in steps[:1] if newest_only else steps:
             wanted += [name for name in found if name.startswith(f"{CHECKPOINTS}/{step}/")]
         for parts in (PurePosixPath(name).parts for name in found):
@@ -117,23 +120,27 @@ class RemoteDirectory:
             self.pull_checkpoint(step)
 
     def clear(self) -> None:
-        """Delete checkpoints whose upload was interrupted."""
-        found = self.bucket.objects(CHECKPOINTS)
+        """Delete checkpoints of this program whose upload was interrupted."""
+        found = _own(self.bucket.objects(CHECKPOINTS))
         complete = _complete(found)
         steps = {PurePosixPath(name).parts[1] for name in found}
         for step in (step for step in steps if step.isdigit() and step not in complete):
             self.bucket.delete(*(n for n in found if n.startswith(f"{CHECKPOINTS}/{step}/")))
 
-    def push(self, *, last: bool = False) -> None:
+    def push(self, *, last: bool = False, patience_s: float = -1) -> None:
         """Upload all files that differ from their objects; delete objects whose file is deleted.
 
         Args:
           last: also replace a checkpoint that is the only one, which is not complete meanwhile.
+          patience_s: seconds to wait for another thread's upload; below 0: any time.
 
         Raises:
           StorageError: the store cannot be written to; the next call continues.
         """
-        with self._pushing:
+        if not self._pushing.acquire(timeout=patience_s):
+            raise StorageError(f"{self.bucket.url}: another upload hangs")
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._pushing.release)
             if self._closed or self._held_back:
                 return
             files = self._files()
@@ -225,7 +232,7 @@ class RemoteDirectory:
             for name in names:
                 path = Path(parent, name)
                 relative = path.relative_to(self.local).as_posix()
-                if not name.startswith(".") and relative != lock.NAME:
+                if not name.startswith(".") and relative not in _LOCAL:
                     with contextlib.suppress(FileNotFoundError):
                         found[relative] = _stat(path)
         return found
@@ -241,6 +248,25 @@ def _complete(names: Iterable[str]) -> set[str]:
         and (parts[0], parts[2]) == (CHECKPOINTS, manifest.NAME)
         and parts[1].isdigit()
     }
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Return the names of objects that this program has written, by their places."""
+    names = list(names)
+    foreign = {_checkpoint(name) for name in names if not _is_of_checkpoint(name)} | {""}
+    names = [n for n in names if n.split("/")[0] != CHECKPOINTS or _checkpoint(n) not in foreign]
+    kept = own_names({name.split("/")[0] for name in names})
+    return [name for name in names if name.split("/")[0] in kept]
+
+
+def _is_of_checkpoint(name: str) -> bool:
+    """Return whether an object has a name that `directories.write` gives to a checkpoint's."""
+    folder = _checkpoint(name)
+    rest = name.removeprefix(f"{folder}/").partition("/")[0]
+    return bool(CHECKPOINT_NAME.fullmatch(PurePosixPath(folder).name)) and rest in (
+        manifest.NAME,
+        arrays.FOLDER,
+    )
 
 
 def _is_valid(name: str) -> bool:

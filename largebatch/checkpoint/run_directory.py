@@ -4,39 +4,40 @@ import contextlib
 import dataclasses
 import errno
 import json
+import os
+import re
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import jax
 
-from largebatch.checkpoint import lock
-from largebatch.checkpoint.directories import complete, has_checkpoints
+from largebatch.checkpoint import directories, lock
 from largebatch.errors import UserError
 from largebatch.fault_tolerance import Watchdog
-from largebatch.files import no_folder_reason
+from largebatch.files import no_folder_reason, read_json
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
 
-OWN = (
-    "checkpoints",
-    "config.json",
-    "evaluation.json",
-    "events.jsonl",
-    "layers.jsonl",
-    "metrics.jsonl",
-    "profile",
-    "report",
-    "result_*.txt",
-    "stacks_*.txt",
-    "summary.json",
-    "tensorboard",
-    "trackers.json",
-    "unreadable_*.jsonl",
-    "wandb",
+_CHECKPOINTS = "checkpoints"
+_CONFIG = "config.json"
+_PREVIOUS = "previous"
+_OWN = re.compile(
+    r"checkpoints|config\.json|evaluation\.json|(events|layers|metrics)\.jsonl|profile|report|"
+    r"result_\d+\.txt|saved\.json|stacks_\d+\.txt|summary\.json|tensorboard|trackers\.json|"
+    r"unreadable_\d+\.jsonl|wandb"
 )
-"""Names and patterns of the files that a run writes into its directory."""
+"""Names of the files and folders that a run writes into its directory."""
+_MARKS = {_CONFIG, "events.jsonl", "metrics.jsonl", directories.SAVED, "summary.json"}
+"""Those which show that a directory is that of a run."""
+
+
+def own_names(names: Iterable[str]) -> list[str]:
+    """Return the names of the first level that a run has written; none if there is no run."""
+    found = sorted(name for name in names if _OWN.fullmatch(name))
+    return found if _MARKS & set(found) or _CHECKPOINTS in found else []
 
 
 @contextlib.contextmanager
@@ -72,7 +73,7 @@ def held(
     Raises:
       UserError: a different run holds the lock, or the directory cannot be created.
     """
-    with remove_if_empty(workdir / "checkpoints"), contextlib.ExitStack() as stack:
+    with remove_if_empty(workdir / _CHECKPOINTS), contextlib.ExitStack() as stack:
         locked = lock.hold(workdir, note=note, lost=watchdog.end)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:
@@ -89,7 +90,7 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
     try:
         before = Summary(**json.loads((workdir / "summary.json").read_text()))
     except (OSError, ValueError, TypeError):  # absent, or from a different version
-        steps = max(complete(workdir / "checkpoints"), default=0)
+        steps = max(directories.complete(workdir / _CHECKPOINTS), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
     if before.status != "complete":
@@ -101,35 +102,80 @@ def prepare(workdir: Path, *, archive: bool) -> Path | None:
 
     Args:
       workdir: the directory.
-      archive: move the files of an earlier run to ``previous/N/``. A trained run without a
-        checkpoint to resume from is always archived. No file is deleted.
+      archive: move the files of an earlier run to ``previous/N/``. A trained run that has never
+        saved a checkpoint is always archived. Nothing is deleted, and nothing is moved that this
+        program has not written.
 
     Returns:
       The archive of the earlier run, or None.
 
     Raises:
-      UserError: the directory cannot be created or written to.
+      UserError: the directory cannot be created or written to, is used by another program, or is
+        that of a run whose checkpoints are missing.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=workdir):
+            pass
+        _check_not_foreign(workdir)
+        return _archive(workdir, always=archive)
     except OSError as error:
         raise UserError(
             f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
             "another --workdir"
         ) from error
-    old = sorted(path for name in OWN for path in workdir.glob(name))
-    trained = any(path.name == "metrics.jsonl" and path.stat().st_size for path in old)
-    if not old or not (archive or (trained and not _has_checkpoint(workdir))):
+
+
+def _check_not_foreign(workdir: Path) -> None:
+    """Raise a UserError if another program uses names of a run in this directory."""
+    foreign = [f"{_CHECKPOINTS}/{name}" for name in directories.foreign(workdir / _CHECKPOINTS)]
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            own = isinstance(read_json(workdir / _CONFIG).get("config"), dict)
+        except ValueError:
+            own = False
+        foreign += [] if own else [_CONFIG]
+    if foreign:
+        raise UserError(
+            f"--workdir={workdir} holds {' and '.join(foreign[:3])} of another program, which "
+            "is never moved or replaced; use another --workdir"
+        )
+
+
+def _archive(workdir: Path, *, always: bool) -> Path | None:
+    """Move an earlier run to ``previous/N/``, if it is asked for or the run cannot be resumed."""
+    checkpoints = workdir / _CHECKPOINTS
+    names = set(os.listdir(workdir))
+    if not (checkpoints.is_symlink() or directories.own_entries(checkpoints)):
+        names.discard(_CHECKPOINTS)
+    own = [workdir / name for name in own_names(names)]
+    logs = workdir / "metrics.jsonl"
+    trained = (
+        logs.is_file() and logs.stat().st_size and not directories.has_checkpoints(checkpoints)
+    )
+    saved = directories.was_saved(checkpoints)
+    if trained and saved is not None and not always:
+        raise UserError(
+            f"--workdir={workdir} is that of a run which saved checkpoint {saved:,}, but "
+            f"{checkpoints} holds none; mount or restore it, or use --resume=never, which moves "
+            f"the rest of that run to {_PREVIOUS}/ and starts a new one"
+        )
+    if not own or not (always or trained):
         return None
-    previous = workdir / "previous"
-    number = 1 + max((int(p.name) for p in previous.glob("*") if p.name.isdigit()), default=0)
+    previous = workdir / _PREVIOUS
+    number = 1 + max((int(p.name) for p in previous.glob("*") if p.name.isdecimal()), default=0)
     target = previous / str(number)
     target.mkdir(parents=True)
-    for path in old:
-        path.rename(target / path.name)
+    for path in own:
+        if path != checkpoints or path.is_symlink() or not path.is_dir():
+            path.rename(target / path.name)
+            continue
+        kept = target / path.name  # which may hold other programs' files
+        kept.mkdir()
+        for entry in directories.own_entries(path):
+            entry.rename(kept / entry.name)
+        with contextlib.suppress(OSError):  # not empty
+            path.rmdir()
     return target
 
 
@@ -144,7 +190,3 @@ def remove_if_empty(path: Path) -> Iterator[None]:
             for folder in absent:
                 with contextlib.suppress(OSError):  # not created, or not empty
                     folder.rmdir()
-
-
-def _has_checkpoint(workdir: Path) -> bool:
-    return has_checkpoints(workdir / "checkpoints")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
@@ -50,29 +51,23 @@ def staged(
       StorageError: the store cannot be reached; the local copy is kept if it was not uploaded.
     """
     first = jax.process_index() == 0
-    local = _staging(url, shared=not trains)
+    local = _staging(url)
     directory = RemoteDirectory(Bucket(url), local, deletes=trains and first)
 
     def lost(reason: str) -> None:
         directory.close()
         watchdog.end(reason)
 
-    with contextlib.ExitStack() as stack:
-        if trains:
-            held = lease.hold(directory.bucket, note=note, lost=lost)
-            processes.first_process_does(lambda: stack.enter_context(held))
-            if first:
-                watchdog.finally_do("lease", lambda *_: stack.close())
-            processes.first_process_does(directory.clear)
-        # Only with the lock: the local directory may be that of a living process of this host.
-        shutil.rmtree(local, ignore_errors=True)
-        try:
-            local.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{local} cannot be created ({error.strerror}); set TMPDIR to another folder"
-            ) from error
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
+            if trains:
+                held = lease.hold(directory.bucket, note=note, lost=lost)
+                processes.first_process_does(lambda: stack.enter_context(held))
+                if first:
+                    watchdog.finally_do("lease", lambda *_: stack.close())
+                processes.first_process_does(directory.clear)
+                # Only with the lock: they may be those of a living process of this host.
+                _remove_left_behind(local)
             if not transfers:
                 yield directory
                 return
@@ -81,7 +76,8 @@ def staged(
             elif not fresh:
                 directory.pull(newest_only=not trains, checkpoints=first)
             if trains and first:
-                watchdog.finally_do("upload", lambda *_: directory.push(last=True))
+                # The main thread may hang in an upload, and this process must end.
+                watchdog.finally_do("upload", lambda *_: directory.push(last=True, patience_s=5))
             try:
                 with directory.pushed(warn) if trains and first else contextlib.nullcontext():
                     yield directory
@@ -92,8 +88,8 @@ def staged(
                     warn(str(error))
                 raise
             _finish(directory, watchdog)
-        finally:
-            shutil.rmtree(local, ignore_errors=True)
+    finally:
+        shutil.rmtree(local, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -144,12 +140,25 @@ def _finish(directory: RemoteDirectory, watchdog: Watchdog) -> None:
         raise StorageError(f"{error}; the files of the run are in {kept}") from error
 
 
-def _staging(url: str, *, shared: bool) -> Path:
-    """Return a path for the local copy of a run in a store.
+def _staging(url: str) -> Path:
+    """Create an empty directory of this user for the local copy of a run in a store.
 
-    A training has one by its URL, so that a killed one leaves no more than one behind.
+    The temporary directory may be shared, so the end of the name cannot be guessed.
     """
-    if shared:
-        return Path(tempfile.mkdtemp(prefix="largebatch-"))
     name = blake2b(f"{os.getuid()} {url}".encode(), digest_size=8).hexdigest()
-    return Path(tempfile.gettempdir(), f"largebatch-{name}-{jax.process_index()}")
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"largebatch-{name}-{jax.process_index()}-"))
+    except OSError as error:
+        raise StorageError(
+            f"{tempfile.gettempdir()}: no folder can be created ({error.strerror}); set TMPDIR to "
+            "another folder"
+        ) from error
+
+
+def _remove_left_behind(local: Path) -> None:
+    """Remove the copies of killed processes of the same run, which have this user's directories."""
+    for path in local.parent.glob(f"{local.name.rpartition('-')[0]}-*"):
+        with contextlib.suppress(OSError):
+            about = path.lstat()
+            if path != local and stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)

@@ -65,6 +65,12 @@ def _known(what: str, name: str, names: Iterable[str]) -> None:
         raise DataError(f"{what}: {name!r} is unknown; {did_you_mean(name, names)}")
 
 
+def own_reference(spec: str) -> str:
+    """Return ``package.module:factory`` of a user's own source; '' for the others."""
+    reference = ":".join(spec.split(":")[:2])
+    return reference if spec.partition(":")[0] not in SOURCES and is_reference(reference) else ""
+
+
 def _is_module(name: str) -> bool:
     """Return whether a module can be imported; only names without a dot are looked up."""
     add_directory(Path.cwd())
@@ -89,7 +95,7 @@ def open_source(spec: str, split: Split, options: SourceOptions | None = None) -
     """
     options = options or SourceOptions()
     scheme = spec.partition(":")[0]
-    if not is_reference(":".join(spec.split(":")[:2])) or not _is_module(scheme):
+    if not own_reference(spec) or not _is_module(scheme):
         _known("data.source", scheme, SOURCES)
     _known("split", split, get_args(Split))
     for field in ("image_size", "examples", "classes"):

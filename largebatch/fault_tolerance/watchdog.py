@@ -41,7 +41,8 @@ class Watchdog:
     the watchdog ends the process if the run cannot check, because it compiles or waits, or if it
     takes too long. A second signal ends the process at once.
 
-    Outside of ``watching`` a watchdog is idle: it watches nothing and requests nothing.
+    Outside of ``watching``, as in a call from Python, a watchdog watches nothing, requests nothing
+    and never ends the process: `poll` raises what would end it.
     """
 
     def __init__(self, options: Health | None = None) -> None:
@@ -56,6 +57,8 @@ class Watchdog:
         self._handled = False
         """The main thread has caught an error and will report it."""
         self._watches = False
+        self.lost = ""
+        """Why the run directory is no longer this process's; empty if it is."""
 
     @property
     def requested(self) -> str | None:
@@ -69,9 +72,16 @@ class Watchdog:
 
         Raises:
           Interrupted: a stop is requested.
+          UserError: `end` was called.
         """
+        self.check()
         if self._reason and self._peers is None:
             raise Interrupted(self._reason)
+
+    def check(self) -> None:
+        """Raise a UserError if `end` was called: nothing may be written any more."""
+        if self.lost:
+            raise UserError(self.lost)
 
     def alive(self) -> None:
         """Note that the present section has made progress."""
@@ -111,9 +121,14 @@ class Watchdog:
         self._stacks = folder
 
     def end(self, reason: str) -> None:
-        """End the run at once, from any thread, because continuing would do harm."""
-        self._finals.pop("summary", None)  # the directory may belong to another run now
-        self._end(codes.MISTAKE, reason)
+        """End the run, from any thread, because another run has its directory now.
+
+        While watching, the process ends at once; otherwise `poll` ends the run.
+        """
+        self._finals.pop("summary", None)
+        self.lost = reason
+        if self._watches:
+            self._end(codes.MISTAKE, reason)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Self]:

@@ -1,12 +1,13 @@
 """The persistent cache of compiled programs."""
 
+import contextlib
 import glob
 import hashlib
 import os
 import platform
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ from largebatch.store_urls import url_of
 from largebatch.tracking import Console
 
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")
+_CHANGED = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_enable_xla_caches",
+    "jax_persistent_cache_min_compile_time_secs",
+)
+"""What `use` changes of JAX's configuration."""
 LEAST_S = 0.2
 """Seconds of compilation from which a program is kept."""
 _REQUEST_S, _RETRY_S = 20, 15
@@ -79,11 +86,30 @@ def use(option: str) -> Path | None:
         folder = folder if usable else None
     programs = None if folder is None else _stored(option, folder)
     if folder is not None:
-        warnings.showwarning = _removing(folder, programs, warnings.showwarning)
+        # In place of an earlier call's, which was for its own folder.
+        show = getattr(warnings.showwarning, "shows_others", warnings.showwarning)
+        warnings.showwarning = _removing(folder, programs, show)
     kept = compile_store.register(programs) if programs else folder and str(folder)
     jax.config.update("jax_compilation_cache_dir", kept)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
     return folder
+
+
+@contextlib.contextmanager
+def used(option: str) -> Iterator[None]:
+    """Apply `use` while the body runs, and leave JAX's cache as it was before."""
+    # JAX chooses its cache at the first compilation, and again only after a reset.
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    before = {name: jax.config.values[name] for name in _CHANGED}
+    try:
+        use(option)
+        reset_cache()
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        reset_cache()
 
 
 def described() -> str:
@@ -131,6 +157,7 @@ def _removing(
             else:
                 entry.unlink(missing_ok=True)
 
+    shown.shows_others = show
     return shown
 
 

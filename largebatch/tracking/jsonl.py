@@ -42,10 +42,12 @@ class JsonlTracker(Tracker):
         """Append a row to `metrics.jsonl`; see `Tracker.scalars`.
 
         Raises:
+            UserError: the files are no longer there.
             ValueError: a value is named `step`.
         """
         if "step" in values:
             raise ValueError("a scalar cannot be named 'step': that is the key of the row")
+        self._check_present()
         _append(self._metrics, {"step": step, **values})
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
@@ -59,16 +61,36 @@ class JsonlTracker(Tracker):
             _append(self._events, row | values)
 
     def flush(self) -> None:
-        """Write the rows from the system's cache to the disk."""
+        """Write the rows from the system's cache to the disk.
+
+        Raises:
+            UserError: the files are no longer there.
+        """
+        self._check_present()
         for stream in self._streams:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
         """Flush and close the files; a second call does nothing."""
         if not self._metrics.closed:
-            self.flush()
             for stream in self._streams:
+                os.fsync(stream.fileno())
                 stream.close()
+
+    def _check_present(self) -> None:
+        """Raise a UserError if the files were removed or moved, since rows would be lost unseen."""
+        for stream in self._streams:
+            path, ours = Path(stream.name), os.fstat(stream.fileno())
+            try:
+                there = path.stat()
+            except FileNotFoundError:
+                there = None
+            if there is None or (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+                what = path if path.parent.is_dir() else path.parent
+                raise UserError(
+                    f"{what} was removed, renamed or replaced while the run was writing to it; put "
+                    "it back, then the same command resumes from its newest checkpoint"
+                )
 
     @property
     def _streams(self) -> tuple[BinaryIO, ...]:

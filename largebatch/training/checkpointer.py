@@ -78,6 +78,7 @@ class Checkpointer:
           validation_top1: accuracy of this state, a fraction; -1 if it was not evaluated.
           for_stop: whether an uninterrupted run has no checkpoint here.
         """
+        self._watchdog.check()
         progress = dataclasses.replace(
             self.progress(step), validation_top1=validation_top1, for_stop=int(for_stop)
         )

@@ -1,7 +1,6 @@
 """The state with which a run starts: fresh parameters, or those of ``model.init_from``."""
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +45,7 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
     fresh, source = jax.device_get((state.params, state.stats)), first.train_source
 
     def begun() -> tuple[weights.Weights, PyTree, PyTree, str]:
-        read = weights_read or weights.read(Path(options.model.init_from))
+        read = weights_read or weights.beginning(options.model)
         return read, *weights.initial(read, *fresh, classes=source.classes)
 
     read, params, stats, text = processes.each_process_does(begun)

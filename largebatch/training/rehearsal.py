@@ -14,7 +14,7 @@ from largebatch import data, parallel
 from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.errors import CheckpointError, counted
+from largebatch.errors import CheckpointError, UserError, counted
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import processes
@@ -112,6 +112,7 @@ def dry_run(
       UserError: what would stop the run too.
     """
     place = workdir.absolute() / ".dry_run"
+    processes.first_process_does(lambda: _check_left_behind(place))
     with directory.remove_if_empty(place):
         try:
             if jax.process_index() == 0:
@@ -121,6 +122,14 @@ def dry_run(
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def _check_left_behind(place: Path) -> None:
+    """Raise a UserError unless a killed dry run has left this directory, which is deleted."""
+    own = {"checkpoints", checkpoint_directories.SAVED}
+    others = {path.name for path in place.glob("*")} - own
+    if place.is_symlink() or others or checkpoint_directories.foreign(place / "checkpoints"):
+        raise UserError(f"{place} is not of a dry run, which would delete it; rename it")
 
 
 def _rehearse(

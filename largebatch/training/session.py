@@ -5,7 +5,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,7 +17,7 @@ from largebatch.checkpoint.staging import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
+from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, write_json
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
@@ -45,7 +44,7 @@ def run(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
-    watchdog: Watchdog = IDLE,
+    watchdog: Watchdog | None = None,
 ) -> tracking.Summary | None:
     """Train, evaluate or rehearse a run.
 
@@ -54,7 +53,8 @@ def run(
       request: what to do, and where.
       hosts: how the processes found each other, for the printed table.
       devices: None for all devices of all processes.
-      watchdog: requests a stop, and ends the process where it cannot stop by itself.
+      watchdog: requests a stop, and ends the process where it cannot stop by itself; None: nothing
+        does.
 
     Returns:
       The summary; None for a dry run.
@@ -64,7 +64,7 @@ def run(
       Interrupted: the run was asked to stop; the same command resumes it.
     """
     console = tracking.Console(quiet=jax.process_index() != 0, brief=request.quiet)
-    url = url_of(request.workdir)
+    url, watchdog = url_of(request.workdir), watchdog or Watchdog(config.health)
     if not url:
         return _run(config, request, console, hosts, devices, watchdog)
     with staged(
@@ -156,7 +156,7 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 
-    return weights.read(Path(begin))
+    return weights.beginning(config.model)
 
 
 class _Session:
@@ -243,7 +243,10 @@ class _Session:
                 ) from reason
             finally:
                 summary = loop.summary(status)
-                if jax.process_index() == 0:
+                # A directory that was lost has the summary of another run, and one that was removed
+                # is not created again.
+                there = request.workdir.is_dir() and not self.watchdog.lost
+                if jax.process_index() == 0 and there:
                     summary.write(request.workdir)
                     if status != "failed":
                         self.callbacks.end(summary)

@@ -1,7 +1,7 @@
 """Weights of runs and checkpoints, and files of PyTorch, timm, Hugging Face and ONNX."""
 
 from largebatch.weights.exporting import FORMATS, Format, Written, check_target, export, format_of
-from largebatch.weights.fine_tuning import initial
+from largebatch.weights.fine_tuning import beginning, initial
 from largebatch.weights.reading import read
 from largebatch.weights.run import check_no_run, options_at
 from largebatch.weights.verification import Comparison, check_read_back, compare
@@ -14,6 +14,7 @@ __all__ = [
     "Weights",
     "WeightsError",
     "Written",
+    "beginning",
     "check_no_run",
     "check_read_back",
     "check_target",

@@ -128,6 +128,33 @@ def imported(
     return model, *(unflatten_paths({p: own[p] for p in group}) for group in (params, stats))
 
 
+def trees(model: Model, found: Mapping[str, np.ndarray], where: str) -> tuple[PyTree, PyTree]:
+    """Return the parameters and the statistics of a network from its arrays by our paths.
+
+    Args:
+      model: the network.
+      found: its arrays in Flax's layout, in any order.
+      where: the file, for messages.
+
+    Raises:
+      WeightsError: an array is missing, is too many, or has another shape.
+    """
+    params, stats = shapes(model)
+    expected = params | stats
+    wrong = [
+        f"{name}: expected {expected.get(name, 'none')}, "
+        f"got {found[name].shape if name in found else 'none'}"
+        for name in sorted(expected.keys() | found.keys())
+        if name not in found or expected.get(name) != found[name].shape
+    ]
+    if wrong:
+        raise WeightsError(f"{where} does not hold the network that it names: {few(wrong)}")
+    return tuple(
+        unflatten_paths({n: np.asarray(found[n], np.float32) for n in group})
+        for group in (params, stats)
+    )
+
+
 def _inferred(arrays: Mapping[str, np.ndarray], where: str, style: Style) -> Model:
     """The network of these arrays, by our paths but in PyTorch's layout."""
     for path in ("stem/conv/kernel", "head/kernel"):

@@ -1,16 +1,34 @@
 """Replaces freshly initialized parameters by weights that were read."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from largebatch.data.sources import differing
 from largebatch.models import Model
+from largebatch.registry import is_reference
 from largebatch.trees import flatten_paths, unflatten_paths
+from largebatch.weights.reading import read
 from largebatch.weights.weights import PyTree, Weights, WeightsError
 
 _HEAD = ("head/kernel", "head/bias")
 _ABSENT = ("absent",)  # in place of a shape
+
+
+def beginning(options: Any) -> Weights:
+    """Read the weights of ``model.init_from``.
+
+    They may be of the user's own module only if the user has named it, as ``model.name``.
+
+    Args:
+      options: section ``model`` of the configuration.
+
+    Raises:
+      UserError: they cannot be read.
+    """
+    trust = (options.name,) if is_reference(options.name) else ()
+    return read(options.init_from, trust=trust)
 
 
 def initial(

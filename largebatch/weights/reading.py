@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from largebatch.checkpoint.directories import is_complete
 from largebatch.checkpoint.staging import downloaded
-from largebatch.errors import CheckpointError, one_line
+from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
@@ -28,7 +28,9 @@ _KINDS = (
 _SIDE = 224
 
 
-def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
+def read(
+    path: str | Path, *, ema: bool = False, best: bool = False, trust: str | Sequence[str] = ()
+) -> Weights:
     """Read the network at a path, for evaluation or further training.
 
     Args:
@@ -39,25 +41,28 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
       best: read the checkpoint of a run with the greatest validation accuracy instead of the
         newest one.
       ema: read the averaged weights of a run or checkpoint (``schedule.ema``).
+      trust: modules of the user's own networks, such as ``mine`` or ``folder/mine.py``, which may
+        be imported if ``path`` names them. No other module is imported.
 
     Raises:
+      ConfigError: the network is code that is not in ``trust``.
       CheckpointError: a checkpoint is not valid, or there is none.
       WeightsError: there are no averaged weights; or a file is missing, damaged or of an unknown
         network. An array too many or too few is an error.
     """
-    path = Path(path)
+    path, trust = Path(path), (trust,) if isinstance(trust, str) else trust
     if url := url_of(path).removesuffix("/checkpoints"):
         if not best:
             with contextlib.suppress(CheckpointError):  # an older checkpoint may be valid
-                return _downloaded(url, ema=ema, best=False, newest_only=True)
-        return _downloaded(url, ema=ema, best=best, newest_only=False)
+                return _downloaded(url, ema=ema, best=False, trust=trust, newest_only=True)
+        return _downloaded(url, ema=ema, best=best, trust=trust, newest_only=False)
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return run.best(path, ema=ema) if best else run.newest(path, ema=ema)
+            return (run.best if best else run.newest)(path, ema=ema, trust=trust)
         if not best and is_complete(path):
-            return run.checkpoint(path, ema=ema)
+            return run.checkpoint(path, ema=ema, trust=trust)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
     if ema:
@@ -66,13 +71,13 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
         if not (path / hub.TENSORS).is_file():
             raise WeightsError(f"{path} holds no weights; use {_KINDS}")
         arrays, texts = read_safetensors(path / hub.TENSORS)
-        own = decode(texts, str(path))
+        own = decode(texts, str(path), trust)
         return _weights(arrays, str(path), own, None if own else hub.described(path))
     if not path.is_file():
         raise WeightsError(f"{path} does not exist; use {_KINDS}")
     if path.suffix == ".safetensors":
         arrays, texts = read_safetensors(path)
-        return _weights(arrays, str(path), decode(texts, str(path)))
+        return _weights(arrays, str(path), decode(texts, str(path), trust))
     if path.suffix == ".onnx":
         return _weights(*onnx_file.read(path))
     if path.suffix in PICKLED:
@@ -80,9 +85,14 @@ def read(path: Path, *, ema: bool = False, best: bool = False) -> Weights:
     raise WeightsError(f"{path} is not a file of weights; use {_KINDS}")
 
 
-def _downloaded(url: str, *, ema: bool, best: bool, newest_only: bool) -> Weights:
+def _downloaded(
+    url: str, *, ema: bool, best: bool, trust: Sequence[str], newest_only: bool
+) -> Weights:
     with downloaded(url, newest_only=newest_only) as local:
-        found = read(local, ema=ema, best=best)
+        try:
+            found = read(local, ema=ema, best=best, trust=trust)
+        except UserError as error:
+            raise type(error)(str(error).replace(str(local), url)) from error
         return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
 
 
@@ -167,6 +177,8 @@ def _weights(
     described: Mapping[str, Any] | None = None,
 ) -> Weights:
     """Weights from arrays by foreign names, with our metadata or with what a folder states."""
+    if own and not own.model.is_resnet:
+        return own.weights(*architecture.trees(own.model, arrays, origin))
     model, params, stats = architecture.imported(arrays, origin, own.model if own else None)
     return (own or _foreign(model, origin, described or {})).weights(params, stats)
 

@@ -1,5 +1,6 @@
 """Reads the weights of our own runs from their checkpoints."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,21 +8,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from largebatch.checkpoint import arrays as stored_arrays
 from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
-from largebatch.data.openers import is_photographs
+from largebatch.config.recipe_file import split_argument
+from largebatch.data.openers import is_photographs, own_reference
 from largebatch.environment import ROOT
 from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
-from largebatch.registry import add_directory
-from largebatch.trees import unflatten_paths
+from largebatch.registry import check_trusted, is_reference
 from largebatch.weights import architecture
-from largebatch.weights.weights import Weights, WeightsError, checked, few
+from largebatch.weights.weights import Weights, WeightsError, checked
 
 # What determines the network and its evaluation. Options of other sections may change between
 # versions of this program; old checkpoints stay readable.
@@ -54,12 +54,13 @@ def check_no_run(path: Path, flag: str) -> None:
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
-def newest(path: Path, *, ema: bool = False) -> Weights:
+def newest(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the newest valid checkpoint of a run; invalid ones are left as they are.
 
     Args:
       path: directory of the run.
       ema: as in `checkpoint`.
+      trust: as in `checkpoint`.
 
     Raises:
       CheckpointError: there is none.
@@ -69,7 +70,7 @@ def newest(path: Path, *, ema: bool = False) -> Weights:
     rejected = []
     for step in checkpoint_directories.numbered(directory):
         try:
-            found = checkpoint(directory / str(step), ema=ema)
+            found = checkpoint(directory / str(step), ema=ema, trust=trust)
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
@@ -80,12 +81,15 @@ def newest(path: Path, *, ema: bool = False) -> Weights:
     raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
 
 
-def best(path: Path, *, ema: bool = False) -> Weights:
+def best(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
+
+    Of a run with averaged weights, it is their accuracy that chose the checkpoint; they are read.
 
     Args:
       path: directory of the run.
       ema: as in `checkpoint`.
+      trust: as in `checkpoint`.
 
     Raises:
       CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
@@ -97,18 +101,26 @@ def best(path: Path, *, ema: bool = False) -> Weights:
             f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
             "its newest checkpoint, without --best"
         )
-    return checkpoint(path / "checkpoints" / str(found.step), ema=ema)
+    place = path / "checkpoints" / str(found.step)
+    averaged = any(
+        n.startswith(_AVERAGES) for n in checkpoint_directories.read_manifest(place).arrays
+    )
+    read = checkpoint(place, ema=ema or averaged, trust=trust)
+    chosen = ", by whose accuracy it is the best" if averaged else ""
+    return dataclasses.replace(read, origin=read.origin + chosen)
 
 
-def checkpoint(path: Path, *, ema: bool = False) -> Weights:
+def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read and verify one checkpoint.
 
     Args:
       path: directory of the checkpoint.
       ema: read the averaged weights (``schedule.ema``) with their statistics.
+      trust: modules of the user's own that may be imported (see `registry.check_trusted`).
 
     Raises:
       CheckpointError: it is damaged, or of another version of this program.
+      ConfigError: its network is code that is not in ``trust``.
       WeightsError: it has no averaged weights.
     """
     try:
@@ -129,8 +141,9 @@ def checkpoint(path: Path, *, ema: bool = False) -> Weights:
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
     written = _written(path)
-    if isinstance(recipe := written.get("recipe"), str):  # as train.py does
-        add_directory((ROOT / recipe).parent)
+    if is_reference(config.model.name):
+        hint = _beside(written.get("recipe"), config.model.name)
+        check_trusted(config.model.name, "model.name", str(path), trust, hint)
     classes, channels = about.facts.classes, about.facts.image_shape[-1]
     model = Model.of_options(config.model, config.norm, classes=classes, channels=channels)
     model = model.for_evaluation()
@@ -139,21 +152,19 @@ def checkpoint(path: Path, *, ema: bool = False) -> Weights:
             f"checkpoint {path} has no averaged weights, since its run had schedule.ema=''; "
             "use its weights, without --ema"
         )
-    trees = []
-    for part, shapes in zip(("params", "stats"), architecture.shapes(model), strict=True):
-        prefix = f"{_AVERAGES}{part}/" if ema else f"{part}/"
-        found = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
-        wrong = [n for n in shapes.keys() | found.keys() if shapes.get(n) != np.shape(found.get(n))]
-        if wrong:
-            raise CheckpointError(
-                f"checkpoint {path} does not hold the network of its options: "
-                f"{few(_differing(name, shapes, found) for name in sorted(wrong))}"
-            )
-        trees.append(unflatten_paths({n: np.asarray(found[n], np.float32) for n in shapes}))
+    prefix = _AVERAGES if ema else ""
+    parts = (f"{prefix}params/", f"{prefix}stats/")
+    held = {
+        n.removeprefix(part): x for part in parts for n, x in arrays.items() if n.startswith(part)
+    }
+    try:
+        trees = architecture.trees(model, held, f"checkpoint {path}")
+    except WeightsError as error:
+        raise CheckpointError(one_line(error)) from error
     cropped = is_photographs(config.data.source)
     fields = {
         "model": model,
-        **_of_data(path, written, config, about.facts, shape),
+        **_of_data(path, written, config, about.facts, shape, trust),
         "image_shape": shape,
         "evaluation_crop": config.data.evaluation_crop if cropped else 1.0,
         "resampling": config.data.resampling,
@@ -202,12 +213,24 @@ def _written(path: Path) -> Mapping[str, Any]:
         return {}
 
 
+def _beside(recipe: Any, reference: str) -> str:
+    """The path of a module, or of its package, beside the recipe of a run; '' without one."""
+    top = reference.partition(":")[0].partition(".")[0]
+    with contextlib.suppress(OSError):  # the text may be anything
+        folder = (ROOT / split_argument(str(recipe))[0]).parent
+        for path in (folder / f"{top}.py", folder / top):
+            if path.exists():
+                return str(path)
+    return ""
+
+
 def _of_data(
     path: Path,
     written: Mapping[str, Any],
     config: Config,
     facts: Facts,
     shape: tuple[int, int, int],
+    trust: Sequence[str],
 ) -> Mapping[str, Any]:
     """Classes and normalization: what the run recorded, else what its data say.
 
@@ -221,6 +244,8 @@ def _of_data(
     from largebatch.data.photos import MEAN, STD  # brings the image libraries
 
     try:
+        if own := own_reference(config.data.source):
+            check_trusted(own, "data.source", str(path), trust)
         source = open_source(config, "validation")
     except UserError as error:
         if shape[2] != 3:
@@ -231,12 +256,3 @@ def _of_data(
     # Other data may have been put in the same place since.
     names = tuple(source.classes) if len(source.classes) == facts.classes else ()
     return {"classes": names, "mean": source.mean, "std": source.std}
-
-
-def _differing(
-    name: str, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, np.ndarray]
-) -> str:
-    if name not in found:
-        return f"{name} is missing"
-    expected = f"expected {shapes[name]}" if name in shapes else "expected none"
-    return f"{name}: {expected}, got {found[name].shape}"

@@ -13,7 +13,7 @@ import numpy as np
 from largebatch.models import Model
 from largebatch.weights import onnx_file
 from largebatch.weights.exporting import Written
-from largebatch.weights.reading import read, read_safetensors
+from largebatch.weights.reading import read
 from largebatch.weights.weights import Weights, WeightsError, by_path
 
 _LIMIT = 1e-4
@@ -58,16 +58,13 @@ def check_read_back(written: Written) -> None:
     Raises:
       WeightsError: one is not.
     """
-    if written.format == "flax":
-        theirs, _ = read_safetensors(written.path)
-    else:
-        found = read(written.path)
-        for field in dataclasses.fields(Weights):
-            if field.name in ("params", "stats", "origin", "manifest"):
-                continue
-            if getattr(found, field.name) != getattr(written.weights, field.name):
-                raise WeightsError(f"{written.path} was read back with another {field.name}")
-        theirs = by_path(found)
+    found = read(written.path, trust=written.weights.model.name)
+    for field in dataclasses.fields(Weights):
+        if field.name in ("params", "stats", "origin", "manifest"):
+            continue
+        if getattr(found, field.name) != getattr(written.weights, field.name):
+            raise WeightsError(f"{written.path} was read back with another {field.name}")
+    theirs = by_path(found)
     ours = by_path(written.weights)
     for path in sorted({*ours, *theirs}):
         same = path in ours and path in theirs and ours[path].shape == theirs[path].shape

@@ -1,20 +1,20 @@
 """A trained network with what is needed to use it, and the metadata of exported files.
 
 Metadata are texts by name, each of them JSON. A file may come from anywhere: every value is checked
-and nothing is executed.
+and nothing is executed unless the user names it (``trust``).
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from largebatch.errors import UserError
 from largebatch.models import MODELS, Model
-from largebatch.registry import is_reference
+from largebatch.registry import check_trusted, is_reference
 from largebatch.trees import flatten_paths
 
 if TYPE_CHECKING:
@@ -97,10 +97,16 @@ def encode(weights: About) -> dict[str, str]:
     return {MARK: VERSION, **texts}
 
 
-def decode(texts: Mapping[str, str] | None, where: str) -> About | None:
+def decode(texts: Mapping[str, str] | None, where: str, trust: Sequence[str] = ()) -> About | None:
     """Invert `encode`; None for a file that is not ours.
 
+    Args:
+      texts: the metadata of the file.
+      where: the file, for messages.
+      trust: modules of the user's own that may be imported (see `registry.check_trusted`).
+
     Raises:
+      ConfigError: the network is code that is not in ``trust``.
       WeightsError: a text is missing or is not what `encode` writes.
     """
     if not texts or MARK not in texts:
@@ -116,7 +122,7 @@ def decode(texts: Mapping[str, str] | None, where: str) -> About | None:
             body[name] = json.loads(texts[name])
         except (KeyError, ValueError, RecursionError) as error:
             raise WeightsError(f"{where}: its metadata have no valid {name}") from error
-    body["model"] = _model(body["model"], where)
+    body["model"] = _model(body["model"], where, trust)
     return checked(body, where)
 
 
@@ -166,17 +172,15 @@ def checked(body: Mapping[str, Any], where: str) -> About:
     )
 
 
-def _model(value: Any, where: str) -> Model:
+def _model(value: Any, where: str, trust: Sequence[str]) -> Model:
     if not isinstance(value, dict) or value.keys() != _MODEL.keys():
         raise _unexpected(where, "model", value, ", ".join(_MODEL))
     for name, kind in _MODEL.items():
         if type(value[name]) is not kind or (kind is not str and not 0 < value[name] < 2**31):
             raise _unexpected(where, f"model.{name}", value[name], f"{kind.__name__} above 0")
     if is_reference(value["name"]):
-        raise WeightsError(
-            f"{where} holds a user's module, model.name={_shown(value['name'])}, which is never "
-            "imported because a file names it; use the run or checkpoint it was exported from"
-        )
+        check_trusted(value["name"], "model.name", where, trust)
+        return Model(**value)
     for name, known in (("name", MODELS), ("stem", _STEMS)):
         if value[name] not in known:
             raise _unexpected(where, f"model.{name}", value[name], " or ".join(known))

@@ -19,6 +19,7 @@ def parser(description: str | None, usage: str) -> Parser:
     made.add_argument("weights", type=Path, metavar="WEIGHTS", help="run, checkpoint, file, folder")
     made.add_argument("--best", action="store_true", help="best checkpoint of a run, not newest")
     made.add_argument("--ema", action="store_true", help="averaged weights of a run (schedule.ema)")
+    made.add_trust()
     made.add_argument("--image_size", type=int, metavar="N", help="pixels of a side")
     made.add_argument("--crop", type=float, metavar="X", help="fraction of the shorter side to use")
     made.add_argument(

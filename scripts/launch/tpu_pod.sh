@@ -13,7 +13,7 @@
 set -euo pipefail
 
 : "${NAME:?}" "${ZONE:?}"
-pidfile=/tmp/largebatch.pid
+pidfile='~/.largebatch.pid' # of the user of each host, not in a shared folder
 
 everywhere() { # the same command on every host; its exit code is that of the first that failed
   gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"

@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -60,11 +61,12 @@ def test_a_pulled_directory_equals_the_pushed_one(remote):
     one, other = remote(), remote()
     train(one, [1, 2, 3])
     (one.local / "lock.json").write_text("mine")
+    (one.local / "saved.json").write_text('{"step": 3}')
     (one.local / ".hidden").write_text("temporary")
     one.push()
     other.pull()
     expected = content(one.local)
-    del expected["lock.json"], expected[".hidden"]
+    del expected["lock.json"], expected["saved.json"], expected[".hidden"]
     assert content(other.local) == expected
     newest = remote()
     newest.pull(newest_only=True)
@@ -315,3 +317,78 @@ def test_a_second_training_on_this_host_leaves_the_copy_of_the_first_alone(serve
         with pytest.raises(UserError, match="in use"), run(served[1])[0]:
             pass
         assert (directory.local / "checkpoints" / "1").is_dir()
+
+
+FOREIGN = (
+    "a/metrics.jsonl",
+    "b/checkpoints/8/manifest.json",
+    "checkpoints/500/_CHECKPOINT_METADATA",
+    "checkpoints/500/default/manifest.ocdbt",
+    "checkpoints/600/arrays/d/0",
+    "checkpoints/600/state/d/0",
+    "checkpoints/last.ckpt",
+    "checkpoints/best/arrays/d/0",
+    "notes.txt",
+    "previous.txt",
+    "result_final.txt",
+    "lock.json.backup",
+)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_objects_of_others_stay_where_they_are(served, remote, fresh):
+    bucket = Bucket(served[1])
+    for name in FOREIGN:
+        bucket.write(name, b"theirs")
+    for _ in range(2):
+        with run(served[1], fresh=fresh)[0] as directory:
+            if fresh:
+                directory.archive()
+            train(directory, [1, 2, 3])
+            assert not (directory.local / "notes.txt").exists()
+        assert {name: bucket.read(name)[0] for name in FOREIGN} == dict.fromkeys(FOREIGN, b"theirs")
+    kept = {name for name in bucket.objects() if not name.startswith("previous/")} - {*FOREIGN}
+    assert {name.split("/")[0] for name in kept} == {"metrics.jsonl", "checkpoints"}
+    archived = [name for name in bucket.objects() if name.startswith("previous/")]
+    assert bool(archived) == fresh
+    assert all("3" in name or "2" in name or "metrics" in name for name in archived)
+
+
+def test_an_interrupted_upload_is_still_deleted(remote):
+    one = remote()
+    train(one, [1])
+    one.bucket.write("checkpoints/2/arrays/d/0", b"a part")
+    remote().clear()
+    assert not one.bucket.objects("checkpoints/2")
+    assert one.bucket.objects("checkpoints/1")
+
+
+def test_a_process_that_ends_does_not_wait_for_an_upload_that_hangs(remote):
+    one = remote()
+    one._pushing.acquire()  # the main thread waits for the store
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="hangs"):
+        one.push(last=True, patience_s=0.2)
+    assert time.monotonic() - began < 5
+
+
+def test_the_local_copy_has_no_name_that_others_can_guess(served, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    places = []
+    for _ in range(2):
+        with run(served[1])[0] as directory:
+            places.append(directory.local)
+            assert directory.local.stat().st_mode & 0o777 == 0o700
+            # What a killed process left behind is removed; a link with such a name is not followed.
+            left = directory.local.with_name(f"{directory.local.name[:-8]}leftover")
+        left.mkdir()
+        (left / "big").write_text("")
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        (tmp_path / "elsewhere" / "mine").write_text("")
+        link = left.with_name(f"{left.name}link")
+        if not link.is_symlink():
+            link.symlink_to(tmp_path / "elsewhere")
+    with run(served[1])[0]:
+        assert not left.exists()
+    assert places[0] != places[1]
+    assert (tmp_path / "elsewhere" / "mine").exists()

@@ -84,7 +84,7 @@ def evaluated(trained, tmp_path_factory):
     """The run evaluated by the script: what it wrote, and what it printed."""
     out, printed = tmp_path_factory.mktemp("evaluated"), io.StringIO()
     with contextlib.redirect_stdout(printed):
-        assert evaluate.main([str(trained[0]), f"--out={out}", "--batch=72"]) == 0
+        assert evaluate.main([str(trained[0]), f"--out={out}", "--batch=72", "--trust=tests"]) == 0
     return out, printed.getvalue()
 
 
@@ -117,7 +117,8 @@ def test_a_run_keeps_its_summary(trained, tmp_path, capsys):
 
 
 def test_the_same_digits_from_files(trained, evaluated, digit_files, tmp_path, capsys):
-    printed = found(capsys, trained[0], f"--source=folder:{digit_files}", f"--out={tmp_path}")
+    source = f"--source=folder:{digit_files}"
+    printed = found(capsys, trained[0], source, f"--out={tmp_path}", "--trust=tests")
     assert "converted to grey" in printed
     own, files = (rows(place / "predictions.csv") for place in (evaluated[0], tmp_path))
     assert len(files) == 40

@@ -71,14 +71,15 @@ def test_an_export_holds_the_arrays_by_their_paths(here, monkeypatch, capsys):
     assert "my_net:Net, 10 classes" in capsys.readouterr().out
     found = load_file(here / "my_net.safetensors")
     assert found["conv/kernel"].shape == (3, 3, 1, 32)
-    read = weights.read(Path("runs/my_net"))
+    read = weights.read("runs/my_net", trust="my_net")
     for path, array in (flatten_paths(read.params) | flatten_paths(read.stats)).items():
         np.testing.assert_array_equal(found[path], array)
 
 
 def test_formats_of_resnets_are_refused(here, monkeypatch, capsys):
     monkeypatch.chdir(here)
-    assert export.main(["runs/my_net", "--to=x.safetensors", "--format=torchvision"]) == 2
+    words = ["runs/my_net", "--trust=my_net", "--to=x.safetensors"]
+    assert export.main([*words, "--format=torchvision"]) == 2
     assert "model.name=my_net:Net" in (said := capsys.readouterr().err)
     assert "--format=flax" in said
     assert not (here / "x.safetensors").exists()
@@ -86,15 +87,16 @@ def test_formats_of_resnets_are_refused(here, monkeypatch, capsys):
 
 def test_a_file_cannot_name_code_to_import(here, monkeypatch, capsys):
     monkeypatch.chdir(here)
-    export.main(["runs/my_net", "--to=y.safetensors", "--format=flax"])
+    export.main(["runs/my_net", "--trust=my_net", "--to=y.safetensors", "--format=flax"])
     assert evaluate.main(["y.safetensors"]) == 2
-    assert "holds a user's module" in capsys.readouterr().err
+    assert "--trust=my_net" in capsys.readouterr().err
+    assert evaluate.main(["y.safetensors", "--trust=my_net"]) == 0
 
 
 def test_prediction(here, monkeypatch, capsys):
     monkeypatch.chdir(here)
     Image.fromarray(np.zeros((8, 8), np.uint8)).save("zero.png")
-    assert predict.main(["runs/my_net", "zero.png"]) == 0
+    assert predict.main(["runs/my_net", "zero.png", "--trust=my_net"]) == 0
     assert "zero.png" in capsys.readouterr().out
 
 

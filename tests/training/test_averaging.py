@@ -102,7 +102,7 @@ def test_weights_of_a_run(averaged):
     workdir, _ = averaged
     stored = digests(workdir, 12)
     for ema, prefix in ((False, ""), (True, "ema/")):
-        found = weights.read(workdir, ema=ema)
+        found = weights.read(workdir, ema=ema, trust="tests")
         for part in ("params", "stats"):
             for path, array in flatten_paths(getattr(found, part)).items():
                 assert digest_of([array.tobytes()]) == stored[f"{prefix}{part}/{path}"]
@@ -113,7 +113,7 @@ def test_the_average_of_a_run_that_begins_with_weights_begins_with_them(averaged
     made = build(
         changed(CONFIG, model__init_from=str(workdir)), Console(quiet=True), jax.devices()[:2]
     )
-    state, read = jax.device_get(initial_state(made)), weights.read(workdir)
+    state, read = jax.device_get(initial_state(made)), weights.read(workdir, trust="tests")
     for params, stats in ((state.params, state.stats), state.ema):
         jax.tree.map(np.testing.assert_array_equal, params, read.params)
         jax.tree.map(np.testing.assert_array_equal, stats, read.stats)
@@ -122,14 +122,14 @@ def test_the_average_of_a_run_that_begins_with_weights_begins_with_them(averaged
 def test_a_run_without_an_average(tmp_path):
     train(changed(CONFIG, schedule__ema="", schedule__length="4 steps"), tmp_path)
     with pytest.raises(UserError, match=r"schedule\.ema"):
-        weights.read(tmp_path, ema=True)
+        weights.read(tmp_path, ema=True, trust="tests")
     with pytest.raises(CheckpointError, match=r"schedule\.ema"):
         train(changed(CONFIG, schedule__length="4 steps"), tmp_path)
 
 
 def test_precise_statistics_are_those_of_the_averaged_weights(tmp_path):
     train(changed(CONFIG, norm__statistics="precise", schedule__length="4 steps"), tmp_path)
-    plain, average = weights.read(tmp_path), weights.read(tmp_path, ema=True)
+    plain, average = (weights.read(tmp_path, ema=ema, trust="tests") for ema in (False, True))
     stats = [np.asarray(w.stats["norm"]["mean"], np.float64) for w in (plain, average)]
     assert np.any(stats[0] != stats[1])
     changed_by = worlds.digests(tmp_path, 4)

@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 
 def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
-    read = weights.read(trained)
+    read = weights.read(trained, trust="tests")
     begun = jax.device_get(initial_state(made(changed(CONFIG, model__init_from=str(trained)))))
     for ours, theirs in ((begun.params, read.params), (begun.stats, read.stats)):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)

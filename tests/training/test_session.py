@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
+from largebatch import tracking
 from largebatch.config import freeze
 from largebatch.errors import CheckpointError, UserError
 from largebatch.models.loss import classification_sums
@@ -211,6 +213,16 @@ def test_nothing_to_resume(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         train(CONFIG, tmp_path / "nowhere", eval_only=True)
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "checkpoints/7/model.bin"])
+def test_a_dry_run_deletes_nothing_of_others(name, tmp_path):
+    mine = tmp_path / ".dry_run" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="dry_run"):
+        train(CONFIG, tmp_path, dry_run=True)
+    assert mine.read_text() == "mine"
 
 
 def test_dry_run_leaves_nothing(tmp_path, capsys):
@@ -432,3 +444,52 @@ def test_another_validation_set_is_refused_for_training_only(tmp_path, monkeypat
     with pytest.raises(CheckpointError, match="different validation set"):
         train(CONFIG, tmp_path)
     assert train(CONFIG, tmp_path, eval_only=True).status == "evaluated"
+
+
+class Removes(tracking.Callback):
+    """Removes or renames the run directory, or a file of it, in the middle of the run."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def on_log(self, step, row):
+        if step == 6:
+            self.act()
+
+
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced", "log"])
+def test_a_run_directory_that_goes_away_is_noticed(what, tmp_path):
+    workdir, aside = tmp_path / "run", tmp_path / "aside"
+
+    def act():
+        if what == "log":
+            (workdir / "metrics.jsonl").unlink()
+        else:
+            workdir.rename(aside)
+        if what == "removed":
+            shutil.rmtree(aside, ignore_errors=True)  # a checkpoint is being written there
+        if what == "replaced":
+            workdir.mkdir()
+
+    with pytest.raises(UserError, match="removed, renamed or replaced"):
+        train(CONFIG, workdir, 1, callbacks=(Removes(act),))
+    assert workdir.exists() == (what in ("replaced", "log"))
+    if what == "renamed":
+        assert [row["step"] for row in rows(aside)][-1] == 6
+        (aside / "lock.json").unlink()  # as of a process that has ended
+        aside.rename(workdir)
+        assert train(CONFIG, workdir, 1).status == "complete"
+
+
+def test_a_run_whose_checkpoints_are_not_mounted(tmp_path):
+    """As for a directory that is a link to another disk, or that was moved away."""
+    short = changed(CONFIG, run__stop_after="5 steps")
+    train(short, tmp_path, 1)
+    (tmp_path / "checkpoints").rename(tmp_path / "unmounted")
+    before = sorted(tmp_path.rglob("*"))
+    for resume in ("auto", "must"):
+        with pytest.raises(UserError, match="--resume="):
+            train(short, tmp_path, 1, resume=resume)
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "unmounted").rename(tmp_path / "checkpoints")
+    assert train(CONFIG, tmp_path, 1).steps == 20

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 
 import pytest
 
@@ -85,6 +84,23 @@ def test_the_newest_valid_checkpoint(run):
     assert (path / "checkpoints/12").is_dir()  # reading moves nothing
 
 
+@pytest.mark.parametrize("ema", [False, True])
+def test_the_best_is_of_the_weights_that_were_compared(ema, tmp_path):
+    def evaluated(top1):
+        return lambda about: dataclasses.replace(
+            about, progress=dataclasses.replace(about.progress, validation_top1=top1)
+        )
+
+    for step, top1 in ((4, 0.7), (8, 0.6)):
+        weights = checkpoint(tmp_path, step, seed=step, change=evaluated(top1), ema=ema)
+    expected = sample(MODEL, 5) if ema else sample(MODEL, 4)
+    for asked in {False, ema}:
+        found = read(tmp_path, best=True, ema=asked)
+        assert same(found, expected)
+        assert ("averaged weights, by whose accuracy" in found.origin) == ema
+    assert same(read(tmp_path), weights)  # the newest is that of the flag
+
+
 def test_classes_and_normalization_that_the_run_recorded(tmp_path):
     checkpoint(tmp_path, 4)
     written = {"classes": [f"n{i}" for i in range(10)], "mean": [1.5], "std": [2.5]}
@@ -109,7 +125,7 @@ def test_data_that_are_absent(tmp_path):
     ("options", "words"),
     [
         (None, "no checkpoint yet"),
-        ({"model": {"width": 8}}, "network of its options: head/kernel"),
+        ({"model": {"width": 8}}, "network that it names: head/kernel"),
         ({"data": {"source": "folder:/gone"}}, "needs its data"),
     ],
 )
@@ -146,12 +162,3 @@ def test_unknown_options_matter_in_sections_of_the_network_only(tmp_path):
     checkpoint(tmp_path / "model", 4, change=unknown("model"))
     with pytest.raises(CheckpointError, match=r"another version: .*model\.an_option"):
         read(tmp_path / "model")
-
-
-def test_modules_are_found_beside_the_recipe_of_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    checkpoint(tmp_path / "run", 4)
-    recipe = tmp_path / "recipes" / "mine.py"
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"recipe": str(recipe)}))
-    read(tmp_path / "run")
-    assert str(recipe.parent) in sys.path

@@ -16,7 +16,7 @@ from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
 from largebatch.errors import ConfigError, HealthError, UserError, did_you_mean
-from largebatch.fault_tolerance import IDLE, Watchdog
+from largebatch.fault_tolerance import Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compile_cache, compiler, processes
 from largebatch.planning.prediction import Prediction, known_clusters
@@ -61,7 +61,7 @@ def reproduce(
     *,
     hosts: str = "one process",
     devices: Sequence[jax.Device] | None = None,
-    watchdog: Watchdog = IDLE,
+    watchdog: Watchdog | None = None,
 ) -> Path:
     """Run all seeds and write the record.
 
@@ -197,7 +197,7 @@ def _run(
     folder: Path,
     hosts: str,
     devices: Sequence[jax.Device],
-    watchdog: Watchdog,
+    watchdog: Watchdog | None,
 ) -> tuple[SeedResult | None, HealthError | None]:
     """Run one seed in its own working directory.
 

@@ -1,12 +1,14 @@
 """How images are prepared for some weights: as in their run, unless flags say otherwise."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from largebatch.config import Config
 from largebatch.data import SourceOptions
+from largebatch.data.openers import own_reference
 from largebatch.errors import ConfigError, DataError
+from largebatch.registry import check_trusted
 from largebatch.weights import Weights, options_at
 
 _SECTIONS = ("model", "data", "loss")
@@ -120,13 +122,25 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
     return settings
 
 
-def check_source(settings: Settings, weights: Weights) -> None:
-    """Raise a DataError if there is nothing to evaluate on."""
+def check_source(settings: Settings, weights: Weights, trust: Sequence[str]) -> None:
+    """Check that there is something to evaluate on, and that the user has named its code.
+
+    Args:
+        settings: From `settings_of`.
+        weights: What is evaluated.
+        trust: What the user has named (see `registry.check_trusted`).
+
+    Raises:
+        DataError: There is no source.
+        ConfigError: It is code that only the weights name.
+    """
     if not settings.source:
         raise DataError(
             f"{weights.origin} names no data; use --source, such as folder:PATH or "
             "tfds:imagenet2012"
         )
+    if own := own_reference(settings.source):
+        check_trusted(own, "data.source", weights.origin, trust)
 
 
 def _side(weights: Weights, image_size: int | None) -> int:

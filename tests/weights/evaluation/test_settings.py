@@ -86,6 +86,6 @@ def test_mistakes(flags, flag):
 def test_weights_that_do_not_state_their_data_or_side():
     foreign = cases.weights()
     with pytest.raises(DataError, match="--source"):
-        check_source(settings_of(foreign, None, {}), foreign)
+        check_source(settings_of(foreign, None, {}), foreign, ())
     with pytest.raises(ConfigError, match="--image_size"):
         settings_of(cases.weights(image_shape=(24, 32, 3)), None, {})
