@@ -49,7 +49,7 @@ def train(
     from largebatch.errors import ConfigError
     from largebatch.parallel import compile_cache
     from largebatch.tracking import Callback
-    from largebatch.training import session
+    from largebatch.training import agreement, session
 
     for each in callbacks:
         if not isinstance(each, Callback):
@@ -66,6 +66,7 @@ def train(
     request = session.Request(
         recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
     )
+    agreement.check(resolved, request.shared)
     return session.run(resolved, request)
 
 
