@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -66,11 +66,12 @@ _OWN_TO_A_HOST = re.compile(
 _SAME_COMMAND = "give all processes the same command, code and environment"
 _SAME_DATA = "give all hosts the same copy of the dataset"
 _OF = " of the "  # between what is compared and its split
-_FILES, _IMAGE = f"files{_OF}", "image "
+_FILES, _CLASS, _IMAGE = f"files{_OF}", "class ", "image "
 
 _MOST_KINDS = 32
 """Kinds of processes of which process 0 reads what they have, some 30 KB each without names."""
 _MOST_VALUES = 3
+_SHOWN = 200
 _WAIT_MS = 10_000
 _numbers = itertools.count()
 T = TypeVar("T")
@@ -229,29 +230,23 @@ class Meeting:
         """Process 0: write the verdict."""
         self._hosts = {process: host for process, host, *_ in entries}
         failed = [process for process, *_, failure in entries if failure]
-        self._alike: dict[str, list[int]] = {}
-        for process, _, digest, _ in entries:
-            self._alike.setdefault(digest, []).append(process)
-        usual_first = sorted(self._alike.values(), key=lambda alike: (-len(alike), alike[0]))
+        self._alike = alike({process: digest for process, _, digest, _ in entries})
         verdict: dict[str, object] = {"line": ""}
         if failed:
             line = next(failure for *_, failure in entries if failure)
             who = _who(failed, self._hosts, self._processes)
             verdict = {"line": f"{who} did not get this far: {line}"}
-        elif len(usual_first) > 1:
-            verdict = {"asked": [alike[0] for alike in usual_first[:_MOST_KINDS]]}
+        elif len(self._alike) > 1:
+            verdict = {"asked": [same[0] for same in self._alike[:_MOST_KINDS]]}
         self._store.key_value_set(f"{self._prefix}verdict", json.dumps(verdict))
 
     def _explain(self, asked: Sequence[int]) -> None:
         """Process 0: read what one process of each kind has, and write the line."""
         kinds = []
-        for process in asked:
+        for process, same in zip(asked, self._alike, strict=False):
             stored = self._get_bytes(f"facts/{process}")
-            facts, names = json.loads(zlib.decompress(stored))
-            alike = next(found for found in self._alike.values() if process in found)
-            kinds.append(Kind(tuple(alike), facts, names))
-        line = explain(kinds, self._hosts)
-        self._store.key_value_set(f"{self._prefix}line", line)
+            kinds.append(Kind(same, *json.loads(zlib.decompress(stored))))
+        self._store.key_value_set(f"{self._prefix}line", explain(kinds, self._hosts))
 
     def _get(self, key: str) -> str:
         return _patiently(self._store.blocking_key_value_get, f"{self._prefix}{key}")
@@ -270,6 +265,18 @@ class Kind:
     """The names that a fact is a digest of, by fact."""
 
 
+def alike(values: Mapping[int, Any]) -> list[tuple[int, ...]]:
+    """Return the processes that have the same value, the most frequent value first.
+
+    Args:
+      values: by process; in equal numbers, the value of the first process comes first.
+    """
+    found: dict[Any, list[int]] = {}
+    for process, value in sorted(values.items()):
+        found.setdefault(value, []).append(process)
+    return sorted(map(tuple, found.values()), key=lambda same: (-len(same), same[0]))
+
+
 def explain(kinds: Sequence[Kind], hosts: Mapping[int, str]) -> str:
     """Return in one line how processes differ: which hosts, in what, and the values.
 
@@ -279,12 +286,16 @@ def explain(kinds: Sequence[Kind], hosts: Mapping[int, str]) -> str:
     """
     keys = dict.fromkeys(key for kind in kinds for key in kind.facts)
     first, *others = [key for key in keys if len({kind.facts.get(key) for kind in kinds}) > 1]
+    what, _, split = first.partition(_OF)
+    files = _FILES + split
     lines = [_values_that_differ(first, kinds, hosts)]
-    files = _FILES + first.rpartition(_OF)[2]
-    if names := _names_that_differ(files, kinds, hosts):
+    if what.startswith(_IMAGE):
+        if name := dict(enumerate(kinds[0].names.get(files, ()))).get(int(what.split()[1])):
+            lines.append(f"its file is {name!r}")
+    elif not what.startswith(_CLASS) and (names := _names_that_differ(files, kinds, hosts)):
         lines = [*lines, names] if first != files else [names]
         others = [key for key in others if key != files]
-    if rest := [key for key in others if not key.startswith(_IMAGE)]:
+    if rest := [key for key in others if not key.startswith((_CLASS, _IMAGE))]:
         more = f" and {len(rest) - _MOST_VALUES:,} more" if len(rest) > _MOST_VALUES else ""
         lines.append(f"also different: {', '.join(rest[:_MOST_VALUES])}{more}")
     return "; ".join(lines)
@@ -299,13 +310,13 @@ def _values_that_differ(key: str, kinds: Sequence[Kind], hosts: Mapping[int, str
         by_value.items(), key=lambda each: (len(each[1]), -min(each[1]))
     )
     words = [
-        f"{_who(processes, hosts)} {_have(processes)} {value}"
+        f"{_who(processes, hosts)} {_have(processes)} {_short(value)}"
         for value, processes in others[:_MOST_VALUES]
     ]
     if len(others) > _MOST_VALUES:
         words.append(f"{len(others) - _MOST_VALUES:,} more values")
     who = f"{len(have):,} others" if len(have) > 1 else _who(have, hosts)
-    return f"{key}: {', '.join(words)}, {who} {_have(have)} {usual}"
+    return f"{key}: {', '.join(words)}, {who} {_have(have)} {_short(usual)}"
 
 
 def _names_that_differ(files: str, kinds: Sequence[Kind], hosts: Mapping[int, str]) -> str:
@@ -320,6 +331,10 @@ def _names_that_differ(files: str, kinds: Sequence[Kind], hosts: Mapping[int, st
     if only := theirs - mine:
         parts.append(f"{_have(other.processes)} {_first_of(only)} alone")
     return f"{files}: {_who(other.processes, hosts)} {' and '.join(parts)}" if parts else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _first_of(names: Mapping[str, int]) -> str:
@@ -367,7 +382,7 @@ def data_facts(opened: OpenedRun, weights: "Weights | None" = None) -> dict[str,
         of = _OF + split
         facts[f"examples{of}"] = f"{len(source):,}"
         facts[f"number of classes{of}"] = f"{len(source.classes):,}"
-        facts |= {f"class {i}{of}": repr(name) for i, name in enumerate(source.classes)}
+        facts |= {f"{_CLASS}{i}{of}": repr(name) for i, name in enumerate(source.classes)}
         facts[f"mean and deviation{of}"] = f"{source.mean} and {source.std}"
         facts[_FILES + split] = f"those of hash {data.identity(source)}"
         for example, text in sampled(source, opened.config.run.seed):
