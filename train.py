@@ -7,15 +7,19 @@ Run the same command again to resume. docs/configuration.md lists all options.
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from largebatch.cli import Overrides, Parser
-from largebatch.config import load
+from largebatch.config import Config, load
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.fault_tolerance import Watchdog, exit_code, leave
+from largebatch.environment import is_one_of_several
+from largebatch.errors import UserError
+from largebatch.fault_tolerance import MISTAKE, Watchdog, exit_code, leave
+from largebatch.fault_tolerance.exit_codes import report
 from largebatch.files import json_text
 from largebatch.training.request import Request, check
 
@@ -51,22 +55,24 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Overrides]:
     parser.add_argument(
         "--quiet", action="store_true", help="print only warnings, errors and the last line"
     )
-    parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
-    parser.add_argument("--processes", type=int, help="number of processes")
-    parser.add_argument("--process", type=int, help="index of this process, from 0")
+    add_addresses(parser)
     return parser.parse_run(arguments)
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Load the configuration, check it and train, rehearse, evaluate or print it."""
+def add_addresses(parser: Parser) -> None:
+    """Add the flags by which several processes find each other."""
+    parser.add_argument("--coordinator", help="HOST:PORT of process 0, with several processes")
+    parser.add_argument("--processes", type=int, help="number of processes")
+    parser.add_argument("--process", type=int, help="index of this process, from 0")
+
+
+def checked(arguments: Sequence[str]) -> tuple[argparse.Namespace, Config, Request]:
+    """Parse the command line, load the configuration and check both, without JAX."""
     flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
     config = load(flags.config, overrides)
     check_ranges(config)
-    if flags.print_config:
-        print(json_text(dataclasses.asdict(config)))
-        return
     request = Request(
         recipe=flags.config,
         workdir=flags.workdir or Path("runs") / label(flags.config),
@@ -76,18 +82,49 @@ def run(arguments: Sequence[str]) -> None:
         eval_only=flags.eval_only,
         quiet=flags.quiet,
     )
-    check(config, request)
+    if not flags.print_config:
+        check(config, request)
+    return flags, config, request
+
+
+def refuse(arguments: Sequence[str], error: UserError) -> None:
+    """End this process with an error; if it is one of several, the others end with it too."""
+    addresses = Parser(add_help=False)
+    add_addresses(addresses)
+    given, _ = addresses.parse_known_args(arguments)
+    if not any(value is not None for value in vars(given).values()) and not is_one_of_several(
+        os.environ
+    ):
+        raise error
+    report(f"error: {error}")  # joining the others takes seconds, or minutes if they are late
+    from largebatch.training import agreement
+
+    agreement.refuse(error, **vars(given))
+    leave(MISTAKE)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Check the command and train, rehearse, evaluate or print the configuration."""
+    try:
+        flags, config, request = checked(arguments)
+    except UserError as error:
+        refuse(arguments, error)
+        raise
+    if flags.print_config:
+        print(json_text(dataclasses.asdict(config)))
+        return
     with Watchdog(config.health).watching() as watchdog:
         # Importing JAX takes seconds: check the command line first.
         from largebatch.fault_tolerance.peers import peers_of
         from largebatch.parallel import compile_cache, processes
-        from largebatch.training import session
+        from largebatch.training import agreement, session
 
         hosts = processes.initialise(
             coordinator=flags.coordinator, processes=flags.processes, process=flags.process
         )
-        processes.prepare_devices()
         watchdog.join(peers_of(config.health.peer_timeout_s))
+        agreement.check(config, request.shared)
+        processes.prepare_devices()
         compile_cache.use(config.run.compile_cache)
         session.run(config, request, hosts=hosts, watchdog=watchdog)
 

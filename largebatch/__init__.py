@@ -57,7 +57,7 @@ def train(
         from largebatch.errors import ConfigError
         from largebatch.parallel import compile_cache
         from largebatch.tracking import Callback
-        from largebatch.training import session
+        from largebatch.training import agreement, session
 
         for each in callbacks:
             if not isinstance(each, Callback):
@@ -74,6 +74,7 @@ def train(
         request = session.Request(
             recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
         )
+        agreement.check(resolved, request.shared)
         with compile_cache.used(resolved.run.compile_cache):
             return session.run(resolved, request)
 

@@ -1,17 +1,20 @@
-"""Provenance of results: devices, processor, package versions and commit; the process's state."""
+"""What surrounds a run: launcher, devices, processor, package versions and commit; its process."""
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import platform
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# Set by a launcher without a cluster manager; the names are JAX's.
+COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 ROOT = Path(__file__).resolve().parents[1]
 _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
@@ -35,6 +38,30 @@ def restored() -> Iterator[None]:
             os.environ.update(variables)
             root.handlers[:] = handlers
             root.setLevel(level)
+
+
+def detect_cluster(environ: Mapping[str, str]) -> str | None:
+    """Return the cluster manager that started this process as one of several, or None."""
+    counts = {
+        "SLURM": environ.get("SLURM_STEP_NUM_TASKS", "1"),  # what srun sets; sbatch alone does not
+        "Open MPI": environ.get("OMPI_COMM_WORLD_SIZE", "1"),
+        "TPU pod": str(1 + environ.get("TPU_WORKER_HOSTNAMES", "").count(",")),
+        "GKE": "2" if environ.get("MEGASCALE_COORDINATOR_ADDRESS") else "1",
+    }
+    found = (name for name, count in counts.items() if count.isdigit() and int(count) > 1)
+    return next(found, "TPU VM" if _on_tpu_vm() else None)
+
+
+def is_one_of_several(environ: Mapping[str, str]) -> bool:
+    """Return whether the environment says that this process is one of several of a run."""
+    names = (COORDINATOR, PROCESSES, PROCESS)
+    return any(name in environ for name in names) or detect_cluster(environ) is not None
+
+
+def _on_tpu_vm() -> bool:
+    """Whether chips are attached; the hosts of a pod find each other by their metadata server."""
+    attached = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+    return attached and importlib.util.find_spec("libtpu") is not None
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

@@ -63,6 +63,7 @@ def run(arguments: Sequence[str]) -> None:
     # These import JAX, which takes seconds: only now, so that mistakes are reported at once.
     from largebatch.parallel import processes
     from largebatch.tools.reproduce.reproduction import Request, reproduce
+    from largebatch.training import agreement
 
     request = Request(
         recipe=flags.config,
@@ -76,8 +77,9 @@ def run(arguments: Sequence[str]) -> None:
     )
     with Watchdog(loaded.config.health).watching() as watchdog:
         hosts = processes.initialise()
-        processes.prepare_devices()
         watchdog.join(peers_of(loaded.config.health.peer_timeout_s))
+        agreement.check(loaded.config, {"--runs": str(flags.runs), "--scale": flags.scale})
+        processes.prepare_devices()
         reproduce(request, measure.environment(), loaded.published, hosts=hosts, watchdog=watchdog)
 
 

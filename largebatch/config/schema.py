@@ -3,9 +3,11 @@
 Each option is declared once, in a section. ``mathematics=False`` marks options that change speed,
 memory or reporting, but not the numbers that training computes, up to the order of floating-point
 sums. Only these options may differ between a checkpoint and the run that resumes from it.
+``per_host`` marks options that may differ between the hosts of a run.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +49,29 @@ def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
         chosen = getattr(config, section.name)
         for field in dataclasses.fields(chosen):
             yield f"{section.name}.{field.name}", getattr(chosen, field.name), field
+
+
+def common(config: Config) -> dict[str, Any]:
+    """Return the options, or parts of them, that all hosts of a run must share, by 'section.key'.
+
+    Of an option whose path may differ this is SCHEME, or NAME=SCHEME for each of several.
+    """
+    found = {}
+    for key, value, field in options(config):
+        match field.metadata["per_host"]:
+            case None:
+                found[key] = value
+            case "path" if isinstance(value, tuple):
+                found[key] = tuple(map(_without_path, value))
+            case "path":
+                found[key] = _without_path(value)
+    return found
+
+
+def _without_path(text: str) -> str:
+    name, scheme, colon = re.match(r"([\w.-]+=)?([^:]*)(:?)", text).groups("")
+    is_path = not colon and ("/" in scheme or scheme.startswith((".", "~")))
+    return name + ("folder" if is_path else scheme)
 
 
 def changed(config: Config) -> dict[str, Any]:

@@ -24,7 +24,18 @@ Kind = Literal["conv", "fc", "bias", "bn"]
 Range = Literal["above 0", "at least 0", "at least 0 and below 1"]
 
 
-def option(default: Any, doc: str, *, within: Range | None = None, mathematics: bool = True) -> Any:
+PerHost = Literal["value", "path"]
+"""What may differ between the hosts of a run: an option's value, or the PATH of SCHEME:PATH."""
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    within: Range | None = None,
+    mathematics: bool = True,
+    per_host: PerHost | None = None,
+) -> Any:
     """Return a dataclass field with documentation.
 
     Args:
@@ -32,8 +43,9 @@ def option(default: Any, doc: str, *, within: Range | None = None, mathematics: 
       doc: description of the option.
       within: allowed range of a number; texts are not checked.
       mathematics: whether the option changes the numbers that training computes.
+      per_host: what may differ between the hosts of a run; None: all have the same value.
     """
-    metadata = {"doc": doc, "within": within, "mathematics": mathematics}
+    metadata = {"doc": doc, "within": within, "mathematics": mathematics, "per_host": per_host}
     return dataclasses.field(default=default, metadata=metadata)
 
 

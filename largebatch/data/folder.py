@@ -102,6 +102,11 @@ class FolderRecords:
         ends = (self._names.ends, self._class_ends)
         return os.fsencode(self._names.joined), *(e.astype("<i8").tobytes() for e in ends)
 
+    def names(self) -> list[str]:
+        """Return CLASS/FILE of each example."""
+        labels = self._labels(np.arange(len(self))).tolist()
+        return [f"{self.classes[label]}/{self._names[i]}" for i, label in enumerate(labels)]
+
     def describe(self) -> str:
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "

@@ -1,7 +1,7 @@
 """Encoded images of any size as a `Source`: random crops to train, central ones to evaluate."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -88,6 +88,14 @@ class Photos:
 
     def marks(self) -> Iterable[bytes]:
         return self._records.marks()
+
+    def encoded(self, ids: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        """Read images as they are stored, and labels; see `Records.read`."""
+        return self._records.read(ids)
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the files or shards; () if the records have none."""
+        return getattr(self._records, "names", tuple)()
 
     def content_digest(self) -> bytes:
         """Return that of the records; b'' if they have none."""

@@ -114,6 +114,14 @@ class ShardedRecords:
         """Return the marks of the shards."""
         return tuple(map(self._shards.mark, range(len(self._shards.paths))))
 
+    def names(self) -> list[str]:
+        """Return the name and the number of records of each shard."""
+        shards = self._shards
+        return [
+            f"{os.path.basename(path)} ({length:,} records)"
+            for path, length in zip(shards.paths, shards.lengths, strict=True)
+        ]
+
     def content_digest(self) -> bytes:
         """Return a hash of the images and labels of examples at equal distances, 8 bytes.
 

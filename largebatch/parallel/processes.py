@@ -1,23 +1,21 @@
 """The processes of a run: joining, and agreeing on a number."""
 
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from largebatch.environment import COORDINATOR, PROCESS, PROCESSES, detect_cluster
 from largebatch.errors import UserError, one_line
+from largebatch.fault_tolerance.peers import distributed_state
 from largebatch.parallel.host_memory import keep_freed_memory
 
 T = TypeVar("T")
 
-# Set by a launcher without a cluster manager; the names are JAX's.
-COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _NO_CLUSTER = "coordinator_address should be defined"  # JAX's words where it detects no cluster
 _REMEDIES = {
     "Open MPI": "start it by scripts/launch/open_mpi.sh",
@@ -25,24 +23,6 @@ _REMEDIES = {
     "--coordinator=localhost:8476 --processes=1 --process=0",
 }
 _MOST = 2**61
-
-
-def detect_cluster(environ: Mapping[str, str]) -> str | None:
-    """Return the cluster manager that started this process as one of several, or None."""
-    counts = {
-        "SLURM": environ.get("SLURM_STEP_NUM_TASKS", "1"),  # what srun sets; sbatch alone does not
-        "Open MPI": environ.get("OMPI_COMM_WORLD_SIZE", "1"),
-        "TPU pod": str(1 + environ.get("TPU_WORKER_HOSTNAMES", "").count(",")),
-        "GKE": "2" if environ.get("MEGASCALE_COORDINATOR_ADDRESS") else "1",
-    }
-    found = (name for name, count in counts.items() if count.isdigit() and int(count) > 1)
-    return next(found, "TPU VM" if _on_tpu_vm() else None)
-
-
-def _on_tpu_vm() -> bool:
-    """Whether chips are attached; the hosts of a pod find each other by their metadata server."""
-    attached = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
-    return attached and importlib.util.find_spec("libtpu") is not None
 
 
 def initialise(
@@ -98,7 +78,8 @@ def initialise(
         raise UserError(
             f"cannot join the other processes ({how}): {one_line(error)}; {remedy}"
         ) from error
-    return f"{jax.process_count()} processes ({how})"
+    # Not by jax.process_count(), which starts the devices.
+    return f"{distributed_state().num_processes} processes ({how})"
 
 
 def prepare_devices() -> None:

@@ -58,6 +58,16 @@ class Request:
         return not (self.eval_only or self.dry_run)
 
     @property
+    def shared(self) -> dict[str, str]:
+        """The flags that all processes of a run must share."""
+        return {
+            "--resume": self.resume,
+            "--dry_run": str(self.dry_run),
+            "--eval_only": str(self.eval_only),
+            "--workdir": url_of(self.workdir) or "a local directory",
+        }
+
+    @property
     def needs_checkpoint(self) -> bool:
         """Whether the request cannot be met without a checkpoint."""
         return self.eval_only or self.resume in ("must", "extend")

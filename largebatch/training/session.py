@@ -22,7 +22,7 @@ from largebatch.files import appending, write_json
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
-from largebatch.training import description, journal, resume
+from largebatch.training import agreement, description, journal, resume
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
 from largebatch.training.initialization import check_weights
 from largebatch.training.loop import Loop
@@ -101,7 +101,7 @@ def _run(
         contextlib.ExitStack() as closing,
     ):
         with watchdog.section("compile"):  # a dataset may take long to open
-            opened = open_run(config, console, devices)
+            opened = agreement.opened_by_all(lambda: open_run(config, console, devices), weights)
         checkpoints, start = None, resume.Start(None, weights)
         if not (request.dry_run or request.resume == "never"):
             # A complete run, or a checkpoint of another run, ends here, before compilation.

@@ -23,8 +23,10 @@ def markdown() -> str:
             about = getattr(Config(), section).__doc__.splitlines()[0]
             lines += ["", f"## {section}", "", about, ""]
             lines += ["| option | type | default | meaning | effect |", "|---|---|---|---|---|"]
-        same = "" if field.metadata["mathematics"] else "same mathematics"
+        effect = "" if field.metadata["mathematics"] else "same mathematics"
+        if per_host := field.metadata["per_host"]:
+            effect = ", ".join(filter(None, (effect, f"{per_host} per host")))
         kind = ", ".join(filter(None, (describe(kinds[key]), field.metadata["within"])))
-        cells = (f"`{name}`", kind, f"`{default!r}`", field.metadata["doc"], same)
+        cells = (f"`{name}`", kind, f"`{default!r}`", field.metadata["doc"], effect)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip() + "\n"

@@ -12,8 +12,9 @@ import pytest
 
 from largebatch.cli import split_overrides
 from largebatch.config import load
+from largebatch.environment import detect_cluster
 from largebatch.errors import UserError
-from largebatch.parallel.processes import detect_cluster, initialise
+from largebatch.parallel.processes import initialise
 from largebatch.training import session
 from tests.training import worlds
 from tests.training.worlds import ROOT
@@ -203,7 +204,7 @@ def test_a_tpu_host_trains_alone_only_where_no_cluster_is_configured(monkeypatch
     def fails(**_):
         raise error
 
-    monkeypatch.setattr("largebatch.parallel.processes._on_tpu_vm", lambda: True)
+    monkeypatch.setattr("largebatch.environment._on_tpu_vm", lambda: True)
     monkeypatch.setattr(jax.distributed, "initialize", fails)
     error = ValueError("coordinator_address should be defined.")
     assert initialise() == "one process"

@@ -15,23 +15,27 @@ class Data:
         "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, "
         "tfrecord:PATH, webdataset:PATTERN, huggingface:PATH, parquet:PATTERN, "
         "decoded:PATH, or your own package.module:factory:ARGUMENT (docs/data.md)",
+        per_host="path",
     )
     data_dir: str = option(
         "",
         "directory of the prepared TFDS datasets; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets",
         mathematics=False,
+        per_host="value",
     )
     cache_dir: str = option(
         "",
         "directory on a local disk where images of object storage are kept; empty: "
         "$XDG_CACHE_HOME/largebatch/records or ~/.cache/largebatch/records",
         mathematics=False,
+        per_host="value",
     )
     cache_gb: float = option(
         0.0,
         "greatest size of data.cache_dir in GB: images are kept until it is reached; 0: none",
         within="at least 0",
         mathematics=False,
+        per_host="value",
     )
     image_size: int = option(
         0,
@@ -50,6 +54,7 @@ class Data:
         "the main one, with columns NAME/top1; its accuracy alone decides about the best "
         "checkpoint and run.target; their classes must be the same",
         mathematics=False,
+        per_host="path",
     )
     examples: int = option(
         0,
@@ -136,6 +141,7 @@ class Data:
         "threads that read and augment images; 0: one thread per core",
         within="at least 0",
         mathematics=False,
+        per_host="value",
     )
     processes: int = option(
         0,
@@ -143,10 +149,12 @@ class Data:
         "process, which suffices up to about 20,000 images/s",
         within="at least 0",
         mathematics=False,
+        per_host="value",
     )
     memory_mib: int = option(
         512,
         "memory for prefetched images in each process, in MiB",
         within="above 0",
         mathematics=False,
+        per_host="value",
     )

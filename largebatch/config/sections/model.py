@@ -50,6 +50,7 @@ class Model:
         "",
         "initial weights: a run, a checkpoint, or a file from scripts/export.py or a PyTorch "
         "library; a head for different classes keeps random weights; empty: random weights",
+        per_host="value",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", "number format of convolutions; parameters, statistics and loss are float32"

@@ -77,6 +77,7 @@ class Run:
         "az://), with a local copy in the directory of auto; auto: $JAX_COMPILATION_CACHE_DIR or "
         "~/.cache/largebatch/compile; off: no cache",
         mathematics=False,
+        per_host="value",
     )
     mlperf_log: Literal["", "open", "closed"] = option(
         "",

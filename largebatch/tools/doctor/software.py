@@ -1,6 +1,5 @@
 """Versions, XLA options, and whether all processes run the same code and configuration."""
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -12,18 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import jax
 from packaging.requirements import Requirement
 
-from largebatch.config import Config, Facts
+from largebatch.config import Config, Plan
 from largebatch.environment import code, versions
-from largebatch.files import plain
 from largebatch.parallel import compiler, processes
 from largebatch.tools.doctor.job import Job
 from largebatch.tools.doctor.lines import Problem, Skip, gathered
+from largebatch.training import agreement as training_agreement
 
 CLOCKS_S = 2.0
 """Greatest difference of the clocks of two hosts, so that their events can be put in order."""
@@ -35,7 +33,6 @@ _PLUGINS = {
     "jax-rocm7-plugin": "rocm7",
 }
 """Distribution → the extra of jax that requires its version."""
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 _LIMIT_S = 180.0
 
 
@@ -123,43 +120,28 @@ def xla_options(job: Job) -> str:
 
 def agreement(job: Job) -> str:
     """Compare what the processes would run; each process must call this."""
-    facts = job.plan.facts if job.plan else None
-    own = processes.each_process_does(lambda: summarised(job.config, facts))
-    found, hosts = gathered(own), gathered(socket.gethostname())
-    first, count = found[0], len(found)
+    found = gathered(processes.each_process_does(lambda: summarised(job.config, job.plan)))
+    hosts = gathered(socket.gethostname())
+    count, configuration = len(found), _digest(found[0])
     if count == 1:
-        raise Skip(f"one process; configuration {first['configuration']}")
-    problems = []
-    for part in first:
-        (usual, times), *others = Counter(each[part] for each in found).most_common()
-        if others:
-            other = next(i for i, each in enumerate(found) if each[part] != usual)
-            what = (
-                f"{part}: {hosts[other]} (process {other}) has {found[other][part] or 'none'!r}, "
-                f"{times} of {count} have {usual or 'none'!r}"
-            )
-            problems.append((what, "give all the same command, code and environment"))
-    if problems:
-        raise Problem(*problems)
-    words = f"{count} processes: configuration {first['configuration']}, {first['versions']}"
-    return f"{words}, commit {first['commit']}"
+        raise Skip(f"one process; configuration {configuration}")
+    same = training_agreement.alike({i: _digest(facts) for i, facts in enumerate(found)})
+    if len(same) > 1:
+        kinds = [training_agreement.Kind(each, found[each[0]]) for each in same]
+        line = training_agreement.explain(kinds, dict(enumerate(hosts)))
+        raise Problem((line, "give all the same command, code and environment"))
+    installed = ", ".join(f"{k} {v}" for k, v in versions((*_PACKAGES, *_PLUGINS)).items())
+    return f"{count} processes: configuration {configuration}, {installed}, commit {code()}"
 
 
-def summarised(config: Config, facts: Facts | None) -> dict[str, str]:
+def summarised(config: Config, plan: Plan | None) -> dict[str, str]:
     """Return what this process would run, each part as a short text."""
-    return {
-        "configuration": _digest(config),
-        "data and devices": _digest(facts) if facts else "",
-        "versions": ", ".join(f"{k} {v}" for k, v in versions((*_PACKAGES, *_PLUGINS)).items()),
-        "Python": platform.python_version(),
-        "commit": code(),
-        "environment": " ".join(f"{k}={os.environ[k]}" for k in _VARIABLES if k in os.environ),
-    }
+    facts = {"data and devices": str(plan.facts)} if plan else {}
+    return training_agreement.command_facts(config) | facts
 
 
-def _digest(value: Config | Facts) -> str:
-    text = json.dumps(plain(dataclasses.asdict(value)), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _digest(value: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
 def clocks(_: Job) -> str:

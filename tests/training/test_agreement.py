@@ -1,0 +1,464 @@
+"""Processes that differ end with one line, before anything is compiled."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from largebatch import data
+from largebatch.config import Config, load
+from largebatch.config.schema import common, options, replaced
+from largebatch.data.photos import Photos
+from largebatch.data.records import ItemRecords
+from largebatch.data.sampling import LEAST, MOST, sampled
+from largebatch.data.sources import SourceOptions
+from largebatch.errors import UserError
+from largebatch.tracking import Console
+from largebatch.training import agreement
+from largebatch.training.agreement import Kind, Meeting, alike, explain
+from largebatch.training.setup import open_run
+from tests.training.worlds import ROOT
+
+CLASSES = ("a", "b", "d")
+
+
+def squares(root, train=20, validation=4, side=16):
+    """Write class folders of noisy squares of one colour for each class."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", train), ("val", validation)):
+        for label, name in enumerate(CLASSES):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            colour = np.array([60 + 60 * label, 200 - 50 * label, 90 + 30 * label])
+            for number in range(count):
+                pixels = colour + draw.integers(-9, 10, (side, side, 3))
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:04}.png")
+    return root
+
+
+def delete_image(root):
+    (root / "train/d/0003.png").unlink()
+
+
+def rename_class(root):
+    for split in ("train", "val"):
+        (root / split / "d").rename(root / split / "e")
+
+
+def replace_image(root):
+    shutil.copy(root / "train/a/0005.png", root / "train/d/0005.png")
+
+
+def replace_validation_image(root):
+    shutil.copy(root / "val/a/0001.png", root / "val/d/0001.png")
+
+
+def move_image(root):
+    (root / "train/a/0019.png").rename(root / "train/b/0020.png")
+
+
+def add_validation_image(root):
+    shutil.copy(root / "val/a/0001.png", root / "val/b/0009.png")
+
+
+class FakeStore:
+    """The key-value store of several threads, which stand for processes."""
+
+    def __init__(self):
+        self.values, self.changed, self.requests = {}, threading.Condition(), 0
+
+    def key_value_set(self, key, value):
+        assert isinstance(value, str)
+        self._set(key, value)
+
+    def key_value_set_bytes(self, key, value):
+        assert isinstance(value, bytes)
+        self._set(key, value)
+
+    def _set(self, key, value):
+        with self.changed:
+            self.requests += 1
+            assert key not in self.values
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def key_value_dir_get(self, key):
+        with self.changed:
+            return [each for each in self.values.items() if each[0].startswith(key)]
+
+    def blocking_key_value_get(self, key, timeout_in_ms):
+        with self.changed:
+            self.requests += 1
+            if not self.changed.wait_for(lambda: key in self.values, timeout_in_ms / 1000):
+                raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: timed out")
+            return self.values[key]
+
+    blocking_key_value_get_bytes = blocking_key_value_get
+
+
+def together(*actions):
+    """Call each action with its meeting, in a thread of its own; return the results."""
+    store, results = FakeStore(), [None] * len(actions)
+
+    def run(process, action):
+        results[process] = action(Meeting(store, process, len(actions), "0"))
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(actions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results, store
+
+
+def test_equal_processes_exchange_two_short_messages_each():
+    facts = {f"option {i}": "x" * 50 for i in range(300)}
+    results, store = together(*[lambda meeting: meeting.compare(facts, "fix it")] * 64)
+    assert results == [""] * 64
+    assert store.requests <= 2 * 64 + 1
+    assert max(map(len, store.values.values())) < 200
+
+
+def test_all_processes_raise_the_same_line():
+    def having(**facts):
+        return lambda meeting: meeting.compare({"a": "1", "b": "2"} | facts, "fix it")
+
+    results, _ = together(having(), having(b="3"), having(), having(c="4"))
+    assert len(set(results)) == 1
+    host = socket.gethostname()
+    assert results[0].startswith(f"b: {host} (process 1) has 3, 3 others have 2; ")
+    assert results[0].endswith("also different: c; fix it")
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_error_of_a_process_that_did_not_get_this_far_reaches_the_others(failing):
+    actions = [lambda meeting: meeting.compare({}, "fix it")] * 3
+    actions[failing] = lambda meeting: meeting.fail(UserError("data.source: no such folder\nx"))
+    results, _ = together(*actions)
+    assert results.pop(failing) is None
+    assert len(set(results)) == 1
+    assert f"(process {failing}) did not get this far: data.source: no such folder" in results[0]
+    assert "\n" not in results[0]
+
+
+def simulated(**values):
+    """2,048 processes of two on each host; some have other values: {process: value}."""
+    found = []
+    for process in range(2048):
+        facts = {"schedule.peak": "0.1", "run.seed": "0", "data.flip": "False"}
+        facts |= {
+            key.replace("__", "."): others[process]
+            for key, others in values.items()
+            if process in others
+        }
+        found.append(facts)
+    same = alike({process: str(facts) for process, facts in enumerate(found)})
+    hosts = {process: f"n{process // 2:04}" for process in range(2048)}
+    return explain([Kind(each, found[each[0]]) for each in same], hosts)
+
+
+def test_one_of_2048_processes_is_named():
+    line = simulated(schedule__peak={1301: "0.2"})
+    assert line == "schedule.peak: n0650 (process 1301) has 0.2, 2,047 others have 0.1"
+
+
+def test_the_first_process_may_be_the_other_one():
+    line = simulated(schedule__peak={0: "0.2"})
+    assert line == "schedule.peak: n0000 (process 0) has 0.2, 2,047 others have 0.1"
+
+
+def test_many_of_2048_processes_are_counted():
+    line = simulated(schedule__peak=dict.fromkeys(range(10, 22), "0.2"))
+    first = "12 of 2,048 processes (the first is n0005, process 10)"
+    assert line == f"schedule.peak: {first} have 0.2, 2,036 others have 0.1"
+
+
+def test_several_differences_and_values_stay_one_short_line():
+    seeds = {process: str(process) for process in range(1, 30)}
+    line = simulated(run__seed=seeds, data__flip={5: "True"}, schedule__peak={7: "0.3"})
+    assert "also different: run.seed, data.flip" in line
+    line = simulated(run__seed=seeds)
+    assert "26 more values, 2,019 others have 0" in line
+    assert len(line) < 500
+    long = simulated(schedule__peak={3: "9" * 10_000})
+    assert len(long) < 500
+
+
+def test_processes_with_all_different_values():
+    line = simulated(run__seed={process: str(process) for process in range(2048)})
+    assert "2,044 more values, n0000 (process 0) has 0" in line
+
+
+def test_options_that_may_differ_are_known_by_their_declaration():
+    may = {key: field.metadata["per_host"] for key, _, field in options(Config())}
+    assert {key for key, what in may.items() if what == "path"} == {
+        "data.source",
+        "data.validation_sets",
+    }
+    for key in ("data.threads", "data.cache_dir", "data.data_dir", "run.compile_cache"):
+        assert may[key] == "value"
+        assert key not in common(Config())
+    assert {"run.seed", "run.log_every", "schedule.peak", "comm.xla_options"} < set(
+        common(Config())
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("folder:/a/set", "folder:/b", True),
+        ("folder:/a/x=1", "folder:~/set", True),
+        ("folder:/a", "decoded:/a", False),
+        ("digits", "synthetic", False),
+        ("webdataset:/local/{0..7}.tar", "webdataset:s3://bucket/{0..7}.tar", True),
+        ("mine:factory:/a", "mine:factory:/b", True),
+    ],
+)
+def test_only_the_path_of_a_source_may_differ(one, other, same):
+    found = [common(replaced(Config(), {"data.source": each})) for each in (one, other)]
+    assert (found[0] == found[1]) == same
+    sets = [
+        common(replaced(Config(), {"data.validation_sets": (f"v2={each}",)}))
+        for each in (one, other)
+    ]
+    assert (sets[0] == sets[1]) == same
+
+
+def test_names_of_validation_sets_are_shared():
+    found = [
+        common(replaced(Config(), {"data.validation_sets": (each,)}))["data.validation_sets"]
+        for each in ("v2=/a/set", "v2=folder:/b", "v3=/a/set")
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "key"),
+    [
+        ("XLA_FLAGS", "--xla_gpu_foo=false", "XLA_FLAGS --xla_gpu_foo"),
+        ("LIBTPU_INIT_ARGS", "--xla_tpu_foo=1", "LIBTPU_INIT_ARGS --xla_tpu_foo"),
+        ("NVIDIA_TF32_OVERRIDE", "0", "NVIDIA_TF32_OVERRIDE"),
+    ],
+)
+def test_the_environment_of_the_compiler_is_compared(monkeypatch, variable, value, key):
+    monkeypatch.delenv(variable, raising=False)
+    without = agreement.command_facts(Config())
+    monkeypatch.setenv(variable, value)
+    assert agreement.command_facts(Config()).keys() - without.keys() == {key}
+
+
+def test_order_of_flags_and_places_on_a_host_are_not_compared(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_b=2 --xla_dump_to=/tmp/host1")
+    first = agreement.command_facts(Config())
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/scratch --xla_b=2  --xla_a=1")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/elsewhere")
+    assert sorted(agreement.command_facts(Config()).items()) == sorted(first.items())
+
+
+@pytest.mark.parametrize("name", ["enable_x64", "default_matmul_precision", "disable_jit"])
+def test_settings_of_jax_are_compared(name):
+    before = agreement.command_facts(Config())
+    value = "highest" if name == "default_matmul_precision" else True
+    setting = f"jax_{name}"
+    old = jax.config.values[setting]
+    jax.config.update(setting, value)
+    try:
+        found = agreement.command_facts(Config())
+    finally:
+        jax.config.update(setting, old)
+    assert {key for key in found if found[key] != before[key]} == {setting}
+
+
+def test_program_and_own_modules_are_compared(tmp_path, monkeypatch):
+    (tmp_path / "netz.py").write_text("def factory(classes): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = replaced(Config(), {"model.name": "netz:factory"})
+    facts = agreement.command_facts(config)
+    assert {"largebatch", "Python", "jax", "jaxlib", "flax"} < set(facts)
+    assert "largebatch/optim/lars.py" in facts
+    (tmp_path / "netz.py").write_text("def factory(classes, width=2): ...\n")
+    changed = agreement.command_facts(config)
+    assert [key for key in facts if changed[key] != facts[key]] == ["module netz of model.name"]
+
+
+def test_the_sample_has_every_image_of_a_small_split_and_depends_on_the_seed():
+    source = data.open_source("digits", "validation")
+    found = dict(sampled(source, 3))
+    assert sorted(found) == list(range(360))
+    large = data.open_source("digits", "train")
+    assert len(dict(sampled(large, 3))) == MOST
+    assert set(dict(sampled(large, 3))) != set(dict(sampled(large, 4)))
+    assert list(sampled(large, 3)) == list(sampled(large, 3))
+
+
+def test_the_sample_of_large_images_is_small():
+    options = SourceOptions(image_size=224, examples=5000, classes=10)
+    assert len(dict(sampled(data.open_source("synthetic", "train", options), 0))) == LEAST
+
+
+def test_examples_that_cannot_be_read_are_left_to_the_run():
+    class Items:
+        classes = ("x", "y")
+
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            if index == 3:
+                raise OSError("lost")
+            return np.full((4, 4), index, np.uint8), index % 2
+
+    records = ItemRecords("mine", Items())
+    found = dict(sampled(Photos(records, SourceOptions()), 0))
+    assert found[3].startswith("label unknown")
+    assert found[4].startswith("label 0, 48 bytes")
+
+
+def digits(*more):
+    return load("digits", [("model.name", "resnet10"), ("batch.images_per_worker", "4"), *more])
+
+
+def opened(root, **more):
+    values = {"data.source": f"folder:{root}", "data.image_size": "16", **more}
+    return open_run(digits(*values.items()), Console(quiet=True), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return squares(tmp_path_factory.mktemp("original") / "set")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (delete_image, ["examples of the train split", "has 59", "has 60", "lacks 'd/0003.png'"]),
+        (rename_class, ["class 2 of the train split", "has 'e'", "has 'd'"]),
+        (replace_image, ["image 45 of the train split", "its file is 'd/0005.png'"]),
+        (replace_validation_image, ["image 9 of the validation split", "'d/0001.png'"]),
+        (move_image, ["files of the train split", "lacks 'a/0019.png'", "'b/0020.png' alone"]),
+        (add_validation_image, ["examples of the validation split", "'b/0009.png' alone"]),
+    ],
+)
+def test_a_copy_of_the_dataset_that_differs(tmp_path, original, change, words):
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy)
+    same, other = opened(original), opened(copy)
+    facts = agreement.data_facts(same)
+    assert agreement.data_facts(other) == facts  # the path is no part of it
+    change(copy)
+    other = opened(copy)
+    kinds = [
+        Kind((0,), facts, agreement._names(same)),
+        Kind((1,), agreement.data_facts(other), agreement._names(other)),
+    ]
+    line = explain(kinds, {0: "n0", 1: "n1"})
+    assert "n1 (process 1)" in line
+    assert all(word in line for word in words), line
+    assert len(line) < 400
+
+
+def test_further_validation_sets_and_weights_are_compared(tmp_path, original):
+    sets = {"data.validation_sets": f"v2=folder:{original}/val"}
+    facts = agreement.data_facts(opened(original, **sets))
+    assert facts["examples of the validation set v2"] == "12"
+    weights = SimpleNamespace(params={"a": np.zeros(3)}, stats={})
+    other = SimpleNamespace(params={"a": np.ones(3)}, stats={})
+    found = [
+        agreement.data_facts(opened(original), each)["model.init_from"]
+        for each in (weights, other, weights)
+    ]
+    assert found[0] == found[2] != found[1]
+
+
+def test_one_process_compares_nothing(monkeypatch):
+    monkeypatch.setattr(agreement, "command_facts", None)
+    agreement.check(Config(), {})
+    assert agreement.opened_by_all(lambda: 5) == 5
+
+
+def two(workdir, *given, only_second=(), environment=None):
+    """Run train.py as two processes of which the second has more options.
+
+    Returns:
+      Exit code and standard error of each, and the seconds until both have ended.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "train.py", f"--workdir={workdir}", *given]
+    began = time.monotonic()
+    started = [
+        subprocess.Popen(
+            [*command, *(only_second if process else ())],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "JAX_NUM_CPU_DEVICES": "1",
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(process),
+            }
+            | ((environment or {}) if process else {}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in started]
+    return [p.returncode for p in started], errors, time.monotonic() - began
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("only_second", "environment", "words"),
+    [
+        (["--config.schedule.length=9 steps"], {}, "schedule.length: "),
+        (["--config.schedule.paek=1"], {}, "did not get this far: unknown option"),
+        ([], {"LIBTPU_INIT_ARGS": "--xla_a=1"}, "LIBTPU_INIT_ARGS --xla_a"),
+    ],
+)
+def test_two_commands_that_differ_end_together(tmp_path, only_second, environment, words):
+    codes, errors, seconds = two(tmp_path, only_second=only_second, environment=environment)
+    assert codes == [2, 2], errors
+    assert words in errors[0]
+    assert "(process 1)" in errors[0]
+    for error in errors:
+        assert len(error.splitlines()) == 1
+        assert error.startswith("error: ")
+    assert seconds < 100  # not a time limit of a collective
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "change", [delete_image, pytest.param(replace_image, marks=pytest.mark.slow)]
+)
+def test_two_copies_that_differ_end_together(tmp_path, original, change):
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy)
+    change(copy)
+    data_options = [
+        f"--config.data.source=folder:{original}",
+        "--config.data.image_size=16",
+        "--config.batch.images_per_worker=4",
+    ]
+    run = tmp_path / "run"
+    other = [f"--config.data.source=folder:{copy}"]
+    codes, errors, _ = two(run, *data_options, only_second=other)
+    assert codes == [2, 2], errors
+    for error in errors:
+        assert "train split" in error
+        assert "(process 1)" in error
+        assert "Traceback" not in error
+    assert not (run / "metrics.jsonl").exists()
