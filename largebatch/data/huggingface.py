@@ -21,11 +21,10 @@ from largebatch.data.arrow import (
     open_stream,
 )
 from largebatch.data.sharded import ShardedRecords, check_present, in_threads
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SPLITS, SourceOptions, own_name
 from largebatch.data.storage import LocalStorage
-from largebatch.data.suggestions import holds
 from largebatch.errors import DataError, did_you_mean, one_line
-from largebatch.files import read_json
+from largebatch.files import holds, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,11 +60,11 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
             "DatasetDict by save_to_disk, or correct the path"
         )
     splits = [str(name) for name in _json(dictionary).get("splits", ())]
-    own = next((name for name in shard_files.SPLITS[split] if name in splits), None)
+    own = own_name(splits, split, root)
     if own is None:
         raise DataError(
             f"{root} has no split for {split}: it has {', '.join(splits) or 'none'}; save "
-            f"{' or '.join(shard_files.SPLITS[split])}"
+            f"{' or '.join(SPLITS[split])}"
         )
     directory = os.path.join(root, own)
     state = _json(os.path.join(directory, "state.json"))
