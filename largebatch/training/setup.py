@@ -61,6 +61,9 @@ class OpenedRun:
         trains = evaluated_step is None
         needed = stages if trains else (self.plan.stage_at(evaluated_step),)
         what = "train steps" if trains else "evaluation"
+        for index in range(len(stages) if trains else 0):
+            builder = self._builder(index, (None,) * index, {})
+            builder.programs(builder.candidates[-1]).steps.objective.check_statistics()
         chosen: list[int | None] = []
         made: list[Programs] = []
         for index in range(len(self.splits)):
