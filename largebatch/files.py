@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import secrets
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,17 @@ def folders(directory: str | Path) -> list[str]:
     """
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def printable(path: str | Path) -> str:
+    """Return a path as one line of text: bytes that are not UTF-8 and line breaks are escaped."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    breaks = unicodedata.category(character) in ("Cc", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if breaks else character
 
 
 def folder_within(

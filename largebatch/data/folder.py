@@ -12,7 +12,7 @@ import numpy as np
 from largebatch.data.randomness import held_out
 from largebatch.data.sources import SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError
-from largebatch.files import folder_within, folders, holds
+from largebatch.files import folder_within, folders, holds, printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _DOWNLOADS = {
@@ -76,21 +76,19 @@ class FolderRecords:
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
         images = []
         for example in np.asarray(ids).tolist():
-            path = self.where(example)
+            path = self._path(example)
             try:
                 with open(path, "rb", buffering=0) as file:
                     images.append(file.readall())
             except OSError as error:
                 raise DataError(
-                    f"{path} cannot be read: {error.strerror}; restore the file, or start a new "
-                    "run if the folder has changed"
+                    f"{printable(path)} cannot be read: {error.strerror}; restore the file, or "
+                    "start a new run if the folder has changed"
                 ) from error
         return images, self._labels(ids).astype(np.int32)
 
     def where(self, example: int) -> str:
-        return os.path.join(
-            self._directory, self.classes[self._labels(example)], self._names[example]
-        )
+        return printable(self._path(example))
 
     def marks(self) -> tuple[bytes, ...]:
         """Return the names of the files."""
@@ -101,6 +99,11 @@ class FolderRecords:
         return (
             f"{self.name}: {len(self):,} {self._split} images, {len(self.classes):,} classes "
             f"({os.path.basename(self._directory)}/{self._found})"
+        )
+
+    def _path(self, example: int) -> str:
+        return os.path.join(
+            self._directory, self.classes[self._labels(example)], self._names[example]
         )
 
     def _labels(self, ids: np.ndarray | int) -> np.ndarray:
@@ -149,7 +152,8 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     classes = class_order(_folders(directory))
     if not classes:
         raise _no_classes(root, directory)
-    _check_classes(directory, classes, root, split)
+    if not share:
+        _check_classes(directory, classes, root, split)
     with ThreadPoolExecutor(_LISTERS) as threads:
         listed = list(threads.map(_pictures, [os.path.join(directory, c) for c in classes]))
     files = [files for files, _ in listed]
@@ -195,7 +199,8 @@ def label_numbers(names: Iterable[str]) -> tuple[int, ...]:
 def _split_folder(root: str, split: str) -> str | None:
     """Return the name of the folder of a split, if it exists.
 
-    `test` must hold folders: unlabelled images are not a validation split.
+    `test` must hold folders, since unlabelled images are not a validation split. So must others
+    without a folder `train` beside them, since a class can have such a name.
     """
     words = {word for words in SPLITS.values() for word in words}
     try:
@@ -203,7 +208,9 @@ def _split_folder(root: str, split: str) -> str | None:
     except OSError:
         return None  # reported where the folder is listed
     names = [name for name in names if os.path.isdir(os.path.join(root, name))]
-    names = [n for n in names if n.lower() != "test" or _folders(os.path.join(root, n))]
+    beside_train = any(name.lower() in SPLITS["train"] for name in names)
+    sure = words - {"test"} if beside_train else set(SPLITS["train"])
+    names = [n for n in names if n.lower() in sure or _folders(os.path.join(root, n))]
     return own_name(names, split, root)
 
 
@@ -214,8 +221,7 @@ def _folder_to_split(root: str, share: float) -> str | None:
         DataError: There is a validation folder.
     """
     own, taken = (_split_folder(root, split) for split in SPLITS)
-    # Without a folder train, a folder of images called valid or test is a class.
-    if taken and (own or _folders(os.path.join(root, taken))):
+    if taken:
         raise DataError(
             f"data.validation_split={share:g}: expected a folder without validation images, got "
             f"{os.path.join(root, taken)}; use data.validation_split=0, or move it"

@@ -110,8 +110,14 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     found = shard_files.of_split(spec, split, _PARQUET, options)
     metadata = in_threads(lambda path: open_parquet_file(path).metadata, found.paths)
     schema = open_parquet_file(found.paths[0]).schema_arrow
-    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = stored.get("info", {}).get("features", {})
+    try:
+        stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = dict(stored.get("info", {}).get("features", {}))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{found.paths[0]}: its description of the features cannot be read "
+            f"({one_line(error)}); write the files again"
+        ) from error
     columns, classes = _features(found.directory, features, options.classes)
     _check_columns(found.paths[0], schema, columns)
     groups = (file.row_group(i) for file in metadata for i in range(file.num_row_groups))

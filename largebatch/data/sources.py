@@ -226,6 +226,11 @@ def check_class_names(where: str, classes: Sequence[str]) -> None:
         classes: Name of each label.
     """
     for label, name in enumerate(classes):
+        if not isinstance(name, str):
+            raise DataError(
+                f"{where}: expected class names that are texts, got {name!r} for label {label}; "
+                "return str"
+            )
         kinds = {unicodedata.category(character) for character in name}
         if "Cs" in kinds:  # of bytes that are not UTF-8
             problem = "not UTF-8"

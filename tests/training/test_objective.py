@@ -39,7 +39,10 @@ def test_the_layer_of_an_own_model_is_named():
 def test_a_stage_of_smaller_images_is_checked_too():
     batch = SECTIONS["batch"] | {"images_per_worker": 2}
     with pytest.raises(ConfigError, match=r"norm\.span=1"):
-        check(batch=batch | {"stages": ("1 steps: batch.images_per_worker=1",)})
+        check(
+            batch=batch | {"stages": ("400 samples: batch.images_per_worker=1",)},
+            schedule=SECTIONS["schedule"] | {"length": "1 epochs"},
+        )
 
 
 @pytest.mark.parametrize(
