@@ -39,7 +39,7 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
 
     Args:
         spec: `huggingface:PATH`, the directory with `dataset_dict.json`.
-        split: `train`; or `validation`, the first of `validation`, `val` and `test` that exists.
+        split: `train`; or `validation`: see `SPLITS`.
         options: `classes` is the number of classes where the label is not a `ClassLabel`.
 
     Returns:
