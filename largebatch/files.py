@@ -6,7 +6,8 @@ import math
 import numbers
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,6 +56,53 @@ def folders(directory: str | Path) -> list[str]:
     """
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def printable(path: str | Path) -> str:
+    """Return a path as one line of text: bytes that are not UTF-8 and line breaks are escaped."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    breaks = unicodedata.category(character) in ("Cc", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if breaks else character
+
+
+def folder_within(
+    directory: str, fits: Callable[[str], bool], depth: int = 3, most: int = 50
+) -> str | None:
+    """Return the first folder within a directory that holds what is expected, for messages.
+
+    Args:
+        directory: It may be absent.
+        fits: Whether a folder holds what is expected.
+        depth: Greatest number of levels below the directory.
+        most: Greatest number of folders of a folder that are looked at.
+    """
+    try:
+        inner = [os.path.join(directory, name) for name in folders(directory)[:most]]
+    except OSError:
+        return None
+    found = next(filter(fits, inner), None)
+    if found is None and depth > 1:
+        deeper = (folder_within(path, fits, depth - 1, most) for path in inner)
+        found = next(filter(None, deeper), None)
+    return found
+
+
+def holds(directory: str | Path) -> str:
+    """Return what a directory holds, for messages: a clause after its name."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return "does not exist"
+    except NotADirectoryError:
+        return "is a file"
+    except OSError as error:
+        return f"cannot be listed ({error.strerror})"
+    examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"holds {len(names):,} entries: {examples}" if names else "is empty"
 
 
 def user_cache() -> Path:

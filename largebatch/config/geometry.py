@@ -58,7 +58,7 @@ def microbatch_choices(workers: int, devices: int, span: int) -> tuple[int, ...]
     )
     if choices:
         return choices
-    fitting = [g for g in divisors(workers) if _span_possible(g, workers, devices)]
+    fitting = possible_spans(workers, devices)
     below = [g for g in fitting if g <= span][-1:]
     above = [g for g in fitting if g > span][:1]
     on = counted(devices, "device")
@@ -92,5 +92,7 @@ def check_microbatch(
     raise ConfigError(f"batch.microbatch={chosen} {why}; use {near}")
 
 
-def _span_possible(span: int, workers: int, devices: int) -> bool:
-    return any(span_fits(m, devices, span) for m in divisors(workers // devices))
+def possible_spans(workers: int, devices: int) -> list[int]:
+    """Return the values of ``norm.span`` that suit W and D, ascending."""
+    microbatches = divisors(workers // devices)
+    return [g for g in divisors(workers) if any(span_fits(m, devices, g) for m in microbatches)]

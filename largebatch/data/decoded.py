@@ -1,6 +1,5 @@
 """`decoded:PATH`: images of a decoded store, cropped on the host or on the device."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ from largebatch.data.decoded_store import INDEX_FILE, Index, read_index
 from largebatch.data.images import resize
 from largebatch.data.photos import DEFAULT_SIZE, MEAN, STD, check_crop_options
 from largebatch.data.sources import SourceOptions, check_sizes
-from largebatch.data.suggestions import holds, nearby
 from largebatch.errors import DataError
+from largebatch.files import folder_within, holds
 
 
 def stored_boxes(boxes: np.ndarray, sizes: np.ndarray, size: int) -> np.ndarray:
@@ -168,14 +167,13 @@ class DecodedSource:
 
 
 def _index(directory: Path) -> Index:
-    """Read the index; where there is none, name a store nearby."""
+    """Read the index."""
     if not (directory / INDEX_FILE).exists():
-        meant = nearby(str(directory), lambda path: os.path.isfile(os.path.join(path, INDEX_FILE)))
-        if meant:
-            raise DataError(
-                f"{directory / INDEX_FILE} is absent: {directory} {holds(str(directory))}; {meant} "
-                f"looks right: write decoded:{meant}"
-            )
+        inner = folder_within(str(directory), lambda path: Path(path, INDEX_FILE).is_file())
+        raise DataError(
+            f"data.source: {directory / INDEX_FILE} is absent: {directory} {holds(directory)}; use "
+            + (f"decoded:{inner}" if inner else "the directory of a store")
+        )
     return read_index(directory)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from largebatch.data.randomness import held_out
-from largebatch.data.sources import SourceOptions
-from largebatch.data.suggestions import holds, nearby
+from largebatch.data.sources import SPLITS, SourceOptions, own_name
 from largebatch.errors import DataError
-from largebatch.files import folders
+from largebatch.files import folder_within, folders, holds, printable
 
-_SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _DOWNLOADS = {
     name: f"https://s3.amazonaws.com/fast-ai-imageclas/{name}.tgz"
@@ -78,21 +76,19 @@ class FolderRecords:
     def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
         images = []
         for example in np.asarray(ids).tolist():
-            path = self.where(example)
+            path = self._path(example)
             try:
                 with open(path, "rb", buffering=0) as file:
                     images.append(file.readall())
             except OSError as error:
                 raise DataError(
-                    f"{path} cannot be read: {error.strerror}; restore the file, or start a new "
-                    "run if the folder has changed"
+                    f"{printable(path)} cannot be read: {error.strerror}; restore the file, or "
+                    "start a new run if the folder has changed"
                 ) from error
         return images, self._labels(ids).astype(np.int32)
 
     def where(self, example: int) -> str:
-        return os.path.join(
-            self._directory, self.classes[self._labels(example)], self._names[example]
-        )
+        return printable(self._path(example))
 
     def class_counts(self) -> list[int]:
         return np.diff(self._class_ends, prepend=0).tolist()
@@ -113,6 +109,11 @@ class FolderRecords:
             f"({os.path.basename(self._directory)}/{self._found})"
         )
 
+    def _path(self, example: int) -> str:
+        return os.path.join(
+            self._directory, self.classes[self._labels(example)], self._names[example]
+        )
+
     def _labels(self, ids: np.ndarray | int) -> np.ndarray:
         return np.searchsorted(self._class_ends, ids, side="right")
 
@@ -120,13 +121,14 @@ class FolderRecords:
 def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     """Open PATH/train or PATH/val of class folders, or a share of PATH/train or PATH.
 
-    The order is that of torchvision's ImageFolder: classes by name, then folders and files by name.
-    Folders within a class folder are a part of it. Hidden files, links to folders and files without
-    the suffix of an image are left out and counted. Listing takes 1 µs per file.
+    The order is that of torchvision's ImageFolder, classes by name, then folders and files by name;
+    but classes named by numbers are in the order of these numbers. Folders within a class folder
+    are a part of it. Hidden files, links to folders and files without the suffix of an image are
+    left out and counted. Listing takes 1 µs per file.
 
     Args:
         spec: `folder:PATH`.
-        split: `train`; or `validation`, the first of `val`, `validation` and `test` that exists.
+        split: `train`; or `validation`: see `SPLITS`.
         options: Only `validation_split`: both splits are then parts of PATH/train or, without it,
             of PATH (see `held_out`); and `whole`: class folders in PATH are the validation split.
 
@@ -134,8 +136,9 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
         The split.
 
     Raises:
-        DataError: A folder is absent, a class is empty, the splits have different classes, or a
-            folder to be split has a validation folder or a class of one image.
+        DataError: A folder is absent, a class is empty, the splits have different classes, the
+            folders of classes are those of whole datasets, or a folder to be split has a validation
+            folder or a class of one image.
     """
     path = spec.partition(":")[2]
     if not path:
@@ -144,39 +147,79 @@ def open_folder(spec: str, split: str, options: SourceOptions) -> FolderRecords:
     share = options.validation_split
     own = _folder_to_split(root, share) if share else _split_folder(root, split)
     if own is None:
-        divided = any(_split_folder(root, each) for each in _SPLITS)
+        divided = any(_split_folder(root, each) for each in SPLITS)
         if not options.whole or divided or not _has_classes(root):
+            names = " or ".join(SPLITS[split])
             raise DataError(
-                f"data.source: {spec}: no folder {' or '.join(_SPLITS[split])} in {root}, which "
-                f"{holds(root)}; expected train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
+                f"data.source: {spec}: no folder {names} in {root}, which {holds(root)}; expected "
+                "train/CLASS/*.JPEG and val/CLASS/*.JPEG; "
                 + ("put them there" if options.whole and divided else _remedy(root, split))
             )
         own = ""
     directory = os.path.join(root, own) if own else root
-    classes = _folders(directory)
+    classes = class_order(_folders(directory))
     if not classes:
-        raise DataError(
-            f"{directory} has no class folders: it {holds(directory)}; move each image into the "
-            "folder of its class"
-        )
-    _check_classes(directory, classes, root, split)
+        raise _no_classes(root, directory)
+    if not share:
+        _check_classes(directory, classes, root, split)
     with ThreadPoolExecutor(_LISTERS) as threads:
         listed = list(threads.map(_pictures, [os.path.join(directory, c) for c in classes]))
-    empty = [name for name, (files, _) in zip(classes, listed, strict=True) if not files]
+    files = [files for files, _ in listed]
+    _check_nesting(root, directory, classes, files)
+    empty = [name for name, found in zip(classes, files, strict=True) if not found]
     if empty:
         raise DataError(
             f"{directory}: {len(empty):,} of {len(classes):,} class folders have no image, e.g. "
             f"{empty[0]}; fill or remove them (suffixes: {' '.join(SUFFIXES)})"
         )
-    left_out = sum(count for _, count in listed)
-    found = f", {left_out:,} other files left out" if left_out else ""
-    files = [files for files, _ in listed]
+    inner = [(n, _inner(found)) for n, found in zip(classes, files, strict=True) if _inner(found)]
+    note = f", split by data.validation_split={share:g}" if share else ""
+    if left_out := sum(count for _, count in listed):
+        note += f", {left_out:,} other files left out"
+    if inner:
+        name, within = inner[0]
+        note += (
+            f", images of {len(inner):,} of the classes lie in folders within the class folder, "
+            f"such as {name}/{within[0]}"
+        )
     if share:
         places = [os.path.join(own, name) for name in classes]
         pairs = zip(places, files, strict=True)
         files = [_part(root, place, each, share, split) for place, each in pairs]
-        found = f", split by data.validation_split={share:g}{found}"
-    return FolderRecords(spec, split, directory, tuple(classes), files, found)
+    return FolderRecords(spec, split, directory, tuple(classes), files, note)
+
+
+def class_order(names: Iterable[str]) -> list[str]:
+    """Sort the names of class folders: by text, but numbers such as 0 … 11 by their values."""
+    names = list(names)
+    return sorted(names, key=int if label_numbers(names) else None)
+
+
+def label_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """Return the values of class names that are different integers in digits; () otherwise."""
+    names = list(names)
+    if not all(name.isascii() and name.isdecimal() for name in names):
+        return ()
+    values = tuple(map(int, names))
+    return values if len(set(values)) == len(values) else ()
+
+
+def _split_folder(root: str, split: str) -> str | None:
+    """Return the name of the folder of a split, if it exists.
+
+    `test` must hold folders, since unlabelled images are not a validation split. So must others
+    without a folder `train` beside them, since a class can have such a name.
+    """
+    words = {word for words in SPLITS.values() for word in words}
+    try:
+        names = [name for name in os.listdir(root) if name.lower() in words]
+    except OSError:
+        return None  # reported where the folder is listed
+    names = [name for name in names if os.path.isdir(os.path.join(root, name))]
+    beside_train = any(name.lower() in SPLITS["train"] for name in names)
+    sure = words - {"test"} if beside_train else set(SPLITS["train"])
+    names = [n for n in names if n.lower() in sure or _folders(os.path.join(root, n))]
+    return own_name(names, split, root)
 
 
 def _folder_to_split(root: str, share: float) -> str | None:
@@ -185,14 +228,66 @@ def _folder_to_split(root: str, share: float) -> str | None:
     Raises:
         DataError: There is a validation folder.
     """
-    if taken := _split_folder(root, "validation"):
+    own, taken = (_split_folder(root, split) for split in SPLITS)
+    if taken:
         raise DataError(
             f"data.validation_split={share:g}: expected a folder without validation images, got "
             f"{os.path.join(root, taken)}; use data.validation_split=0, or move it"
         )
-    if own := _split_folder(root, "train"):
+    if own:
         return own
     return "" if _has_classes(root) else None
+
+
+def _check_nesting(root: str, directory: str, classes: list[str], files: list[list[str]]) -> None:
+    """Raise a DataError where class folders are those of datasets, or one that holds the classes.
+
+    Args:
+        root: The path that was given.
+        directory: The folder of the class folders.
+        classes: Their names.
+        files: For each class, the paths of its images within its folder.
+    """
+    within = {name: _inner(found) for name, found in zip(classes, files, strict=True)}
+    for name, inner in within.items():
+        if any(each.lower() in SPLITS["train"] for each in inner):
+            raise DataError(
+                f"data.source=folder:{root}: {os.path.join(directory, name)} is not a class: it "
+                f"holds {', '.join(inner[:3])}; use folder:{os.path.join(directory, name)}, or "
+                "move it away"
+            )
+    if len(classes) == 1 and within[classes[0]]:
+        only = os.path.join(directory, classes[0])
+        inner = within[classes[0]]
+        dots = ", …" if len(inner) > 3 else ""
+        remedy = (
+            f"use folder:{only}"
+            if directory == root
+            else f"if these are the classes, move them from {only} to {directory}"
+        )
+        raise DataError(
+            f"data.source=folder:{root}: expected a folder for each class, got one, {only}, which "
+            f"holds {', '.join(inner[:3])}{dots}; {remedy}"
+        )
+
+
+def _inner(files: list[str]) -> list[str]:
+    """Return the folders within a class folder that hold some of its images, sorted."""
+    return sorted({file.partition(os.sep)[0] for file in files if os.sep in file})
+
+
+def _no_classes(root: str, directory: str) -> DataError:
+    """Return the error for the folder of a split without class folders."""
+    if any(name.startswith("ILSVRC2012_val_") for name in os.listdir(directory)):
+        return DataError(
+            f"{directory} has no class folders: its names are those of ImageNet's validation "
+            f"images; use python scripts/prepare_imagenet.py --folders {shlex.quote(root)} --out "
+            "DIR, which knows their classes"
+        )
+    return DataError(
+        f"{directory} has no class folders: it {holds(directory)}; move each image into the "
+        "folder of its class"
+    )
 
 
 def _part(root: str, folder: str, files: list[str], share: float, split: str) -> list[str]:
@@ -208,26 +303,27 @@ def _part(root: str, folder: str, files: list[str], share: float, split: str) ->
     return [f for f, path in zip(files, paths, strict=True) if (path in taken) == wanted]
 
 
-def _split_folder(root: str, split: str) -> str | None:
-    """Return the name of the folder of a split, if it exists."""
-    return next((n for n in _SPLITS[split] if os.path.isdir(os.path.join(root, n))), None)
-
-
 def _remedy(root: str, split: str) -> str:
     """Return what to do where a split is absent."""
+    quoted = shlex.quote(root)
+    if os.path.isfile(root):
+        return (
+            f"unpack the file and name the folder, or run python scripts/prepare_imagenet.py "
+            f"--images {quoted} --out DIR and use arrayrecord:DIR"
+        )
     separate = (
         "use --config.data.validation_split=0.1, which takes a tenth of each class for validation; "
-        f"python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
+        f"python scripts/prepare_imagenet.py --images {quoted} --validation 0.1 "
         "--out DIR writes the same splits for data.source=arrayrecord:DIR"
     )
     if _split_folder(root, "train"):
         return f"put the {split} images there, or {separate}"
-    if any(_split_folder(root, other) for other in _SPLITS):
+    if _split_folder(root, "validation"):
         return f"put the {split} images there"
-    # Both splits: many folders have one called train.
-    meant = nearby(root, lambda path: all(_split_folder(path, each) for each in _SPLITS))
-    if meant:
-        return f"{meant} looks right: write folder:{meant}"
+    if within := folder_within(root, lambda path: all(_split_folder(path, s) for s in SPLITS)):
+        return f"use folder:{within}"
+    if any(os.path.basename(root).lower() in words for words in SPLITS.values()):
+        return f"use the folder that holds train/ and val/, or {separate}"
     if os.path.basename(root) in _DOWNLOADS and not os.path.exists(root):
         parent = shlex.quote(os.path.dirname(root))
         return (
@@ -252,6 +348,8 @@ def _check_classes(directory: str, classes: list[str], root: str, split: str) ->
     if other is None:
         return
     theirs = _folders(os.path.join(root, other))
+    if not theirs:
+        raise _no_classes(root, os.path.join(root, other))
     for name, some, rest in (
         (os.path.basename(directory), classes, theirs),
         (other, theirs, classes),

@@ -21,11 +21,10 @@ from largebatch.data.arrow import (
     open_stream,
 )
 from largebatch.data.sharded import ShardedRecords, check_present, in_threads
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SPLITS, SourceOptions, own_name
 from largebatch.data.storage import LocalStorage
-from largebatch.data.suggestions import holds
 from largebatch.errors import DataError, did_you_mean, one_line
-from largebatch.files import read_json
+from largebatch.files import holds, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +39,7 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
 
     Args:
         spec: `huggingface:PATH`, the directory with `dataset_dict.json`.
-        split: `train`; or `validation`, the first of `validation`, `val` and `test` that exists.
+        split: `train`; or `validation`: see `SPLITS`.
         options: `classes` is the number of classes where the label is not a `ClassLabel`.
 
     Returns:
@@ -61,11 +60,11 @@ def open_huggingface(spec: str, split: str, options: SourceOptions) -> ShardedRe
             "DatasetDict by save_to_disk, or correct the path"
         )
     splits = [str(name) for name in _json(dictionary).get("splits", ())]
-    own = next((name for name in shard_files.SPLITS[split] if name in splits), None)
+    own = own_name(splits, split, root)
     if own is None:
         raise DataError(
             f"{root} has no split for {split}: it has {', '.join(splits) or 'none'}; save "
-            f"{' or '.join(shard_files.SPLITS[split])}"
+            f"{' or '.join(SPLITS[split])}"
         )
     directory = os.path.join(root, own)
     state = _json(os.path.join(directory, "state.json"))
@@ -111,8 +110,14 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
     found = shard_files.of_split(spec, split, _PARQUET, options)
     metadata = in_threads(lambda path: open_parquet_file(path).metadata, found.paths)
     schema = open_parquet_file(found.paths[0]).schema_arrow
-    stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = stored.get("info", {}).get("features", {})
+    try:
+        stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = dict(stored.get("info", {}).get("features", {}))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{found.paths[0]}: its description of the features cannot be read "
+            f"({one_line(error)}); write the files again"
+        ) from error
     columns, classes = _features(found.directory, features, options.classes)
     _check_columns(found.paths[0], schema, columns)
     groups = (file.row_group(i) for file in metadata for i in range(file.num_row_groups))

@@ -26,6 +26,9 @@ _MOST_PIXELS = 178_956_970
 # Pixels that a reduced image must keep for each pixel of the result: linear interpolation looks
 # at two of them a side, and antialiasing is close to exact from two on (Pillow's `reducing_gap`).
 _KEPT = {"linear": 1, "antialias": 2}
+_PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}  # modes that Pillow converts in two steps only
+_BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
+_ROUNDING = 0.01  # by which resampled floats may leave 0 to 1
 
 cv2.setNumThreads(0)  # the feed's own threads are the parallelism
 
@@ -79,7 +82,7 @@ class Picture:
             if decoded is not None:
                 return decoded
         top, left, height, width = box
-        return _rgb(self._opened())[top : top + height, left : left + width]
+        return rgb(self._opened())[top : top + height, left : left + width]
 
     def view(
         self,
@@ -121,7 +124,7 @@ class Picture:
         if image.format != "JPEG":
             return None
         image.draft(None, (self.width // factor, self.height // factor))
-        return _rgb(image)
+        return rgb(image)
 
     def _opened(self) -> Image.Image:
         image, self._image = self._image, None  # loading or drafting uses it up
@@ -140,6 +143,10 @@ class Pixels:
         """Take uint8 (height, width, 3)."""
         self._pixels = pixels
         self.height, self.width = pixels.shape[:2]
+
+    def pixels(self) -> np.ndarray:
+        """Return all of the image."""
+        return self._pixels
 
     def view(
         self,
@@ -236,13 +243,21 @@ def _open(data: bytes) -> Image.Image:
         raise UndecodableError(f"{len(data):,} bytes that are not an image ({error})") from error
 
 
-def _rgb(image: Image.Image) -> np.ndarray:
-    """Decode the first frame to three channels of 8 bits."""
+def rgb(image: Image.Image) -> np.ndarray:
+    """Return the first frame of an image of Pillow, of any mode, without its transparency.
+
+    Returns:
+        uint8 (height, width, 3).
+
+    Raises:
+        UndecodableError: The data are truncated or corrupt, or the range of its values is unknown.
+    """
     try:
         image.load()
-        if image.mode.startswith("I"):  # 16 bits: Pillow would clip and not scale
-            grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-            return np.repeat(grey[..., None], 3, axis=2)
+        if image.mode.startswith(("I", "F")):
+            return np.repeat(_grey(image)[..., None], 3, axis=2)
+        if image.mode in _PREMULTIPLIED:
+            image = image.convert(_PREMULTIPLIED[image.mode])
         if "transparency" in image.info:
             image = image.convert("RGBA")
         return np.asarray(image.convert("RGB"))
@@ -250,3 +265,28 @@ def _rgb(image: Image.Image) -> np.ndarray:
         raise
     except Exception as error:  # as above
         raise UndecodableError(str(error) or type(error).__name__) from error
+
+
+def _grey(image: Image.Image) -> np.ndarray:
+    """Return uint8 (height, width) of an image of 16 or 32 bits, which Pillow would only clip.
+
+    Integers are of 16 bits (12 where a TIFF states that) or, if none is above 255, of 8. Floats
+    are from 0 to 1, or to 255. Other ranges have no known white.
+    """
+    levels = np.asarray(image)
+    tags = getattr(image, "tag_v2", {})  # of a TIFF
+    low, high = float(levels.min()), float(levels.max())
+    if image.mode == "F":
+        scale = 255.0 if high <= 1 + _ROUNDING else 1.0
+        known = low >= -_ROUNDING and (high <= 1 + _ROUNDING or 2 <= high < 255.5)  # not NaN
+    else:
+        bits = 12 if tags.get(_BITS, (16,))[0] == 12 else 16
+        scale = 1.0 if high <= 255 else 2.0 ** (8 - bits)
+        known = low >= 0 and high < 2**bits
+    if not known:
+        raise UndecodableError(
+            f"values from {low:g} to {high:g} of mode {image.mode}, expected 0 to 1, 255 or 65,535"
+        )
+    scaled = levels * np.float64(scale)
+    grey = (np.rint(scaled) if image.mode == "F" else scaled).clip(0, 255).astype(np.uint8)
+    return 255 - grey if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else grey

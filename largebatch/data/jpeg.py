@@ -29,17 +29,18 @@ def read_header(data: bytes) -> Any | None:
 
     Returns:
         A stream with `height` and `width`, for `decode_region`; None if the data are not a
-        JPEG or nvImageCodec is not installed.
+        JPEG, or one of CMYK, or nvImageCodec is not installed.
     """
     codec = _codec()
     if codec is None or data[:2] != b"\xff\xd8":
         return None
     try:
         stream = codec.CodeStream(data)
-        _ = stream.height  # parsed when first asked for
+        channels = stream.num_channels  # parsed when first asked for
     except RuntimeError:
         return None
-    return stream
+    # Pillow takes all CMYK for inverted as Adobe's is, nvImageCodec only where a marker says so.
+    return stream if channels < 4 else None
 
 
 def decode_region(stream: Any, box: tuple[int, int, int, int]) -> np.ndarray | None:
@@ -50,7 +51,7 @@ def decode_region(stream: Any, box: tuple[int, int, int, int]) -> np.ndarray | N
         box: Top, left, height, width in pixels, within the image.
 
     Returns:
-        uint8 (height, width, 3), greyscale and CMYK converted; None if the data end too early.
+        uint8 (height, width, 3), greyscale converted; None if the data end too early.
     """
     codec = _codec()
     top, left, height, width = box

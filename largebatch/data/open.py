@@ -4,6 +4,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from largebatch import data
 from largebatch.config import Config, Facts
 from largebatch.config.facts import KNOWN_SETS, full_source
@@ -14,6 +16,7 @@ from largebatch.errors import ConfigError, DataError
 _SETS = "data.validation_sets"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _SPLITS = ("train", "validation")
+_PAIRS = 64  # of neighbours that show whether a dataset is in the order of its classes
 
 
 def open_source(
@@ -124,6 +127,21 @@ def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:
     )
 
 
+def grouped_by_class(source: data.Source) -> bool:
+    """Return whether neighbours mostly have the same label, as in class folders.
+
+    Reads 64 pairs of neighbours at equal distances. In a random order, neighbours have the same
+    label as often as any two examples.
+    """
+    first = np.linspace(0, max(0, len(source) - 2), _PAIRS).astype(np.int64)
+    ids, rows = np.unique([first, np.minimum(first + 1, len(source) - 1)], return_inverse=True)
+    (_, labels), _ = data.as_far_as_possible(source.read, ids)
+    pairs = labels[rows.reshape(2, -1)]
+    _, counts = np.unique(pairs, return_counts=True)
+    expected = np.square(counts / counts.sum()).sum()
+    return bool(len(counts) > 1 and (pairs[0] == pairs[1]).mean() > (1 + expected) / 2)
+
+
 def facts_of(
     train: data.Source,
     validation: data.Source,
@@ -135,13 +153,19 @@ def facts_of(
     """Return the facts that the plan needs.
 
     Raises:
-      DataError: the two splits have different classes.
+      DataError: the two splits have different classes, or only one.
       ConfigError: ``crops_on_device`` needs a store of decoded images.
     """
     if train.classes != validation.classes:
         raise DataError(
             f"{train.name}: training and validation have "
             f"{data.differing(train.classes, validation.classes)}; prepare both alike"
+        )
+    if len(train.classes) < 2:
+        raise DataError(
+            f"data.source={train.name}: expected at least 2 classes, got "
+            f"{', '.join(map(repr, train.classes)) or 'none'}, which cannot be learned; use images "
+            "of more classes"
         )
     stored = 0
     if crops_on_device:

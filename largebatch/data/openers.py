@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from largebatch.data.records import ItemRecords, Records
-from largebatch.data.sources import Source, SourceOptions, Split, check_sizes
+from largebatch.data.sources import Source, SourceOptions, Split, check_class_names, check_sizes
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
 from largebatch.registry import Registry, add_directory, imported, is_reference
@@ -169,7 +169,9 @@ def _opened(
         # A dataset of TFDS is found by its name, and checked there.
         if finished and place and scheme != "tfds":
             check_finished(place)
-        return imported(SOURCES[scheme].function, "data.source")(spec, split, options)
+        opened = imported(SOURCES[scheme].function, "data.source")(spec, split, options)
+        check_class_names(f"data.source={spec}", opened.classes)
+        return opened
     module, _, rest = spec.partition(":")
     factory, _, argument = rest.partition(":")
     make = imported(f"{module}:{factory}", "data.source")
@@ -189,4 +191,6 @@ def _opened(
             f"data.source={spec!r}: the factory returned {type(made).__name__}, which lacks "
             f"{', '.join(missing)} of {kind} (largebatch.data); add what is missing"
         )
-    return ItemRecords(spec, made) if kind == "Items" else made
+    opened = ItemRecords(spec, made) if kind == "Items" else made
+    check_class_names(f"data.source={spec}", opened.classes)
+    return opened

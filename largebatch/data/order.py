@@ -1,4 +1,4 @@
-"""The example at each sample position: a permutation per epoch, computed and not stored."""
+"""The example at each sample position: a computed permutation per epoch, or the dataset's order."""
 
 import hashlib
 import math
@@ -24,10 +24,10 @@ class Order:
     Attributes:
         seed: Seed of the run.
         examples: Examples in the training split.
-        shuffle: Whether each epoch has its own permutation; otherwise all have that of the first.
-            Index order would train on one class after the other where images lie in class folders.
+        shuffle: Whether each epoch has its own permutation; otherwise all have the order of the
+            dataset, which is that of the classes where images lie in class folders.
         epoch_samples: Samples of an epoch; 0 is `examples`. Fewer leave out the end of each epoch's
-            permutation, more continue with its beginning.
+            order, more continue with its beginning.
 
     Raises:
         ConfigError: `examples` is not positive, or `epoch_samples` is negative.
@@ -68,8 +68,9 @@ class Order:
         """
         positions = np.asarray(positions, np.int64)
         index = positions % (self.epoch_samples or self.examples) % self.examples
-        own = self.epochs(positions) if self.shuffle else np.zeros_like(positions)
-        epochs, slots = np.unique(own, return_inverse=True)
+        if not self.shuffle:
+            return index
+        epochs, slots = np.unique(self.epochs(positions), return_inverse=True)
         rounds = _SMALL_ROUNDS if self.examples < _SMALL else _ROUNDS
         keys = mix(purpose("order"), self.seed, np.arange(rounds)[:, None], epochs)
         walk = index.ravel().astype(np.uint64)

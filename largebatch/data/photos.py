@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from largebatch.data.augment import centre_boxes, random_boxes
-from largebatch.data.images import Picture, Pixels, Resampling, UndecodableError, decode
+from largebatch.data.images import Picture, Pixels, Resampling, UndecodableError, rgb
 from largebatch.data.records import Records
 from largebatch.data.sources import SourceOptions
 from largebatch.data.unreadable import IncompleteReadError
@@ -81,7 +81,7 @@ class Photos:
     def explain(self, example: int) -> tuple[str, str]:
         contents, _ = self._records.read(np.array([example]))
         try:
-            decode(contents[0])
+            _picture(contents[0]).pixels()
         except UndecodableError as error:
             return self._records.where(example), str(error)
         return self._records.where(example), "a part of it cannot be decoded"
@@ -115,8 +115,7 @@ class Photos:
         spoilt: dict[int, str] = {}  # an exception would keep the read data alive
         for row, content in enumerate(contents):
             try:
-                raw = isinstance(content, np.ndarray)
-                pictures.append(Pixels(content) if raw else Picture(content))
+                pictures.append(_picture(content))
             except UndecodableError as error:
                 pictures.append(None)
                 spoilt[row] = str(error)
@@ -165,6 +164,13 @@ class _Opened(NamedTuple):
     """int32 (b,)."""
     spoilt: dict[int, str]
     """By row, what is wrong with an image that cannot be decoded."""
+
+
+def _picture(content: Any) -> Picture | Pixels:
+    """Return the image that records have read: bytes, an array or an image of Pillow."""
+    if isinstance(content, bytes):
+        return Picture(content)
+    return Pixels(content if isinstance(content, np.ndarray) else rgb(content))
 
 
 def check_crop_options(options: SourceOptions) -> None:

@@ -83,7 +83,7 @@ class Items(Protocol):
 
 
 class ItemRecords:
-    """`Items` as `Records`; the images may be arrays."""
+    """`Items` as `Records`; the images may be arrays or images of Pillow."""
 
     def __init__(self, name: str, items: Items) -> None:
         self.name = name
@@ -96,8 +96,8 @@ class ItemRecords:
     def __len__(self) -> int:
         return len(self._items)
 
-    def read(self, ids: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        """See `Records.read`; an image is bytes or uint8 (h, w, 3)."""
+    def read(self, ids: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        """See `Records.read`; an image is bytes, uint8 (h, w, 3) or an image of Pillow."""
         found = [self._item(int(index)) for index in ids]
         return [image for image, _ in found], np.array([label for _, label in found], np.int32)
 
@@ -131,11 +131,11 @@ class ItemRecords:
             )
         return self._image(image, index), int(label)
 
-    def _image(self, image: Any, index: int) -> bytes | np.ndarray:
+    def _image(self, image: Any, index: int) -> Any:
         if isinstance(image, bytes):
             return image
         if hasattr(image, "convert"):  # of Pillow, as Hugging Face's datasets give them
-            image = image.convert("RGB")
+            return image
         pixels = np.asarray(image)
         if pixels.ndim == 2:
             pixels = pixels[..., None]

@@ -1,6 +1,5 @@
 """The shards of a split in a directory or of a pattern, and the names of the labels beside them."""
 
-import contextlib
 import fnmatch
 import itertools
 import os
@@ -9,13 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from largebatch.data.sharded import check_present
-from largebatch.data.sources import SourceOptions
-from largebatch.data.storage import LocalStorage, Storage, absolute, storage_of
-from largebatch.data.suggestions import nearby
+from largebatch.data.sources import SPLITS, SourceOptions, own_name
+from largebatch.data.storage import Storage, absolute, storage_of
 from largebatch.errors import DataError, one_line
-from largebatch.store_urls import url_of
 
-SPLITS = {"train": ("train",), "validation": ("validation", "val", "test")}
 _SERIES = re.compile(r"-(\d{5,})-of-(\d{5,})")
 _LABELS = ("labels.txt", "label.labels.txt")
 
@@ -95,7 +91,11 @@ def of_split(
         else:
             storage = storage or storage_of(path, options)
             if not storage.exists():
-                raise DataError(f"data.source: {spec}: no directory {path}; {_remedy(path, form)}")
+                kind = "a file; use its directory, or a pattern of file names"
+                raise DataError(
+                    f"data.source: {spec}: expected a directory, got "
+                    + (kind if os.path.isfile(path) else f"no {path}; correct the path")
+                )
             found, wanted = Found(storage, "", _shards(storage, form)), []
         own, names = _split(found, split, form)
         _check_wanted(found, wanted, own)
@@ -157,15 +157,19 @@ def _split(found: Found, split: str, form: Form) -> tuple[str, list[str]]:
     splits: dict[str, list[str]] = {}
     for name in found.names:
         splits.setdefault(word_of(name), []).append(name)
-    own = next((name for name in SPLITS[split] if name in splits), None)
+    own = own_name(splits, split, found.directory)
     if own is None:
         counts = ", ".join(f"{len(names)} of {name}" for name, names in splits.items())
         every = sorted(n for n in found.storage.names() if not n.startswith("."))
+        packed = any(
+            name.lower().endswith((".gz", ".tgz", ".zst", ".xz", ".bz2")) for name in every
+        )
+        remedy = "uncompress the files" if packed else "correct the path"
         raise DataError(
             f"{found.directory} has no {form.what} files of {split}: it holds "
             + (counts or f"{len(every)} other entries, such as {every[:3]}")
             + f"; expected e.g. {SPLITS[split][0]}{form.example}; "
-            + ("add them" if counts else _remedy(found.directory, form))
+            + ("add them" if counts else remedy)
         )
     return own, splits[own]
 
@@ -228,18 +232,6 @@ def _expanded(pattern: str) -> Iterator[str]:
         choices = match[1].split(",")
     for choice in choices:
         yield from _expanded(pattern[: match.start()] + choice + pattern[match.end() :])
-
-
-def _remedy(directory: str, form: Form) -> str:
-    """Return what to do where a directory is absent or holds something else."""
-
-    def fits(path: str) -> bool:
-        with contextlib.suppress(OSError):
-            return bool(_shards(LocalStorage(path), form))
-        return False
-
-    meant = None if url_of(directory) else nearby(directory, fits)
-    return f"{meant} looks right: write {form.scheme}:{meant}" if meant else "correct the path"
 
 
 def _check_series(storage: Storage, own: str, names: list[str]) -> None:

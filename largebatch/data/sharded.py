@@ -15,6 +15,7 @@ import numpy as np
 from largebatch.data.object_files import at_once
 from largebatch.data.shard_readers import Readers, RowsReader, Shards
 from largebatch.errors import DataError, one_line
+from largebatch.files import printable
 
 _ROWS_AT_ONCE = 32  # neighbours that one request may read
 _SAMPLED = 32  # examples whose images and labels distinguish sets
@@ -158,7 +159,7 @@ class ShardedRecords:
         return shards, ids - self._starts[shards]
 
     def _place(self, shard: int, row: int) -> str:
-        return f"{self._shards.paths[shard]}, record {row} (counted from 0)"
+        return f"{printable(self._shards.paths[shard])}, record {row} (counted from 0)"
 
 
 def in_threads(function: Callable[[str], T], paths: Iterable[str]) -> list[T]:

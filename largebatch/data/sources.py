@@ -1,6 +1,7 @@
 """Protocols of data sources, and what several sources need to open their files."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -10,6 +11,8 @@ import numpy as np
 from largebatch.errors import ConfigError, DataError
 
 Split = Literal["train", "validation"]
+SPLITS = {"train": ("train",), "validation": ("validation", "val", "valid", "test")}
+"""What a dataset may call each split, in any letter case; `test` where there is no other."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,58 @@ class StoredSource(RectangularSource, Protocol):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Read images and the boxes of `read_centres`; returns what `read_stored` does."""
         ...
+
+
+def own_name(names: Iterable[str], split: str, where: str) -> str | None:
+    """Return which of some names is that of a split; None: there is none.
+
+    Args:
+        names: Splits of a dataset, as it calls them.
+        split: A key of `SPLITS`.
+        where: The directory, for the message.
+
+    Raises:
+        DataError: Several could be meant.
+    """
+    found = [name for name in names if name.lower() in SPLITS[split]]
+    # A test split beside a validation split is not used.
+    found = [name for name in found if name.lower() != "test"] or found
+    if len(found) > 1:
+        raise DataError(
+            f"{where}: expected one split for {split}, got {', '.join(sorted(found))}; keep one of "
+            "them there"
+        )
+    return found[0] if found else None
+
+
+def check_class_names(where: str, classes: Sequence[str]) -> None:
+    """Raise a DataError for a class name that a line of a labels file cannot hold.
+
+    Args:
+        where: The dataset, for the message.
+        classes: Name of each label.
+    """
+    for label, name in enumerate(classes):
+        if not isinstance(name, str):
+            raise DataError(
+                f"{where}: expected class names that are texts, got {name!r} for label {label}; "
+                "return str"
+            )
+        kinds = {unicodedata.category(character) for character in name}
+        if "Cs" in kinds:  # of bytes that are not UTF-8
+            problem = "not UTF-8"
+        elif not name.strip():
+            problem = "empty"
+        elif name != name.strip():
+            problem = "with a space at an end"
+        elif kinds & {"Cc", "Zl", "Zp"}:
+            problem = "with a line break or a control character"
+        else:
+            continue
+        raise DataError(
+            f"{where}: expected class names that are a line of text each, got {name!a} for label "
+            f"{label}, {problem}; rename the class"
+        )
 
 
 def check_sizes(name: str, options: SourceOptions, **own: int) -> None:

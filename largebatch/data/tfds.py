@@ -18,10 +18,10 @@ from largebatch.data.object_files import ObjectStorage
 from largebatch.data.sharded import ShardedRecords, check_present
 from largebatch.data.sources import SourceOptions, differing
 from largebatch.data.storage import Storage, absolute, storage_of, subfolders
-from largebatch.data.suggestions import holds, nearby
 from largebatch.data.tfds_metadata import ELSEWHERE, key_of_kind, read_metadata
 from largebatch.data.unfinished import check_finished
 from largebatch.errors import DataError, did_you_mean
+from largebatch.files import folder_within, holds
 from largebatch.store_urls import url_of
 
 _VERSION = re.compile(r"(\d+|\*)\.(\d+|\*)\.(\d+|\*)")
@@ -167,16 +167,13 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
     if not (name in subfolders(root) if url_of(root) else os.path.isdir(base)):
         found = subfolders(root)
         there = did_you_mean(name, found) if found else f"which {holds(root)}"
-        meant = (
-            None
-            if url_of(root)
-            else nearby(root, lambda path: _holds_set(os.path.join(path, name)))
-        )
+        local = None if url_of(root) else root
+        inner = local and folder_within(local, lambda path: _versions(os.path.join(path, name)))
         raise DataError(
             f"data.source: {spec}: no {name!r} in {root}, {there}; "
             + (
-                f"{meant} looks right: set data.data_dir={meant}"
-                if meant
+                f"use data.data_dir={inner}"
+                if inner
                 else f"set data.data_dir to the folder that holds {name}/, or {_remedy(name, root)}"
             )
         )
@@ -202,13 +199,6 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
             f"{version or 'a version such as 1.0.0'}; name one that is there or prepare it"
         )
     return os.path.join(base, matching[-1])
-
-
-def _holds_set(base: str) -> bool:
-    """Return whether a directory has versions, or configurations with versions."""
-    return bool(
-        _versions(base) or any(_versions(os.path.join(base, each)) for each in subfolders(base))
-    )
 
 
 def _remedy(name: str, root: str) -> str:

@@ -45,6 +45,9 @@ def exit_code(run: Callable[[], int | None]) -> int:
     Args:
       run: what the process does; may return an exit code.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # paths may have bytes that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         return run() or 0
     except Interrupted as reason:

@@ -67,7 +67,8 @@ class BatchNorm(nnx.BatchNorm):
     batch_mode: BatchMode | None = None
     """Computation of batch statistics in training mode. None: over the whole batch, with an update
     of ``mean`` and ``var``, like ``nnx.BatchNorm``. Otherwise, ``mean`` and ``var`` do not change.
-    Each call sets ``batch_mean`` and ``batch_var``, which the caller averages over workers."""
+    Each call sets ``batch_mean`` and ``batch_var``, which the caller averages over workers, and
+    ``batch_values``, the number of values of each channel that they are of."""
 
     def __call__(
         self,
@@ -130,6 +131,7 @@ class BatchNorm(nnx.BatchNorm):
             if hasattr(self, "batch_mean"):
                 raise ValueError("a BatchNorm layer is called twice; use one layer for each call")
             count = mode.members * (x.size // x.shape[-1] // mode.spans)
+            self.batch_values = count
             self.batch_mean = BatchStatistics(mean)
             self.batch_var = BatchStatistics(
                 var * (count / max(count - 1, 1)) if mode.unbiased else var

@@ -170,6 +170,29 @@ class Model:
             batch[f"{where}/var"] = layer.batch_var[...]
         return _wide(logits), unflatten_paths(batch)
 
+    def values_per_image(
+        self, image_shape: tuple[int, ...], frozen: frozenset[str] = frozenset()
+    ) -> dict[str, int]:
+        """Return how many values of one image each BatchNorm layer averages, by path; traces.
+
+        Args:
+          image_shape: height, width and channels.
+          frozen: paths of layers to leave out.
+        """
+        found: dict[str, int] = {}
+
+        def trace(params: PyTree, stats: PyTree, images: jax.Array) -> jax.Array:
+            module = self.module(params, stats, BatchMode(1, frozen=frozen))
+            logits = module(images)
+            for path, layer in factories.batch_norms(module).items():
+                if hasattr(layer, "batch_values"):
+                    found["/".join(map(str, path))] = layer.batch_values
+            return logits
+
+        images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+        jax.eval_shape(trace, *self.shapes(), images)
+        return found
+
     def module(self, params: PyTree, stats: PyTree, mode: BatchMode | None = None) -> nnx.Module:
         """Return a module with these arrays.
 

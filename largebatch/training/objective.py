@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from largebatch import parallel
-from largebatch.config import StagePlan
+from largebatch.config import StagePlan, geometry
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.data.device_mixing import erase, mix, second_labels
+from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import Partners, Sums, classification_sums
 from largebatch.parallel.transfer import Augmented, Images
@@ -45,6 +46,30 @@ class Objective:
                 map(layer_of, self.frozen & flatten_paths(self.model.shapes()[1]).keys())
             ),
             reduction=self.plan.config.norm.reduction,
+        )
+
+    def check_statistics(self) -> None:
+        """Check that no BatchNorm layer has statistics of a single value, which it would subtract.
+
+        Raises:
+          ConfigError: a layer has; the message names it and the span that would do.
+        """
+        plan = self.plan
+        if plan.span * plan.images_per_worker > 1:
+            return
+        shape = plan.facts.image_shape
+        values = self.model.values_per_image(shape, self.mode.frozen)
+        layer = next((path for path, count in values.items() if count == 1), None)
+        if layer is None:
+            return
+        devices = plan.facts.devices
+        spans = [g for g in geometry.possible_spans(plan.workers, devices) if g > 1]
+        remedy = f"norm.span={spans[0]} or " if spans else ""
+        raise ConfigError(
+            f"norm.span={plan.config.norm.span}: expected BatchNorm statistics of at least 2 "
+            f"values, got 1 value in {layer} (1 worker of batch.images_per_worker=1 image of "
+            f"{shape[0]}×{shape[1]} pixels), which makes its output constant; use {remedy}"
+            "batch.images_per_worker=2"
         )
 
     def gradients(

@@ -12,7 +12,7 @@ import jax
 
 from largebatch import data
 from largebatch.config import Config, Facts, Plan, resolve, stages_of
-from largebatch.data.open import facts_of, open_source, open_validation_sets
+from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
 from largebatch.training.microbatch import StageBuilder, largest_microbatch
@@ -61,6 +61,9 @@ class OpenedRun:
         trains = evaluated_step is None
         needed = stages if trains else (self.plan.stage_at(evaluated_step),)
         what = "train steps" if trains else "evaluation"
+        for index in range(len(stages) if trains else 0):
+            builder = self._builder(index, (None,) * index, {})
+            builder.programs(builder.candidates[-1]).steps.objective.check_statistics()
         chosen: list[int | None] = []
         made: list[Programs] = []
         for index in range(len(self.splits)):
@@ -128,7 +131,15 @@ def open_run(
         jax.process_count(),
         crops_on_device=config.data.crops == "device",
     )
-    return OpenedRun(config, console, devices, splits, further, facts, resolve(config, facts))
+    plan = resolve(config, facts)
+    pairs = zip(stages, splits, strict=True)  # all stages have the same examples
+    unshuffled = next((train for s, (train, _) in pairs if not s.config.data.shuffle), None)
+    if unshuffled is not None and grouped_by_class(unshuffled):
+        console.warn(
+            "data.shuffle=false: the training images are in the order of their classes, so a "
+            "batch has few of them; use data.shuffle=true, or shuffle the dataset"
+        )
+    return OpenedRun(config, console, devices, splits, further, facts, plan)
 
 
 def build(config: Config, console: Console, devices: Sequence[jax.Device] | None = None) -> Run:

@@ -191,3 +191,136 @@ def test_folders_that_cannot_be_split(files, spec, word, tmp_path):
 def test_only_a_folder_is_split():
     with pytest.raises(ConfigError, match=r"data\.validation_split"):
         open_source("digits", "train", SourceOptions(validation_split=0.5))
+
+
+NUMBERS = [str(number) for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("names", "ordered"),
+    [
+        (NUMBERS, NUMBERS),
+        (["00", "1", "02", "10"], ["00", "1", "02", "10"]),
+        (["0", "3", "7", "12"], ["0", "3", "7", "12"]),
+        (["1", "01", "10"], ["01", "1", "10"]),  # twice the same number: by text
+        (["9", "10", "b"], ["10", "9", "b"]),
+        (["9", "10", "²"], ["10", "9", "²"]),
+    ],
+    ids=str,
+)
+def test_classes_named_by_numbers_are_in_the_order_of_the_numbers(names, ordered, tmp_path):
+    fill(tmp_path, [f"{split}/{name}/1.png" for split in ("train", "val") for name in names])
+    records = opened(tmp_path)
+    assert records.classes == tuple(ordered)
+    labels = records.read(np.arange(len(names)))[1]
+    assert [Path(records.where(i)).parent.name for i in range(len(names))] == ordered
+    assert labels.tolist() == list(range(len(names)))
+
+
+@pytest.mark.parametrize("name", ["valid", "Val", "VALIDATION", "Test"])
+@pytest.mark.parametrize("train", ["train", "Train"])
+def test_other_names_of_the_splits(train, name, tmp_path):
+    fill(tmp_path, [f"{each}/{c}/1.png" for each in (train, name) for c in "ab"])
+    assert opened(tmp_path).where(0) == f"{tmp_path}/{train}/a/1.png"
+    assert opened(tmp_path, "validation").where(0) == f"{tmp_path}/{name}/a/1.png"
+
+
+@pytest.mark.parametrize("second", ["valid", "Val", "validation"])
+def test_several_validation_folders_are_refused(tree, second):
+    shutil.copytree(tree / "val", tree / second)
+    assert f"{second}" in refused(tree, "validation")
+
+
+def test_unlabelled_test_images_are_no_validation_split(tmp_path):
+    fill(tmp_path, [*(f"train/{c}/{i}.png" for c in "ab" for i in range(4)), "test/1.png"])
+    assert "data.validation_split" in refused(tmp_path, "validation")
+    options = SourceOptions(validation_split=0.25)
+    assert len(open_folder(f"folder:{tmp_path}", "validation", options)) == 2
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path):
+    fill(tmp_path, [f"{name}/{i}.png" for name in ("valid", "void") for i in range(4)])
+    records = open_folder(f"folder:{tmp_path}", "train", SourceOptions(validation_split=0.25))
+    assert records.classes == ("valid", "void")
+    whole = open_folder(f"folder:{tmp_path}", "validation", SourceOptions(whole=True))
+    assert len(whole) == 8
+
+
+BOTH = ("train/{}/1.png", "train/{}/2.png", "val/{}/1.png")
+NESTED = {  # the files, the path below the root, the share, and words of the message
+    "classes in a folder": (
+        [f.format(f"images/{c}") for f in BOTH for c in "ab"], "", 0, "train/images", "a, b"
+    ),
+    "parent of classes": ([f"sub/{c}/{i}.png" for c in "ab" for i in "12"], "", 0.5, "sub", "a, b"),
+    "parent of a dataset": (
+        [f"sub/{f.format(c)}" for f in BOTH for c in "ab"], "", 0.5, "folder:{root}/sub", "train"
+    ),
+    "two datasets": (
+        [f"{s}/{f.format(c)}" for f in BOTH for c in "ab" for s in ("x", "y")],
+        "", 0.5, "folder:{root}/x", "train",
+    ),
+    "two datasets in splits": (
+        [f.format(f"{s}/train/a") for f in BOTH for s in ("x", "y")], "", 0, "train/x", "train"
+    ),
+    "the parent without a share": (
+        [f"sub/deep/{f.format(c)}" for f in BOTH for c in "ab"], "", 0, "folder:{root}/sub/deep"
+    ),
+    "no folder train beside others": (
+        [f"{c}/{i}.png" for c in "ab" for i in "12"] + [f"../near/{f.format('a')}" for f in BOTH],
+        "", 0, "data.validation_split",
+    ),
+    "an archive": (["set.tar.gz"], "set.tar.gz", 0, "is a file", "--images"),
+    "Kaggle": (
+        ["Data/CLS-LOC/train/n01440764/n01440764_1.JPEG", "Data/CLS-LOC/train/n01443537/a.JPEG",
+         "Data/CLS-LOC/val/ILSVRC2012_val_00000001.JPEG", "Data/CLS-LOC/test/x.JPEG"],
+        "", 0, "{root}/Data/CLS-LOC",
+    ),
+    "Kaggle's images": (
+        ["train/n01440764/n01440764_1.JPEG", "val/ILSVRC2012_val_00000001.JPEG", "test/x.JPEG"],
+        "", 0, "prepare_imagenet.py --folders {root} ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_folders_on_another_level_are_named(case, tmp_path):
+    files, below, share, *words = NESTED[case]
+    root = tmp_path / "root"
+    fill(root, files)
+    options = SourceOptions(validation_split=share)
+    said = stores.complaint(open_folder, f"folder:{root}/{below}", "train", options)
+    for word in words:
+        assert word.format(root=root) in said
+    assert "near" not in said.replace(str(tmp_path), "")
+
+
+def test_folders_within_classes_are_noticed(tree):
+    assert "close" not in opened(tree).describe()
+    fill(tree, ["train/b/close/1.png"])
+    assert "b/close" in opened(tree).describe()
+
+
+NAMES = [b"caf\xe9", b"a\nb", b" a", b"a ", b"a\r", b" ", b"\x1b", b"a\xc2\x85"]
+NAMES += ["a\u2028b".encode()]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_class_names_that_a_line_cannot_hold_are_refused(name, tree):
+    for split in ("train", "val"):
+        os.rename(tree / split / "b", os.fsencode(tree / split) + b"/" + name)
+    said = stores.complaint(open_source, f"folder:{tree}", "train")
+    assert ascii(os.fsdecode(name)) in said
+
+
+@pytest.mark.parametrize("name", ["a b", "中文", "👩\u200d🚀", "no\u00a0break"])
+def test_other_class_names_are_accepted(name, tree):
+    for split in ("train", "val"):
+        (tree / split / "b").rename(tree / split / name)
+    assert name in open_source(f"folder:{tree}", "train").classes
+
+
+def test_paths_are_shown_as_text(tree):
+    os.rename(tree / "train" / "B" / "x.png", os.fsencode(tree / "train/B") + b"/\xe9\n.png")
+    records = opened(tree)
+    assert records.where(0) == f"{tree}/train/B/\\xe9\\n.png"
+    records.read(np.arange(1))

@@ -10,7 +10,15 @@ import pytest
 from PIL import Image
 
 from largebatch.data import jpeg
-from largebatch.data.images import Picture, UndecodableError, decode, reduction, resize, size_of
+from largebatch.data.images import (
+    Picture,
+    UndecodableError,
+    decode,
+    reduction,
+    resize,
+    rgb,
+    size_of,
+)
 
 
 def photo(height=150, width=211, seed=0):
@@ -117,6 +125,78 @@ def test_other_formats_are_decoded_by_their_content(kind):
     np.testing.assert_array_equal(Picture(data).pixels((5, 6, 20, 30)), wanted[5:25, 6:36])
     view = Picture(data).view((0, 0, 60, 60), (15, 15), "antialias")
     np.testing.assert_array_equal(view, resize(wanted[:60, :60], (15, 15), "antialias"))
+
+
+GREYS = np.array([[0, 64, 128, 255]], np.uint8).repeat(4, axis=0)
+SHARES = GREYS / np.float32(255)
+GREY = Image.fromarray(GREYS)
+MODES = ("L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+MODES += ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # of values 0 to 255
+DEEP = {
+    "float to 1": (SHARES, GREYS),
+    "float to 1 and rounding": (SHARES * np.float32(1.001), GREYS),
+    "float to 255": (GREYS.astype(np.float32), GREYS),
+    "float to 1.5": (1.5 * SHARES, None),
+    "float to 65535": (65535 * SHARES, None),
+    "float from -1": (2 * SHARES - 1, None),
+    "float NaN": (np.where(GREYS == 64, np.float32(np.nan), SHARES), None),
+    "float infinity": (np.where(GREYS == 64, np.float32(np.inf), SHARES), None),
+    "32 bits to 255": (GREYS.astype(np.int32), GREYS),
+    "32 bits to 65535": (GREYS.astype(np.int32) * 257, GREYS),
+    "32 bits to 2^24": (GREYS.astype(np.int32) * 2**16, None),
+    "32 bits from -1": (GREYS.astype(np.int32) - 1, None),
+    "16 bits": (GREYS.astype(np.uint16) * 257, GREYS),
+    "16 bits big endian": (GREYS.astype(">u2") * 257, GREYS),
+}
+
+
+def in_mode(mode):
+    if mode == "I;16N":
+        return Image.frombytes(mode, GREY.size, GREYS.astype(np.uint16).tobytes())
+    way = {"LAB": "RGB", "HSV": "RGB", "RGBa": "RGBA", "PA": "P", "La": "LA"}
+    return GREY.convert(way.get(mode, "L")).convert(mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_of_pillow_has_its_levels(mode):
+    np.testing.assert_array_equal(rgb(in_mode(mode)), np.repeat(GREYS[..., None], 3, axis=2))
+    for form in ("TIFF", "PNG"):
+        try:
+            data = encoded(in_mode(mode), form)
+        except (OSError, KeyError, ValueError):
+            continue  # the format lacks the mode
+        np.testing.assert_array_equal(decode(data)[..., 1], GREYS)
+
+
+def test_modes_that_round_or_cannot_be_converted():
+    assert np.abs(rgb(in_mode("LAB")).astype(int) - GREYS[..., None]).max() <= 1
+    np.testing.assert_array_equal(rgb(in_mode("1"))[0, :, 0], [0, 0, 255, 255])
+    assert rgb(Image.new("La", (2, 2), (20, 255))).tolist() == [[[20] * 3] * 2] * 2
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_levels_of_16_and_32_bits(kind):
+    levels, wanted = DEEP[kind]
+    data = encoded(Image.fromarray(levels), "TIFF")
+    if wanted is None:
+        with pytest.raises(UndecodableError, match="values from"):
+            decode(data)
+    else:
+        np.testing.assert_array_equal(decode(data), np.repeat(wanted[..., None], 3, axis=2))
+
+
+def test_white_may_be_zero():
+    data = encoded(Image.fromarray(GREYS.astype(np.uint16) * 257), "TIFF")
+    tag = struct.pack("<HHI", 262, 3, 1)  # photometric interpretation, a short
+    at = data.index(tag) + len(tag)
+    np.testing.assert_array_equal(decode(data[:at] + b"\0" + data[at + 1 :])[..., 0], 255 - GREYS)
+
+
+def test_cmyk_without_a_marker_is_that_of_pillow(platform):
+    data = JPEGS["cmyk"]
+    at = data.index(b"\xff\xee")
+    plain = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+    np.testing.assert_array_equal(decode(plain), reference(plain))
 
 
 def eps():

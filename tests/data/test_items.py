@@ -14,6 +14,7 @@ from largebatch.config import load
 from largebatch.data.images import resize
 from largebatch.data.openers import is_photographs, open_records, open_source
 from largebatch.data.sources import SourceOptions
+from largebatch.data.unreadable import IncompleteReadError
 from largebatch.errors import ConfigError, DataError
 from largebatch.tracking import read_rows
 from largebatch.training.session import Request, run
@@ -56,6 +57,23 @@ def items(argument, split, options):
     assert split in ("train", "validation")
     assert isinstance(options, SourceOptions)
     return Listed([FORMS[argument](i) for i in range(len(PIXELS))])
+
+
+class Floats(Listed):
+    def __init__(self, *args):
+        levels = PIXELS[0][..., 0].astype(np.float32)
+        pages = [levels / 255, levels * 1000]
+        super().__init__([(Image.fromarray(page), at) for at, page in enumerate(pages)])
+
+
+def test_images_of_pillow_are_scaled_or_counted():
+    source = open_source(f"{HERE}:Floats", "train", SourceOptions(image_size=40))
+    images = source.read(np.array([0]))[0]
+    assert images.max() > 200
+    with pytest.raises(IncompleteReadError) as caught:
+        source.read(np.arange(2))
+    assert caught.value.rows.tolist() == [1]
+    assert "values from" in source.explain(1)[1]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from largebatch.data.open import facts_of, grouped_by_class
 from largebatch.data.openers import open_source
 from largebatch.data.order import fingerprint
-from largebatch.data.sources import SourceOptions
+from largebatch.data.sources import SourceOptions, check_class_names, own_name
 from largebatch.errors import DataError
 
 
@@ -129,3 +130,81 @@ def test_synthetic_can_be_learnt_and_only_with_its_labels():
     held_out, held_out_labels = everything(validation)
     assert accuracy(labels) > 0.95
     assert accuracy(np.random.default_rng(0).permutation(labels)) < 0.25
+
+
+class Labels:
+    """A source of these labels, without images."""
+
+    name, classes, image_shape, mean, std = "labels", ("a", "b", "c"), (2, 2, 1), (0.0,), (1.0,)
+
+    def __init__(self, labels):
+        self.labels = np.asarray(labels, np.int32)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def read(self, ids):
+        return np.zeros((len(ids), 2, 2, 1), np.uint8), self.labels[ids]
+
+    def describe(self):
+        return "labels"
+
+
+@pytest.mark.parametrize(
+    ("labels", "grouped"),
+    [
+        (np.repeat([2, 0, 1], 200), True),
+        (np.repeat(np.arange(3), 7), True),
+        (np.random.default_rng(0).integers(0, 3, 900), False),
+        (np.random.default_rng(0).integers(0, 2, 900), False),
+        (np.random.default_rng(0).random(900) < 0.02, False),
+        (np.zeros(900), False),
+        (np.arange(900) % 3, False),
+        ([0], False),
+        ([0, 1], False),
+    ],
+)
+def test_the_order_of_classes_is_noticed(labels, grouped):
+    assert grouped_by_class(Labels(labels)) is grouped
+
+
+@pytest.mark.parametrize("classes", [(), ("images",)])
+def test_a_single_class_cannot_be_learned(classes):
+    source = Labels(np.zeros(9))
+    source.classes = classes
+    with pytest.raises(DataError, match=r"data\.source=labels: expected at least 2 classes"):
+        facts_of(source, source, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "", " ", "a ", "\udce9", "a\x00", 3])
+def test_class_names_that_are_no_line_of_text_are_refused(name):
+    with pytest.raises(DataError, match=r"^place: .* label 1"):
+        check_class_names("place", ("a", name))
+
+
+def test_the_class_names_of_an_own_source_are_checked(monkeypatch):
+    monkeypatch.setattr(Labels, "classes", ("a", "b\n"))
+    with pytest.raises(DataError, match=r"b\\n"):
+        open_source(f"{__name__}:factory", "train")
+
+
+def factory(argument, split, options):
+    return Labels([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["train", "valid"], "valid"),
+        (["VAL", "test"], "VAL"),
+        (["test"], "test"),
+        (["dev"], None),
+    ],
+)
+def test_what_a_dataset_calls_its_validation_split(names, found):
+    assert own_name(names, "validation", "place") == found
+
+
+def test_two_validation_splits_are_refused():
+    with pytest.raises(DataError, match=r"place: .*val, valid"):
+        own_name(["valid", "val"], "validation", "place")

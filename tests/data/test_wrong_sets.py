@@ -129,8 +129,11 @@ SHARD = "pets-train.array_record-00001-of-00002"
 TABLE = {
     "folder without a path": (None, "folder", {}, "folder:PATH"),
     "folder absent": (None, "folder:{root}/foldr/x", {}, "{root}/foldr/x"),
-    "folder misspelt": (None, "folder:{root}/foldr", {}, FOLDER),
-    "folder one level too low": (None, "folder:{root}/folder/train", {}, FOLDER),
+    "folder misspelt": (None, "folder:{root}/foldr", {}, "{root}/foldr,"),
+    "folder one level too low": (
+        None, "folder:{root}/folder/train", {}, "train/ and val/", "data.validation_split"
+    ),
+    "folder one level too high": (None, "folder:{root}", {}, FOLDER),
     "folder without the split": (removed("folder/train"), FOLDER, {}, "{root}/folder", "train"),
     "folder with an empty split": (removed("folder/train/*"), FOLDER, {}, "{root}/folder/train"),
     "folder without images": (removed("folder/train/*/*"), FOLDER, {}, "{root}/folder/train"),
@@ -142,7 +145,7 @@ TABLE = {
     "tfds misspelt": (None, "tfds:pet", {}, "'pets'"),
     "tfds of a known set": (None, "tfds:imagenette", {}, "folder:imagenette2-320"),
     "tfds within the version": (
-        None, "tfds:pets", {"data_dir": "{root}/" + PETS}, RIGHT_DIRECTORY
+        None, "tfds:pets", {"data_dir": "{root}/" + PETS}, "data.data_dir", "pets/"
     ),
     "tfds too high": (None, "tfds:pets", {"data_dir": "{root}"}, RIGHT_DIRECTORY),
     "tfds of another version": (None, "tfds:pets:2.0.0", {}, "1.0.0", "2.0.0"),
@@ -175,7 +178,7 @@ TABLE = {
         relabelled(f"{IMAGENET}/label.labels.txt", lambda lines: lines[:-1]),
         "arrayrecord:{root}/" + IMAGENET, {"examples": 30}, "999", "1,000",
     ),
-    "array records absent": (None, "arrayrecord:{root}/arrayrecord/dep", {}, DEEP),
+    "array records absent": (None, "arrayrecord:{root}/gone/dep", {}, "{root}/gone/dep"),
     "array records without the split": (
         removed("arrayrecord/deep/*train*"), DEEP, {}, "train", "2 of validation"
     ),

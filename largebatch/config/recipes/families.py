@@ -127,6 +127,10 @@ def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
     config.data.crop_area = (0.05, 0.9)
     config.data.crop_ratio = (2 / 3, 3 / 2)
     set_fujitsu_training(config, steps_per_epoch=steps_per_epoch)
+    # TFDS stores ImageNet in random order, as the record's files did. Class folders are in the
+    # order of their classes, where a batch of the unshuffled epochs would hold one class.
+    (stage,) = config.batch.stages
+    config.batch.stages = (f"{stage} data.shuffle=false",)
     config.run.log_every = "1 steps"
     config.run.layers_every = f"{steps_per_epoch} steps"
     config.run.evaluate_first = "2 epochs"
@@ -135,7 +139,7 @@ def fujitsu(*, images_per_worker: int, steps_per_epoch: int) -> ConfigDict:
 
 
 def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int, epochs: int = 90) -> None:
-    """Set the optimizer, the schedule, the loss and the order of the images of `fujitsu`.
+    """Set the optimizer, the schedule, the loss and the crops of the last epochs of `fujitsu`.
 
     Args:
       config: changed in place.
@@ -147,7 +151,7 @@ def set_fujitsu_training(config: ConfigDict, *, steps_per_epoch: int, epochs: in
     config.norm.momentum = 0.9
     config.data.epoch_end = "repeat"
     last = f"{85 * epochs / 90:g} epochs"
-    config.batch.stages = (f"{last}: data.train_crop=centre data.flip=false data.shuffle=false",)
+    config.batch.stages = (f"{last}: data.train_crop=centre data.flip=false",)
     config.optimizer.name = "lars"
     config.optimizer.flavour = "fujitsu"
     config.optimizer.trust_coefficient = 0.0025

@@ -70,7 +70,8 @@ class Data:
     )
     shuffle: bool = option(
         True,
-        "use a new permutation of the training set in every epoch; otherwise that of the first",
+        "use a new permutation of the training set in every epoch; otherwise the order of the "
+        "dataset",
     )
     epoch_end: Literal["continue", "drop", "repeat"] = option(
         "continue",

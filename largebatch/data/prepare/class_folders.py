@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from largebatch.data.folder import SUFFIXES
+from largebatch.data.folder import SUFFIXES, class_order
 from largebatch.data.prepare import jobs, records
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.plan import shard_ends
 from largebatch.data.randomness import held_out
+from largebatch.data.sources import SPLITS, check_class_names, own_name
 from largebatch.errors import ConfigError, DataError
 
 GIB = 1 << 30
 _LARGEST_IMAGE = 1 << 28  # bytes
-_SPLITS = {"train": ("train",), "validation": ("val", "validation", "test")}
-_KNOWN = {name for names in _SPLITS.values() for name in names}
+_KNOWN = {name for names in SPLITS.values() for name in names}
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -100,18 +100,13 @@ def _find(source: Path) -> tuple[list[_Image], int]:
     if not present:  # class folders without split folders
         images = [(p, size, ("train", p.split("/")[-2])) for p, size, _ in images if "/" in p]
         present = {"train"}
-    if "train" not in present:
+    splits = {own_name(present, split, str(source)): split for split in SPLITS}
+    if "train" not in {split for name, split in splits.items() if name}:
         raise DataError(f"{source} has no train/CLASS/ folders; add them")
-    splits = {
-        next((folder for folder in folders if folder in present), None): split
-        for split, folders in _SPLITS.items()
-    }
     found = []
     for path, size, place in images:
         if place is None or place[0] not in splits:
             continue
-        if not place[1].isprintable():
-            raise DataError(f"{source}: class {place[1]!r} is not a printable name; rename it")
         if size > _LARGEST_IMAGE:
             raise DataError(
                 f"{source}: {path} has {size:,} bytes, too many for an image; remove it"
@@ -122,6 +117,13 @@ def _find(source: Path) -> tuple[list[_Image], int]:
             f"{source} has no images in class folders; expected train/CLASS/*.jpg and "
             f"val/CLASS/*.jpg (suffixes: {' '.join(SUFFIXES)})"
         )
+    classes = {image.class_name for image in found}
+    check_class_names(f"--images={source}", sorted(classes))
+    if len(classes) < 2:
+        raise DataError(
+            f"--images={source}: expected a folder for each of at least 2 classes, got "
+            f"{', '.join(classes)} alone; put the folders of the classes where it is"
+        )
     path, count = Counter(image.path for image in found).most_common(1)[0]
     if count > 1:
         raise DataError(f"{source} holds {path} {count} times; write the tar again")
@@ -130,7 +132,7 @@ def _find(source: Path) -> tuple[list[_Image], int]:
 
 def _with_validation(source: Path, found: list[_Image], share: float) -> list[_Image]:
     """Choose a validation split where there is none; check that both have the same classes."""
-    classes = {split: {i.class_name for i in found if i.split == split} for split in _SPLITS}
+    classes = {split: {i.class_name for i in found if i.split == split} for split in SPLITS}
     if classes["validation"]:
         if share:
             raise ConfigError(f"--validation: {source} has a validation split; leave it out")
@@ -157,15 +159,15 @@ def _with_validation(source: Path, found: list[_Image], share: float) -> list[_I
 
 def _write(source: Path, found: Sequence[_Image], directory: Path) -> int:
     """Write both splits in one pass over the source, and the class names; return their number."""
-    classes = sorted({image.class_name for image in found})
+    classes = class_order({image.class_name for image in found})
     (directory / "labels.txt").write_text("\n".join(classes) + "\n", encoding="utf-8")
     labels = {name: label for label, name in enumerate(classes)}
     images = {image.path: image for image in found}
     ends = {
         split: _shards(directory, split, [i.size for i in found if i.split == split])
-        for split in _SPLITS
+        for split in SPLITS
     }
-    kept: dict[str, list[bytes]] = {split: [] for split in _SPLITS}
+    kept: dict[str, list[bytes]] = {split: [] for split in SPLITS}
     written = Counter()
     with jobs.progress("writing", "images", len(found)) as advance:
         for path, size, data in _files(source, images.__contains__):
@@ -232,6 +234,6 @@ def _place(path: str) -> tuple[str, str] | None:
     """Return the folder of the split and that of the class, where there are both."""
     parts = path.split("/")
     for index, part in enumerate(parts[:-2]):
-        if part in _KNOWN:
+        if part.lower() in _KNOWN:
             return part, parts[index + 1]
     return None

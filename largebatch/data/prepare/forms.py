@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from largebatch.data.folder import class_order
 from largebatch.data.prepare import records
 from largebatch.data.prepare.metadata import Shard
 from largebatch.files import replacing, write_json
@@ -56,7 +57,7 @@ def folder_names(classes: Classes) -> Classes:
     they begin with the label.
     """
     valid = all(re.fullmatch(r"[^./\0][^/\0]{0,199}", name) for name in classes)
-    if valid and list(classes) == sorted(set(classes)):
+    if valid and list(classes) == class_order(set(classes)):
         return classes
     width = len(str(len(classes) - 1))
     return tuple(

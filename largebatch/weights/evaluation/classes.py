@@ -1,7 +1,8 @@
 """Which output of a network is which class of a dataset, matched by name if both have names.
 
 Label i of one dataset is rarely label i of another: TFDS numbers the ten classes of Imagenette
-differently from ImageNet, and a folder numbers them by the names of its own folders.
+differently from ImageNet, and a folder numbers them by the names of its own folders. Names that are
+numbers, such as folders 0 … 999, are labels where the weights do not have these names.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from largebatch.data.folder import label_numbers
 from largebatch.data.prepare.names import classes as imagenet_classes
 from largebatch.errors import DataError
 from largebatch.weights.weights import few
@@ -74,8 +76,9 @@ def match(
         outputs: Number of outputs.
         classes: Classes of the dataset, in the order of its labels.
         source: The dataset, for messages.
-        how: `names`; `numbers`, label i is output i; or `imagenet`, output i is the i-th of
-            ImageNet's 1,000 WordNet ids, whatever names the file has.
+        how: `names`, or numbers where a side has no names; `numbers`, label i is output i; or
+            `imagenet`, output i is the i-th of ImageNet's 1,000 WordNet ids, whatever names the
+            file has.
 
     Raises:
         DataError: A class of the dataset is no output, or several.
@@ -94,9 +97,10 @@ def match(
         found = _by_name(imagenet_classes(), classes, source)
         note = f"{_ASSUMED} in their usual order; {found.note}".removesuffix("; ")
         return dataclasses.replace(found, note=note)
-    nameless = not names or (names != classes and classes == _numbers(len(classes)))
-    if how == "numbers" or nameless:
-        return _by_number(names, outputs, classes, source)
+    if how == "names" and names and set(classes) <= set(names):
+        return _by_name(names, classes, source)
+    if how == "numbers" or not names or label_numbers(classes):
+        return _by_number(names, outputs, classes, source, how)
     remedy = "--match=imagenet if these are ImageNet's classes in their usual order"
     return _by_name(names, classes, source, remedy if may_be_imagenet else _BY_NUMBER)
 
@@ -128,18 +132,33 @@ def _by_name(
 
 
 def _by_number(
-    names: tuple[str, ...], outputs: int, classes: tuple[str, ...], source: str
+    names: tuple[str, ...], outputs: int, classes: tuple[str, ...], source: str, how: How
 ) -> Matching:
-    if len(classes) != outputs:
+    """Match by the numbers that are the classes' names, or else by the numbers of their labels."""
+    numbers = label_numbers(classes)
+    values = label_numbers(names)
+    if numbers and set(numbers) <= set(values):  # such as 7 and 07
+        found = [values.index(number) for number in numbers]
+        note = f"classes matched by the number that is their name, such as {classes[-1]!r}"
+    elif numbers and max(numbers) < outputs and (how == "names" or len(classes) < outputs):
+        found = list(numbers)
+        note = "classes matched by number: the class named i is output i"
+    elif len(classes) == outputs:
+        found = list(range(outputs))
+        note = "classes matched by number: label i is output i"
+    else:
         raise DataError(
             f"{source} has {len(classes):,} classes, the weights have {outputs:,}"
             f"{'' if names else ' without names'}, so labels cannot be matched by number; use data "
             "of as many classes, or weights with names"
         )
+    if len(classes) < outputs:
+        note += f", {len(classes):,} of {outputs:,}"
+    named = names or _numbers(outputs)
     return Matching(
-        names if names and classes == _numbers(outputs) else classes,
-        np.arange(outputs, dtype=np.int32),
-        "" if names == classes else "classes matched by number: label i is output i",
+        named if numbers else classes,
+        np.array(found, np.int32),
+        "" if names == classes else note,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from largebatch.data import Source
 from largebatch.data.unreadable import IncompleteReadError
 from largebatch.errors import DataError
+from largebatch.files import printable
 
 # Weights of red, green and blue in luma (ITU-R BT.601) times 65,536, as in Pillow's mode L.
 _LUMA = np.array([19_595, 38_470, 7_471], np.int64)
@@ -145,7 +146,7 @@ class FileRecords:
 
     def where(self, example: int) -> str:
         """Return the path of a file."""
-        return str(self._files[example])
+        return printable(self._files[example])
 
     def marks(self) -> Iterable[bytes]:
         """Return the paths as bytes."""

@@ -119,6 +119,8 @@ def test_a_share_of_each_class_becomes_validation(tmp_path, prefix):
         (("train", "val"), {"train/cow/1.jpg": b"x"}, 0.0, DataError, "cow"),
         (("train", "val"), {"train/a\nb/1.jpg": b"x"}, 0.0, DataError, "a.*nb"),
         (("train",), {"train/cow/1.jpg": b"x"}, 0.1, DataError, "cow"),
+        (("train", "val"), {"Valid/cow/1.jpg": b"x"}, 0.0, DataError, "Valid"),
+        ((), {f"train/all/{c}/{i}.jpg": b"x" for c in "ab" for i in "12"}, 0.5, DataError, "all"),
         ((), {"readme.txt": b"x"}, 0.0, DataError, r"pets\.tgz"),
     ],
 )

@@ -146,6 +146,8 @@ def test_classes_that_the_new_form_or_the_source_lacks_are_named(tmp_path):
         (("crane", "crane"), ("0_crane", "1_crane")),
         (("a/b", "tench, Tinca tinca"), ("0_a_b", "1_tench_Tinca_tinca")),
         ((".a", "b"), ("0__a", "1_b")),
+        (("9", "10"), ("9", "10")),  # class folders named by numbers are read in their order
+        (("10", "9"), ("0_10", "1_9")),
     ],
 )
 def test_folders_of_classes_keep_the_labels(classes, folders):

@@ -8,6 +8,8 @@ from largebatch.weights.evaluation.classes import class_names, match
 
 ANIMALS = ("cat", "dog", "eel")
 SOME = (imagenet_classes()[7], imagenet_classes()[0])
+TWELVE = tuple(map(str, range(12)))
+PADDED = tuple(f"{number:02}" for number in range(12))
 WORDS = tuple(f"thing {i}" for i in range(1000))
 
 
@@ -22,12 +24,24 @@ WORDS = tuple(f"thing {i}" for i in range(1000))
         (ANIMALS, 3, ("0", "1", "2"), "names", [0, 1, 2], ANIMALS),
         ((), 3, ANIMALS, "names", [0, 1, 2], ANIMALS),
         (ANIMALS, 3, ("cat", "dog", "fox"), "numbers", [0, 1, 2], ("cat", "dog", "fox")),
+        # Names that are numbers are labels, in any order and padded or not.
+        ((), 12, TWELVE, "names", list(range(12)), TWELVE),
+        ((), 12, tuple(sorted(TWELVE)), "names", [0, 1, 10, 11, *range(2, 10)], TWELVE),
+        ((), 12, PADDED, "names", list(range(12)), TWELVE),
+        ((), 10, ("0", "3", "07"), "names", [0, 3, 7], TWELVE[:10]),
+        ((), 10, ("0", "3", "7"), "numbers", [0, 3, 7], TWELVE[:10]),
+        ((), 3, ("1", "2", "3"), "names", [0, 1, 2], TWELVE[:3]),
+        (ANIMALS, 3, ("2", "0"), "names", [2, 0], ANIMALS),
+        # But weights that have these names know them.
+        (tuple(sorted(TWELVE)), 12, TWELVE, "names", [0, 1, *range(4, 12), 2, 3], None),
+        (tuple(sorted(TWELVE)), 12, PADDED, "names", [0, 1, *range(4, 12), 2, 3], None),
+        (("7", "8", "9"), 3, ("9", "7"), "names", [2, 0], None),
     ],
 )
 def test_matches(names, outputs, data, how, found, classes):
     matching = match(names, outputs, data, "folder:x", how)
     assert matching.outputs.tolist() == found
-    assert matching.classes == classes
+    assert matching.classes == (names if classes is None else classes)
     assert matching.among_more == (len(data) < outputs)
     assert (matching.note == "") == (names == data)
 
@@ -44,6 +58,7 @@ def test_a_subset_among_its_own_classes():
         (WORDS, 1000, SOME, "names", "--match=imagenet"),
         (ANIMALS, 3, SOME, "imagenet", "--match=names or numbers"),
         (ANIMALS, 3, ("cat", "dog"), "numbers", "as many classes"),
+        ((), 10, ("0", "3", "10"), "names", "as many classes"),
         (ANIMALS, 3, ("cat", "dog", "fox"), "names", "'fox' .*--match=numbers"),
         (("crane", "dog", "crane"), 3, ("crane", "dog"), "names", "'crane'"),
     ],

@@ -4,6 +4,7 @@ import pytest
 
 from largebatch.config import freeze
 from largebatch.errors import ConfigError, DataError
+from largebatch.weights.evaluation import inference
 from largebatch.weights.evaluation.settings import check_source, settings_of
 from tests.weights.evaluation import cases
 
@@ -38,6 +39,16 @@ def test_other_data_are_opened_at_the_size_of_evaluation():
     found = settings_of(OF, RUN, {"source": "folder:other"})
     assert (found.source, found.side, found.options.image_size) == ("folder:other", 24, 24)
     assert found.flip
+
+
+def test_class_folders_without_splits_are_evaluated(tmp_path):
+    for name in ("0", "1", "10", "2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"x")
+    found = settings_of(OF, RUN, {"source": f"folder:{tmp_path}"})
+    source = inference.open_split(found, "validation", channels=3)
+    assert source.classes == ("0", "1", "2", "10")
+    assert inference.names_of(found, "validation")(3) == f"{tmp_path}/10/1.png"
 
 
 def test_flags_come_first():
