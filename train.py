@@ -61,9 +61,11 @@ def run(arguments: Sequence[str]) -> None:
     flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
-    config = load(flags.config, overrides)
+    notes: list[str] = []
+    config = load(flags.config, overrides, notes.append)
     check_ranges(config)
     if flags.print_config:
+        print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
         print(json_text(dataclasses.asdict(config)))
         return
     request = Request(
@@ -74,6 +76,7 @@ def run(arguments: Sequence[str]) -> None:
         dry_run=flags.dry_run,
         eval_only=flags.eval_only,
         quiet=flags.quiet,
+        notes=tuple(notes),
     )
     check(config, request)
     with Watchdog(config.health).watching() as watchdog:

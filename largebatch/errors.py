@@ -11,6 +11,16 @@ from pathlib import Path
 class UserError(Exception):
     """A mistake that the user can fix; printed without a traceback, exit code 2."""
 
+    def __init__(self, *arguments: object, unused: tuple[str, ...] = ()) -> None:
+        """Create an error.
+
+        Args:
+          arguments: the message.
+          unused: options that the run has no use for, so that their defaults avoid the error.
+        """
+        super().__init__(*arguments)
+        self.unused = unused
+
 
 class ConfigError(UserError):
     """An unknown option, an invalid value or an impossible combination of options."""

@@ -23,6 +23,7 @@ from rich.console import Console as RichConsole
 from largebatch.cli import Parser
 from largebatch.config import Plan, resolve
 from largebatch.config.recipes import Recipe, load_recipe
+from largebatch.config.unused import settled
 from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError, did_you_mean
 from largebatch.fault_tolerance import exit_code
@@ -129,8 +130,9 @@ def _plan(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     for path in filter(None, (flags.json, flags.picture)):
         check_parent(path)
-    recipe = load_recipe(flags.config, overrides)
-    config, console = recipe.config, Console()
+    console = Console()
+    recipe = load_recipe(flags.config, overrides, console.note)
+    config = recipe.config
     topology = open_topology(flags.topology) if flags.topology else None
     names, choices = parse_variants(flags.variants), compiled.parse_choices(flags.compare)
     if flags.compare and not topology:
@@ -148,7 +150,12 @@ def _plan(arguments: Sequence[str]) -> None:
     sharing = 1  # only a scaled recipe depends on the devices that share its workers
     if config.run.scale_to != "full":
         sharing = topology.devices if topology else devices
-    plan = resolve(config, facts_of(*compiled.sources(config), sharing, 1))
+    config, plan = settled(
+        config,
+        dict(overrides),
+        lambda each: resolve(each, facts_of(*compiled.sources(each), sharing, 1)),
+        console.note,
+    )
     model = model_of(plan)
     flops = forecast.flops_of(plan, model)
     rows, warnings = report.plan_rows(recipe, plan, flops), forecast.doubts(config, plan)

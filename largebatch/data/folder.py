@@ -180,7 +180,8 @@ def _folder_to_split(root: str, share: float) -> str | None:
     if taken := _split_folder(root, "validation"):
         raise DataError(
             f"data.validation_split={share:g}: expected a folder without validation images, got "
-            f"{os.path.join(root, taken)}; use data.validation_split=0, or move it"
+            f"{os.path.join(root, taken)}; use data.validation_split=0, or move it",
+            unused=("data.validation_split",),
         )
     if own := _split_folder(root, "train"):
         return own

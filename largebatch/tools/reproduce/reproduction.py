@@ -15,6 +15,7 @@ from largebatch import tracking
 from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
+from largebatch.config.unused import settled
 from largebatch.errors import ConfigError, HealthError, UserError, did_you_mean
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import replacing, write_json
@@ -89,8 +90,12 @@ def reproduce(
     devices = jax.devices() if devices is None else devices
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
-    config = load(request.recipe, overrides)
-    ready = preflight(config, request.runs_in, devices=devices)
+    config, ready = settled(
+        load(request.recipe, overrides, console.note),
+        dict(overrides),
+        lambda each: preflight(each, request.runs_in, devices=devices),
+        console.note,
+    )
     console.plan(f"preflight of {label(request.recipe)}", ready.rows)
     options = compiler.program_options(
         compiler.platform_of(devices[0]),

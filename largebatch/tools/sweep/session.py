@@ -101,7 +101,7 @@ def sweep(request: Request) -> None:
     check_local("--workdir", request.place)
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
     base = frozen(execute(request.recipe)[0], request.overrides)
-    config = adjusted(base, request.overrides)
+    config = adjusted(base, request.overrides, print)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
     for choice in planned or [{}]:
