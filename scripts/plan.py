@@ -25,7 +25,7 @@ from largebatch.config import Plan, resolve
 from largebatch.config.recipes import Recipe, load_recipe
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
 from largebatch.parallel.hardware import machine
@@ -50,7 +50,9 @@ def parser() -> Parser:
         "--devices", type=int, help="devices of all hosts, to predict for (the published run's)"
     )
     made.add_argument(
-        "--cluster", help=f"their cluster: {', '.join(known_clusters())} (the published)"
+        "--cluster",
+        help=f"their cluster: {', '.join(known_clusters())}, or a file FILE.toml that describes it "
+        "(the published)",
     )
     made.add_argument("--picture", type=Path, help="PNG of the schedule to write")
     made.add_argument("--topology", help="devices to compile for, such as v100:2048")
@@ -88,9 +90,8 @@ def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
     row = recipe.published if recipe.config.run.scale_to == "full" else None
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices: expected at least 1, got {flags.devices}")
-    if flags.cluster and flags.cluster not in known_clusters():
-        near = did_you_mean(flags.cluster, known_clusters())
-        raise ConfigError(f"--cluster: unknown {flags.cluster!r}; {near}")
+    if flags.cluster:
+        machine(flags.cluster)
     cluster = flags.cluster or (row.cluster if row else "")
     if flags.devices and not cluster:
         raise ConfigError(f"--devices: expected --cluster with it: {', '.join(known_clusters())}")

@@ -16,11 +16,12 @@ from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
 from largebatch.config.unused import settled
-from largebatch.errors import ConfigError, HealthError, UserError, did_you_mean
+from largebatch.errors import ConfigError, HealthError, UserError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compile_cache, compiler, processes
-from largebatch.planning.prediction import Prediction, known_clusters
+from largebatch.parallel.hardware import machine
+from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
 from largebatch.tracking.compliance import check_log, read_log, seconds_between
@@ -82,11 +83,8 @@ def reproduce(
         HealthError: training failed with every seed; the record has been written.
         Interrupted: a signal has stopped it; a clocked run cannot be resumed.
     """
-    if request.cluster and request.cluster not in known_clusters():
-        raise UserError(
-            f"--cluster={request.cluster} is unknown; "
-            f"{did_you_mean(request.cluster, known_clusters())}"
-        )
+    if request.cluster:
+        machine(request.cluster)
     devices = jax.devices() if devices is None else devices
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
