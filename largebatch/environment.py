@@ -12,6 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
 
+def command_path(name: str) -> str:
+    """Return the path of a command of the checkout, such as train.py, for the working directory."""
+    path = ROOT / name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of those of the named distributions that are installed."""
     found = {}

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -39,9 +40,14 @@ class HealthError(UserError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the nearest known name, or the list of all known names."""
+    """Return a hint: the nearest known name, or the list of all known names.
+
+    A name with other numbers, such as resnet152 for resnet26d, is not near.
+    """
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    numbers = re.findall(r"[0-9]+", name)
+    among = [each for each in known if not numbers or re.findall(r"[0-9]+", each) == numbers]
+    near = difflib.get_close_matches(name, among, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from largebatch.data.randomness import held_out
 from largebatch.data.sources import SourceOptions
 from largebatch.data.suggestions import holds, nearby
+from largebatch.environment import command_path
 from largebatch.errors import DataError
 from largebatch.files import folders
 
@@ -210,7 +211,8 @@ def _remedy(root: str, split: str) -> str:
     """Return what to do where a split is absent."""
     separate = (
         "use --config.data.validation_split=0.1, which takes a tenth of each class for validation; "
-        f"python scripts/prepare_imagenet.py --images {shlex.quote(root)} --validation 0.1 "
+        f"python {command_path('scripts/prepare_imagenet.py')} --images {shlex.quote(root)} "
+        "--validation 0.1 "
         "--out DIR writes the same splits for data.source=arrayrecord:DIR"
     )
     if _split_folder(root, "train"):

@@ -11,7 +11,7 @@ from largebatch.checkpoint.arrays import on_devices
 from largebatch.checkpoint.directories import Stored
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.config import Config
-from largebatch.errors import ConfigError
+from largebatch.errors import CheckpointError, ConfigError
 from largebatch.parallel import processes
 from largebatch.training import description
 from largebatch.training.initialization import initial_state
@@ -52,7 +52,11 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
       CheckpointError: it belongs to another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    try:
+        stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    except CheckpointError as error:
+        local = str(request.workdir.absolute())
+        raise CheckpointError(str(error).replace(local, request.place)) from error
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
     clocked = opened.config.run.mlperf_log
