@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+IS_CHECKOUT = (ROOT / "train.py").is_file()
+"""Whether train.py and scripts/ are there; an installed package has none."""
 _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
 

@@ -64,8 +64,8 @@ def ignore_unused(config: Config, given: Collection[str]) -> tuple[Config, dict[
         value = next(v for v in values if v != usual[key])
         if key in given or (values[0] == usual[key] and KEY in given):
             raise ConfigError(
-                f"{key}={written(value)} has no effect with {choice}; "
-                f"use {needed} or {key}={written(usual[key])}"
+                f"{key}={written(value)} has no effect with {choice}; use "
+                f"--config.{key}={written(usual[key])} or {needed}"
             )
         ignored[key] = choice
     return reset(config, ignored), ignored
@@ -164,7 +164,7 @@ def _unused(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
             "augment.switch_prob",
             (
                 f"augment.mixup={augment.mixup:g} and augment.cutmix={augment.cutmix:g}",
-                "both above 0,",
+                "both above 0",
             ),
         )
     source = f"data.source={config.data.source}"

@@ -13,7 +13,7 @@ from largebatch.checkpoint.directories import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
 from largebatch.config.sections import Loss
-from largebatch.environment import command_path, environment
+from largebatch.environment import IS_CHECKOUT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary, Target
@@ -172,8 +172,8 @@ def command(
 
 
 def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return rows (label, command line with a flag); none if there is no recipe file."""
-    if request.recipe is None:
+    """Return rows (label, command line with a flag); none without a recipe file or train.py."""
+    if request.recipe is None or not IS_CHECKOUT:
         return []
     given = request.recipe, request.place, request.overrides
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
@@ -184,7 +184,7 @@ def closing_rows(
 ) -> Rows:
     """Return the rows that a training ends with."""
     words = ["python", command_path("scripts/report.py"), request.place]
-    following = [("next", shlex.join(words))]
+    following = [("next", shlex.join(words))] if IS_CHECKOUT else []
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))

@@ -54,6 +54,27 @@ def test_a_batch_without_a_useful_factor_is_left_open():
     assert "--config.batch.workers=W" in advice("batch_size", "")
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "argument"),
+    [
+        ("--pretrained", "", "--init_from=WEIGHTS"),
+        ("model.pretrained", "True", "--init_from=WEIGHTS"),
+        ("--weights", "a.pth", "--init_from=a.pth"),
+        ("--data-dir", "/x", "--config.data.source=folder:/x"),
+        ("--data-dir", "", "--config.data.data_dir=PATH"),
+        ("batch.size", "256", "--config.batch.workers=8"),
+    ],
+)
+def test_a_word_that_is_a_flag_or_several_options(word, value, argument):
+    assert argument in advice(word, value)
+
+
+@pytest.mark.parametrize("key", ["config.model.dtype", "--config.model.dtype"])
+def test_the_prefix_of_the_command_line_is_named(key):
+    with pytest.raises(ConfigError, match=r"use 'model\.dtype'"):
+        override(Config(), key, "float32")
+
+
 def test_every_option_that_is_advised_exists():
     from largebatch.config import synonyms
 
