@@ -42,11 +42,16 @@ class HealthError(UserError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a hint: the nearest known name, or the list of all known names.
 
-    A name with other numbers, such as resnet152 for resnet26d, is not near.
+    A name that differs in both letters and numbers, such as resnet152 for resnet26d, is not near.
     """
     known = list(known)
-    numbers = re.findall(r"[0-9]+", name)
-    among = [each for each in known if not numbers or re.findall(r"[0-9]+", each) == numbers]
+    parts = [[re.sub(unlike, "", each) for unlike in (r"[0-9]", r"[^0-9]")] for each in known]
+    letters, digits = (re.sub(unlike, "", name) for unlike in (r"[0-9]", r"[^0-9]"))
+    among = [
+        each
+        for each, (its_letters, its_digits) in zip(known, parts, strict=True)
+        if not digits or its_letters == letters or its_digits == digits
+    ]
     near = difflib.get_close_matches(name, among, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from largebatch.config import durations
 from largebatch.config.registries import OPTIMIZERS, parse_options
 from largebatch.config.schema import Config
+from largebatch.config.unused import check_used
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 from largebatch.optim.adapter import factory_of
@@ -111,6 +112,7 @@ def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
 
 def _check(config: Config) -> None:
     rule, chosen = config.optimizer, config.schedule
+    check_used(config)
     if rule.name not in OPTIMIZERS:
         _check_factory(config)
     if rule.decay == "decoupled" and chosen.weight_decay != "constant":

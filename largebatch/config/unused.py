@@ -6,7 +6,7 @@ recipe with a single option. Options that the user gave are refused instead.
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from largebatch.config.registries import DEPTHS, MODELS, OF_FACTORIES, OPTIMIZERS
@@ -54,21 +54,31 @@ def ignore_unused(config: Config, given: Collection[str]) -> tuple[Config, dict[
     """
     ignored = dict(_replaced(config, given))
     config = reset(config, ignored)
-    found = [dict(_unused(stage.config)) for stage in stages_of(config)]
-    usual = _defaults()
-    for key in found[0]:
-        values = [dict(_values(stage.config))[key] for stage in stages_of(config)]
-        if not all(key in each for each in found) or all(v == usual[key] for v in values):
-            continue
-        choice, needed = found[0][key]
-        value = next(v for v in values if v != usual[key])
-        if key in given or (values[0] == usual[key] and KEY in given):
-            raise ConfigError(
-                f"{key}={written(value)} has no effect with {choice}; use "
-                f"--config.{key}={written(usual[key])} or {needed}"
-            )
-        ignored[key] = choice
+    found = list(_without_effect(config))
+    if theirs := [each for each in found if each.key in given or (each.staged and KEY in given)]:
+        raise _refusal(theirs)
+    ignored |= {each.key: each.choice for each in found}
     return reset(config, ignored), ignored
+
+
+def check_used(config: Config) -> None:
+    """Check that all options have an effect, in a configuration that is not a recipe's.
+
+    Options of one built-in optimizer are accepted with another one.
+
+    Raises:
+      ConfigError: an option has none.
+    """
+    found = list(_without_effect(config))
+    if config.optimizer.name in OPTIMIZERS:
+        strict = ("options", "rate", "nesterov", "decay")
+        found = [
+            each
+            for each in found
+            if not each.key.startswith("optimizer.") or each.key.partition(".")[2] in strict
+        ]
+    if found:
+        raise _refusal(found)
 
 
 def settled(
@@ -114,6 +124,44 @@ def reset(config: Config, keys: Collection[str]) -> Config:
         if kept:
             texts.append(text if kept == changes else f"{begin}: {' '.join(kept)}")
     return replaced(config, {key: usual[key] for key in keys} | {KEY: tuple(texts)})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Useless:
+    """An option without effect."""
+
+    key: str
+    value: Any
+    choice: str
+    """The choice that does not use the option."""
+    needed: str
+    """A choice that does."""
+    staged: bool
+    """Whether only a stage sets the option."""
+
+
+def _without_effect(config: Config) -> Iterator[_Useless]:
+    """Yield the options that differ from their defaults and are used by no stage."""
+    stages = [stage.config for stage in stages_of(config)]
+    found, values = [dict(_unused(each)) for each in stages], [dict(_values(s)) for s in stages]
+    usual = _defaults()
+    for key, (choice, needed) in found[0].items():
+        chosen = [each[key] for each in values if each[key] != usual[key]]
+        if chosen and all(key in each for each in found):
+            staged = values[0][key] == usual[key]
+            yield _Useless(key, chosen[0], choice, needed, staged)
+
+
+def _refusal(found: Sequence[_Useless]) -> ConfigError:
+    """Return the error of options without effect because of the same choice."""
+    first, usual = found[0], _defaults()
+    alike = [each for each in found if each.choice == first.choice]
+    given = ", ".join(f"{each.key}={written(each.value)}" for each in alike)
+    remedy = " ".join(f"--config.{each.key}={written(usual[each.key])}" for each in alike)
+    verb = "has" if len(alike) == 1 else "have"
+    return ConfigError(
+        f"{given} {verb} no effect with {first.choice}; use {remedy}, or {first.needed}"
+    )
 
 
 def _replaced(config: Config, given: Collection[str]) -> Iterator[tuple[str, str]]:

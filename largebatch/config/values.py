@@ -151,7 +151,7 @@ def written(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return "'" + ",".join(map(str, value)) + "'"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = str(value)
     return text if text and text.isprintable() and " " not in text else repr(value)
 
 

@@ -109,6 +109,9 @@ def test_blend_of_two_optimizers():
 @pytest.mark.parametrize(
     ("sections", "option"),
     [
+        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside"),
+        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true"),
+        ({"optimizer": {"decay": "decoupled"}}, r"optimizer\.decay=decoupled"),
         (
             {
                 "optimizer": {"name": "sgd", "decay": "decoupled"},
@@ -116,6 +119,7 @@ def test_blend_of_two_optimizers():
             },
             r"schedule\.weight_decay=constant",
         ),
+        ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"schedule\.weight_decay_warmup"),
         ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),
         ({"optimizer": {"decay_skip": "norm"}}, r"optimizer\.decay_skip"),
         ({"schedule": {"decay": "pieces", "points": ("16 epochs: much",)}}, r"schedule\.points"),

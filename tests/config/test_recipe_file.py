@@ -189,7 +189,7 @@ def test_a_placeholder_without_a_value_is_named(tmp_path, text, overrides, optio
 
 
 def test_the_line_of_an_error_is_named_for_a_relative_path(tmp_path, monkeypatch):
-    arguments(tmp_path / "x.py", TAKES)
+    arguments(tmp_path / "own.py", TAKES)
     monkeypatch.chdir(tmp_path)
-    for name in ("x.py:huge", "./x.py:huge", "x:huge"):
-        assert "x.py line 6 raised KeyError" in refusal(name)
+    for name in ("own.py:huge", "./own.py:huge", "own:huge"):
+        assert "own.py line 6 raised KeyError" in refusal(name)

@@ -113,7 +113,7 @@ def test_a_file_describes_a_cluster_of_known_hardware(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("h100", "h1000", r"'h1000'.*h100,.*\[hardware\]"),
+        ("h100", "h1000", r"'h1000'.*'h100'.*\[hardware\]"),
         ('hardware = "h100"', "", "'hardware' is missing"),
         ("devices_per_node", "devices_per_nod", "'devices_per_nod'.*'devices_per_node'"),
         ("between", "betwen", "'betwen'.*'between'"),
