@@ -179,6 +179,6 @@ def _check_local(path: Path) -> None:
         hint = f"did you mean {recipes[near[0]]}?"
     else:
         hint = f"{form}; python {command_path('scripts/recipes.py')} lists all recipes"
-        if not recipes:
-            hint = f"{form}; only a checkout has recipes for their names, the installed package not"
+        if not folder.is_dir():
+            hint = f"{form}, since this installation has no recipes; a checkout has configs/"
     raise ConfigError(f"no recipe file {path}; {hint}")

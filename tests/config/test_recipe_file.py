@@ -5,6 +5,7 @@ import os
 import pytest
 
 from largebatch.cli import Parser
+from largebatch.config import recipe_file
 from largebatch.config.load import load
 from largebatch.config.recipe_file import execute, find, label, split_argument
 from largebatch.config.recipes import load_recipe
@@ -193,3 +194,11 @@ def test_the_line_of_an_error_is_named_for_a_relative_path(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("own.py:huge", "./own.py:huge", "own:huge"):
         assert "own.py line 6 raised KeyError" in refusal(name)
+
+
+def test_an_installation_without_recipes_says_how_to_name_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe_file, "ROOT", tmp_path / "site-packages")
+    monkeypatch.chdir(tmp_path)
+    assert "this installation has no recipes" in refusal("digits")
+    arguments(tmp_path / "digits.py", NONE)
+    assert load("digits").run.seed == 0
