@@ -71,7 +71,8 @@ def checked(arguments: Sequence[str]) -> tuple[argparse.Namespace, Config, Reque
     flags, overrides = parse(arguments)
     if flags.init_from:
         overrides = [*overrides, ("model.init_from", flags.init_from)]
-    config = load(flags.config, overrides)
+    notes: list[str] = []
+    config = load(flags.config, overrides, notes.append)
     check_ranges(config)
     request = Request(
         recipe=flags.config,
@@ -81,6 +82,7 @@ def checked(arguments: Sequence[str]) -> tuple[argparse.Namespace, Config, Reque
         dry_run=flags.dry_run,
         eval_only=flags.eval_only,
         quiet=flags.quiet,
+        notes=tuple(notes),
     )
     if not flags.print_config:
         check(config, request)
@@ -111,6 +113,7 @@ def run(arguments: Sequence[str]) -> None:
         refuse(arguments, error)
         raise
     if flags.print_config:
+        print(*request.notes, sep="\n", end="\n" * bool(request.notes), file=sys.stderr)
         print(json_text(dataclasses.asdict(config)))
         return
     with Watchdog(config.health).watching() as watchdog:

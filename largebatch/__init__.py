@@ -66,13 +66,21 @@ def train(
                     f"{each!r}"
                 )
         chosen = tuple((key, _text(value)) for key, value in (overrides or {}).items())
+        notes: list[str] = []
         recipe = Path(config) if isinstance(config, str | Path) else None
         if recipe is not None:
-            resolved = load_recipe(recipe, chosen)
+            resolved = load_recipe(recipe, chosen, notes.append)
         else:
-            resolved = adjusted(config if isinstance(config, Config) else freeze(config), chosen)
+            base = config if isinstance(config, Config) else freeze(config)
+            resolved = adjusted(base, chosen, notes.append)
         request = session.Request(
-            recipe, Path(workdir), chosen, resume=resume, quiet=quiet, callbacks=tuple(callbacks)
+            recipe,
+            Path(workdir),
+            chosen,
+            resume=resume,
+            quiet=quiet,
+            callbacks=tuple(callbacks),
+            notes=tuple(notes),
         )
         agreement.check(resolved, request.shared)
         with compile_cache.used(resolved.run.compile_cache):

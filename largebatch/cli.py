@@ -19,6 +19,7 @@ from largebatch import __version__
 from largebatch.config import recipe_file
 from largebatch.config.synonyms import advice
 from largebatch.config.values import any_of, shown
+from largebatch.environment import command_path
 from largebatch.errors import ConfigError
 
 Overrides = list[tuple[str, str]]
@@ -141,6 +142,11 @@ class Parser(argparse.ArgumentParser):
         Raises:
           ConfigError: always.
         """
+        flag = re.fullmatch(r"argument (\S+?)(?:/\S+)?: expected (?:one|\d+) argument", message)
+        action = self._option_string_actions.get(flag[1]) if flag else None
+        if action is not None and action.help:
+            value = action.metavar if isinstance(action.metavar, str) else "VALUE"
+            raise ConfigError(f"{flag[1]} has no value; use {flag[1]}={value}: {action.help}")
         raise ConfigError(_reworded(message))
 
     def _check_known(self, rest: Sequence[str], words: Sequence[str]) -> None:
@@ -169,7 +175,8 @@ class Parser(argparse.ArgumentParser):
             )
         if not given and self._default is None and not self._optional:
             raise ConfigError(
-                "--config: no recipe is given; use a name that scripts/recipes.py lists, or a file"
+                "--config: no recipe is given; use a file, or a name that python "
+                f"{command_path('scripts/recipes.py')} lists"
             )
         name = given[0] if given else self._default
         return recipe_file.find(name) if name else None

@@ -16,6 +16,8 @@ from typing import Any
 # Set by a launcher without a cluster manager; the names are JAX's.
 COORDINATOR, PROCESSES, PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 ROOT = Path(__file__).resolve().parents[1]
+IS_CHECKOUT = (ROOT / "train.py").is_file()
+"""Whether train.py and scripts/ are there; an installed package has none."""
 _RUN = ("largebatch", "jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
 
@@ -62,6 +64,12 @@ def _on_tpu_vm() -> bool:
     """Whether chips are attached; the hosts of a pod find each other by their metadata server."""
     attached = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
     return attached and importlib.util.find_spec("libtpu") is not None
+
+
+def command_path(name: str) -> str:
+    """Return the path of a command of the checkout, such as train.py, for the working directory."""
+    path = ROOT / name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -10,6 +11,16 @@ from pathlib import Path
 
 class UserError(Exception):
     """A mistake that the user can fix; printed without a traceback, exit code 2."""
+
+    def __init__(self, *arguments: object, unused: tuple[str, ...] = ()) -> None:
+        """Create an error.
+
+        Args:
+          arguments: the message.
+          unused: options that the run has no use for, so that their defaults avoid the error.
+        """
+        super().__init__(*arguments)
+        self.unused = unused
 
 
 class ConfigError(UserError):
@@ -29,9 +40,19 @@ class HealthError(UserError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the nearest known name, or the list of all known names."""
+    """Return a hint: the nearest known name, or the list of all known names.
+
+    A name that differs in both letters and numbers, such as resnet152 for resnet26d, is not near.
+    """
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    parts = [[re.sub(unlike, "", each) for unlike in (r"[0-9]", r"[^0-9]")] for each in known]
+    letters, digits = (re.sub(unlike, "", name) for unlike in (r"[0-9]", r"[^0-9]"))
+    among = [
+        each
+        for each, (its_letters, its_digits) in zip(known, parts, strict=True)
+        if not digits or its_letters == letters or its_digits == digits
+    ]
+    near = difflib.get_close_matches(name, among, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 

@@ -67,9 +67,11 @@ class Registry(Mapping[str, T], Generic[T]):
           ConfigError: it is neither; the message gives the nearest registered name.
         """
         if name not in self._entries and not is_reference(name):
+            hint = did_you_mean(name, self._entries)
+            asks = "?" * hint.endswith("?")
             raise ConfigError(
-                f"{self.option}={name!r}: {did_you_mean(name, self._entries)}; or use your own, as "
-                f"{self._own}"
+                f"{self.option}={name!r}: {hint.removesuffix('?')}, or your own as "
+                f"{self._own}{asks}"
             )
 
     def __iter__(self) -> Iterator[str]:
@@ -127,7 +129,12 @@ def imported(reference: str, option: str) -> Any:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")]
+            # What the module itself defines, not what it imports.
+            names = [
+                name
+                for name, value in vars(found).items()
+                if not name.startswith("_") and getattr(value, "__module__", None) == module
+            ]
             raise ConfigError(f"{option}={reference!r}: no {part!r}; {did_you_mean(part, names)}")
         found = getattr(found, part)
     return found

@@ -23,8 +23,9 @@ from rich.console import Console as RichConsole
 from largebatch.cli import Parser
 from largebatch.config import Plan, resolve
 from largebatch.config.recipes import Recipe, load_recipe
+from largebatch.config.unused import settled
 from largebatch.data.open import facts_of
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
 from largebatch.parallel.hardware import machine
@@ -49,7 +50,9 @@ def parser() -> Parser:
         "--devices", type=int, help="devices of all hosts, to predict for (the published run's)"
     )
     made.add_argument(
-        "--cluster", help=f"their cluster: {', '.join(known_clusters())} (the published)"
+        "--cluster",
+        help=f"their cluster: {', '.join(known_clusters())}, or a file FILE.toml that describes it "
+        "(the published)",
     )
     made.add_argument("--picture", type=Path, help="PNG of the schedule to write")
     made.add_argument("--topology", help="devices to compile for, such as v100:2048")
@@ -87,9 +90,8 @@ def machines(recipe: Recipe, flags: argparse.Namespace) -> tuple[int, str, str]:
     row = recipe.published if recipe.config.run.scale_to == "full" else None
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices: expected at least 1, got {flags.devices}")
-    if flags.cluster and flags.cluster not in known_clusters():
-        near = did_you_mean(flags.cluster, known_clusters())
-        raise ConfigError(f"--cluster: unknown {flags.cluster!r}; {near}")
+    if flags.cluster:
+        machine(flags.cluster)
     cluster = flags.cluster or (row.cluster if row else "")
     if flags.devices and not cluster:
         raise ConfigError(f"--devices: expected --cluster with it: {', '.join(known_clusters())}")
@@ -129,8 +131,9 @@ def _plan(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")  # nothing here needs an accelerator
     for path in filter(None, (flags.json, flags.picture)):
         check_parent(path)
-    recipe = load_recipe(flags.config, overrides)
-    config, console = recipe.config, Console()
+    console = Console()
+    recipe = load_recipe(flags.config, overrides, console.note)
+    config = recipe.config
     topology = open_topology(flags.topology) if flags.topology else None
     names, choices = parse_variants(flags.variants), compiled.parse_choices(flags.compare)
     if flags.compare and not topology:
@@ -148,7 +151,12 @@ def _plan(arguments: Sequence[str]) -> None:
     sharing = 1  # only a scaled recipe depends on the devices that share its workers
     if config.run.scale_to != "full":
         sharing = topology.devices if topology else devices
-    plan = resolve(config, facts_of(*compiled.sources(config), sharing, 1))
+    config, plan = settled(
+        config,
+        dict(overrides),
+        lambda each: resolve(each, facts_of(*compiled.sources(each), sharing, 1)),
+        console.note,
+    )
     model = model_of(plan)
     flops = forecast.flops_of(plan, model)
     rows, warnings = report.plan_rows(recipe, plan, flops), forecast.doubts(config, plan)

@@ -39,7 +39,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="folder to write to (RUN/report)")
     parser.add_argument(
-        "--trace", type=Path, help="run with a profile/, folder of a profile, or *.xplane.pb"
+        "--trace",
+        type=Path,
+        metavar="PROFILE",
+        help="run with a profile/, folder of a profile, or *.xplane.pb",
     )
     flags = parser.parse_args(arguments)
     if not flags.runs and flags.trace is None:

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--cluster",
         default="",
-        help="machines that it runs on, such as dgx-h100, for a prediction beside the time (none)",
+        help="machines that it runs on, such as dgx-h100 or FILE.toml, for a prediction (none)",
     )
     parser.add_argument(
         "--workdir", type=Path, default=Path("runs"), help="where the runs themselves go (runs)"

@@ -71,7 +71,7 @@ def test_a_record_has_two_names_and_may_be_required():
         (["--count=4x"], "--count=4x"),
         (["--kind=frist"], "'first'"),
         (["--cuont=4"], "'--count'"),
-        (["--count"], "--count"),
+        (["--count"], "--count has no value; use --count="),
         (["--lr", "0.1"], "--config.schedule.peak=0.1"),
         (["digits", "other"], "'digits'.*'other'"),
         (["--config.run.seed"], "--config.run.seed=VALUE"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from largebatch import environment
+from largebatch.environment import ROOT, command_path
 
 
 def test_a_command_that_is_absent_fails_or_hangs_has_no_output():
@@ -64,3 +65,18 @@ def test_the_environment_of_a_run():
     assert found["devices"] == 8
     assert found["versions"]["jax"] == jax.__version__
     assert environment.versions(["jax", "no-such-distribution"]) == {"jax": jax.__version__}
+
+
+def test_the_path_of_a_command_is_valid_in_the_working_directory(monkeypatch, tmp_path):
+    (tmp_path / "train.py").write_text("")  # the user's own
+    for folder, expected in (
+        (ROOT, "scripts/report.py"),
+        (tmp_path, str(ROOT / "scripts/report.py")),
+        (ROOT / "docs", str(ROOT / "scripts/report.py")),
+        (ROOT.parent, f"{ROOT.name}/scripts/report.py"),
+    ):
+        monkeypatch.chdir(folder)
+        assert command_path("scripts/report.py") == expected
+        assert (folder / expected).is_file()
+    monkeypatch.chdir(tmp_path)
+    assert command_path("train.py") == str(ROOT / "train.py")

@@ -41,6 +41,14 @@ def test_an_unknown_name_names_the_nearest(kinds):
         kinds["plane"]
 
 
+def test_a_name_with_another_number_is_not_near():
+    named = Registry("model.name", {"resnet50": 1, "resnet152": 2})
+    with pytest.raises(ConfigError, match="known: resnet50, resnet152"):
+        named["resnet26d"]
+    with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
+        named["resnt50"]
+
+
 def test_a_users_own_object_is_imported(kinds, own):
     assert kinds["own_kinds:Nets.small"]() == 3
 
@@ -49,6 +57,7 @@ def test_a_users_own_object_is_imported(kinds, own):
     ("reference", "word"),
     [
         ("own_kinds:Nets.smal", "small"),
+        ("own_kinds:nothing", "known: Nets$"),  # not what it imports
         ("own_kinds_absent:x", "PYTHONPATH"),
         ("own_broken:x", "ZeroDivisionError"),
     ],

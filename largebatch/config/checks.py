@@ -6,7 +6,6 @@ from largebatch.config import geometry
 from largebatch.config.facts import Facts
 from largebatch.config.registries import DEPTHS, MODELS, TRACKERS
 from largebatch.config.schema import Config, options
-from largebatch.config.sections.model import RESNET_OPTIONS
 from largebatch.config.stages import KEY, Stage
 from largebatch.errors import ConfigError
 
@@ -14,7 +13,6 @@ MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
 MAX_MAGNITUDE = 10
 """Magnitude of RandAugment at which operations have their full strength."""
-_RANDAUGMENT = ("augment.magnitude", "augment.magnitude_std", "augment.layers")
 _MAX_SEED = 2**31  # the seed is int32 on devices
 
 
@@ -46,28 +44,6 @@ def _check_name(config: Config) -> None:
     if name in DEPTHS:
         return
     MODELS.check(name)
-    unfit = [(key, value, field.default) for key, value, field in options(config)]
-    unfit = [each for each in unfit if each[0] in RESNET_OPTIONS and each[1] != each[2]]
-    if unfit:
-        raise ConfigError(
-            f"{', '.join(f'{key}={value}' for key, value, _ in unfit)}: only the ResNets have "
-            f"these options, got model.name={name}; use "
-            + " ".join(f"--config.{key}={usual}" for key, _, usual in unfit)
-        )
-
-
-def check_loss(config: Config) -> None:
-    """Check that each option of the loss has an effect.
-
-    Raises:
-      ConfigError: an option has none; the message has the alternatives.
-    """
-    loss = config.loss
-    if loss.target_threshold and loss.kind != "sigmoid":
-        raise ConfigError(
-            f"loss.target_threshold={loss.target_threshold:g}: expected 0 with "
-            f"loss.kind={loss.kind}; use loss.target_threshold=0 or loss.kind=sigmoid"
-        )
 
 
 def check_augment(config: Config) -> None:
@@ -87,32 +63,6 @@ def check_augment(config: Config) -> None:
             f"augment.policy={augment.policy}: expected data.crops=host, since Pillow computes the "
             "operations on the host; use data.crops=host or augment.policy=none"
         )
-
-
-def check_unused(stages: tuple[Stage, ...]) -> None:
-    """Check that each option of RandAugment and of mixing has an effect in some stage.
-
-    Raises:
-      ConfigError: an option has none; the message has the alternatives.
-    """
-    sections = [stage.config.augment for stage in stages]
-    randaugment = any(augment.policy == "randaugment" for augment in sections)
-    both = any(augment.mixup and augment.cutmix for augment in sections)
-    for stage in stages:
-        for key, value, field in options(stage.config):
-            if value == field.default:
-                continue
-            if key in _RANDAUGMENT and not randaugment:
-                raise ConfigError(
-                    f"{key}={value:g}: expected {field.default:g} with augment.policy="
-                    f"{stage.config.augment.policy}; use {key}={field.default:g} or "
-                    "augment.policy=randaugment"
-                )
-            if key == "augment.switch_prob" and not both:
-                raise ConfigError(
-                    f"{key}={value:g}: expected {field.default:g} without both augment.mixup and "
-                    f"augment.cutmix; use {key}={field.default:g} or set both above 0"
-                )
 
 
 def check_model(config: Config, facts: Facts) -> None:
@@ -240,7 +190,8 @@ def check_stages(stages: tuple[Stage, ...]) -> None:
     if first.data.epoch_end != "continue":
         raise ConfigError(
             f"data.epoch_end={first.data.epoch_end} is undefined if {KEY} changes the global "
-            f"batch ({', '.join(map(str, sorted(batches)))}); use data.epoch_end=continue"
+            f"batch ({', '.join(map(str, sorted(batches)))}); use data.epoch_end=continue",
+            unused=("data.epoch_end",),
         )
     for key, value, _ in options(first):
         if key.startswith("schedule.") and "step" in str(value) and key != "schedule.decay":

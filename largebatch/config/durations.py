@@ -7,6 +7,9 @@ from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 
 _FORM = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
+_OF = " of "  # '5 epochs of 90 epochs'
+_NUMBER = re.compile(r"[0-9]+(?:_[0-9]+)*")
+_COUNTED_IN_STEPS = ("run.", "health.")  # sections whose plain numbers are steps
 _DIGITS = 30  # more than any training needs
 
 
@@ -14,6 +17,10 @@ def samples(
     text: str, key: str, *, per_step: int, per_epoch: int, length: int | None = None
 ) -> int:
     """Convert a duration such as '5 epochs', '540 steps', '1_000_000 samples' or '40 %' to samples.
+
+    '5 epochs of 90 epochs' is 5 epochs, or the same share of a training below 90 epochs. A number
+    without a unit is steps in the sections ``run`` and ``health``; in a schedule, where it could
+    mean epochs as well, it is an error.
 
     Args:
       text: the duration.
@@ -28,7 +35,19 @@ def samples(
     Raises:
       ConfigError: the text is not a duration, or has too many digits.
     """
+    part, of, whole = text.partition(_OF)
+    if of and length is not None:
+        per = {"per_step": per_step, "per_epoch": per_epoch}
+        most, base = (samples(each, key, **per) for each in (part, whole))
+        return most if length >= base else round(Fraction(most * length, base))
     match = _FORM.fullmatch(text.strip())
+    if match is None and _NUMBER.fullmatch(text.strip()):
+        if not key.startswith(_COUNTED_IN_STEPS):
+            raise ConfigError(
+                f"{key}={shown(text)}: expected a duration with its unit; use "
+                f"'{text.strip()} epochs' or '{text.strip()} steps'"
+            )
+        match = _FORM.fullmatch(f"{text.strip()} steps")
     if match is None:
         raise ConfigError(
             f"{key}={shown(text)}: expected a duration; use '5 epochs', '540 steps', "
@@ -45,22 +64,49 @@ def samples(
     return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])
 
 
-def ratio(one: str, other: str) -> Fraction | None:
-    """Return the ratio of two durations, or None if their units differ."""
-    first, second = (_FORM.fullmatch(text.strip()) for text in (one, other))
-    if first is None or second is None or first[2].rstrip("s") != second[2].rstrip("s"):
-        return None
-    amounts = [Fraction(match[1].replace("_", "")) for match in (first, second)]
-    return amounts[0] / amounts[1] if amounts[1] else None
+def shortened(
+    text: str,
+    lengths: tuple[str, str],
+    steps: tuple[int, int],
+    epochs: tuple[int, int] | None,
+) -> str:
+    """Shorten the durations in a text like a training, so that they keep their share of it.
 
+    Args:
+      text: one or more durations, with any text around; '%' keeps its share by itself.
+      lengths: length of the training before and after.
+      steps: samples of a step before and after.
+      epochs: samples of an epoch before and after; None if they are unknown.
 
-def times(text: str, factor: Fraction) -> str:
-    """Multiply a duration; the result has the same unit and four digits."""
-    match = _FORM.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration")
-    amount = float(f"{float(Fraction(match[1].replace('_', '')) * factor):.4g}")
-    return f"{amount:.12g} {match[2]}"
+    Returns:
+      The text with the same units and four digits. It does not change if the training is not
+      shorter. If ``epochs`` decides whether it is and is unknown, a duration D becomes
+      'D of LENGTH', which the plan resolves.
+    """
+    found = [_FORM.fullmatch(length.strip()) for length in lengths]
+    if _OF in text or not all(found) or any(match[2] == "%" for match in found):
+        return text  # '%' is an error of schedule.length itself
+    sizes = {"sample": (1, 1), "step": steps, "epoch": epochs or (1, 1)}
+    units = [match[2].rstrip("s") for match in found]
+
+    def changed(match: re.Match) -> str:
+        unit = match[2].rstrip("s")
+        if unit == "%":
+            return match[0]
+        if epochs is None and (units[0] == "epoch") != (units[1] == "epoch"):
+            return f"{match[0]}{_OF}{lengths[0]}"
+        before, after = (
+            Fraction(length[1].replace("_", "")) * sizes[each][index]
+            for index, (length, each) in enumerate(zip(found, units, strict=True))
+        )
+        if not 0 < after < before:
+            return match[0]
+        share = Fraction(match[1].replace("_", "")) * sizes[unit][0] / before
+        number = float(f"{float(share * after / sizes[unit][1]):.4g}")
+        same = number == float(match[1].replace("_", ""))
+        return match[0] if same else f"{number:.9f}".rstrip("0").rstrip(".") + f" {match[2]}"
+
+    return _FORM.sub(changed, text)
 
 
 def step_range(text: str, key: str, steps: int) -> tuple[int, int] | None:

@@ -89,7 +89,7 @@ def check_microbatch(
         why = f"gives {chosen * devices} workers at a time on {on}, fewer than norm.span={span}"
     else:
         why = f"does not suit norm.span={span} on {on}"
-    raise ConfigError(f"batch.microbatch={chosen} {why}; use {near}")
+    raise ConfigError(f"batch.microbatch={chosen} {why}; use {near}", unused=("batch.microbatch",))
 
 
 def possible_spans(workers: int, devices: int) -> list[int]:

@@ -1,22 +1,26 @@
 """Loading of a recipe file with overrides as a frozen ``Config``."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from largebatch.config.durations import ratio, times
-from largebatch.config.facts import full_source
+from largebatch.config.durations import shortened
+from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
-from largebatch.config.schema import Config, replaced
+from largebatch.config.schema import Config, differences, options, replaced
+from largebatch.config.stages import KEY
 from largebatch.config.typed import freeze, override, read, reference
-from largebatch.config.values import shown
+from largebatch.config.unused import ignore_unused
+from largebatch.config.values import shown, written
 from largebatch.errors import ConfigError, one_line
 
 _SCALE = ("run.scale_to", "run.scale_length")
+_POSITIONS = (KEY, "run.evaluate_first")  # durations outside of the schedule that shrink with it
 
 
 def default_config() -> ConfigDict:
@@ -25,7 +29,11 @@ def default_config() -> ConfigDict:
     return ConfigDict(dataclasses.asdict(Config()), type_safe=False).lock()
 
 
-def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
+def load(
+    path: str | Path,
+    overrides: Sequence[tuple[str, str]] = (),
+    note: Callable[[str], None] = lambda text: None,
+) -> Config:
     """Execute the recipe at ``path`` and apply ``overrides`` such as ('run.seed', '3').
 
     A recipe is a Python file with a ``get_config()`` that returns a modified ``default_config()``.
@@ -33,16 +41,14 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Config:
     Args:
       path: a file or a name in ``configs/``; ``RECIPE:ARGUMENT`` calls ``get_config("ARGUMENT")``.
       overrides: (section.key, text); later overrides take precedence.
+      note: called with a line for what `adjusted` changes in the recipe.
 
     Raises:
       ConfigError: the file does not exist or raises an exception; an option is unknown or has an
-        invalid value; or the warm-up of the recipe does not fit into a shortened training.
+        invalid value; or an override has no effect.
     """
     found, _ = execute(Path(path))
-    recipe = frozen(found, overrides)
-    config = adjusted(recipe, overrides)
-    check_length(recipe, config, overrides)
-    return config
+    return adjusted(frozen(found, overrides), overrides, note)
 
 
 def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
@@ -71,60 +77,90 @@ def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) 
     return freeze(found)
 
 
-def adjusted(config: Config, overrides: Sequence[tuple[str, str]]) -> Config:
+def adjusted(
+    recipe: Config,
+    overrides: Sequence[tuple[str, str]],
+    note: Callable[[str], None] = lambda text: None,
+) -> Config:
     """Apply overrides to a recipe's configuration; first ``run.scale_*``, then all others.
 
+    Then the recipe yields to them: its options without effect get their defaults, and its durations
+    shrink with ``schedule.length``.
+
+    Args:
+      recipe: the recipe's configuration.
+      overrides: (section.key, text).
+      note: called with a line for the options that were ignored, and one for those that shrank.
+
     Raises:
-      ConfigError: an option is unknown or has an invalid value.
+      ConfigError: an option is unknown, has an invalid value, or is given without effect.
     """
-    first = [(key, text) for key, text in overrides if key in _SCALE]
-    others = [(key, text) for key, text in overrides if key not in _SCALE]
-    config = _with_full_source(config)
-    for key, text in first:
-        config = override(config, key, text)
-    config = scaled(config, config.run.scale_to, length=config.run.scale_length)
-    for key, text in others:
-        config = override(config, key, text)
-    return _with_full_source(config)
+    given = {key for key, _ in overrides}
+    recipe = _with_full_source(recipe)
+    for key, text in overrides:
+        if key in _SCALE:
+            recipe = override(recipe, key, text)
+    recipe = scaled(recipe, recipe.run.scale_to, length=recipe.run.scale_length)
+    config = recipe
+    for key, text in overrides:
+        if key not in _SCALE:
+            config = override(config, key, text)
+    config, ignored = ignore_unused(_with_full_source(config), given)
+    if ignored:
+        values = {key: value for key, value, _ in options(recipe)}
+        described = (
+            ", ".join(f"{key}={written(values[key])}" for key in ignored if ignored[key] == why)
+            + f" ({why})"
+            for why in dict.fromkeys(ignored.values())
+        )
+        note(f"options of the recipe without effect are ignored: {'; '.join(described)}")
+    fitted = _fitted(recipe, config, given)
+    if fitted != config:
+        changes = (f"{d.key}={written(d.requested)}" for d in differences(config, fitted))
+        note(f"the recipe's schedule is adjusted to the options given: {', '.join(changes)}")
+    return fitted
 
 
 def _with_full_source(config: Config) -> Config:
     return replaced(config, {"data.source": full_source(config.data.source)})
 
 
-def check_length(recipe: Config, config: Config, overrides: Sequence[tuple[str, str]]) -> None:
-    """Check that the recipe's other durations fit into an overridden ``schedule.length``.
-
-    This function compares only durations in the same unit. The plan compares the others.
+def _fitted(recipe: Config, config: Config, given: Collection[str]) -> Config:
+    """Fit what the recipe sets in its schedule to the length and the peak that the user gave.
 
     Args:
-      recipe: configuration without overrides.
-      config: configuration with overrides.
-      overrides: of the command line.
-
-    Raises:
-      ConfigError: a duration does not fit; the message has arguments that work.
+      recipe: the recipe's configuration, after scaling.
+      config: the configuration with the options that the user gave.
+      given: these options.
     """
-    given = {key for key, _ in overrides}
-    if "schedule.length" not in given:
-        return
-    before = adjusted(recipe, [pair for pair in overrides if pair[0] in _SCALE]).schedule
-    after = config.schedule
-    factor = ratio(after.length, before.length)
-    if not factor:
-        return
-    places = {"warmup": (after.warmup,), "steps": after.steps, "turn": (after.turn,)}
-    for name, texts in places.items():
-        key = f"schedule.{name}"
-        late = [text for text in texts if (ratio(text, after.length) or 0) >= 1]
-        if key in given or not late:
+    changes: dict[str, Any] = {}
+    both = (recipe, config)
+    lengths, steps = (
+        tuple(each.schedule.length for each in both),
+        tuple(each.batch.images for each in both),
+    )
+    known = [KNOWN_SETS.get(each.data.source) for each in both]
+    epochs = tuple(each.train for each in known) if all(known) else None
+    for key, value, _ in options(config):
+        shrinks = key in _POSITIONS or key.partition(".")[0] == "schedule"
+        if key in (*given, "schedule.length") or not shrinks:
             continue
-        own = ""
-        if name == "warmup":
-            own = f"add --config.{key}={times(after.warmup, factor)!r}, or "
-        scale = float(factor) * config.run.scale_length
-        raise ConfigError(
-            f"{key}={late[0]!r} of the recipe does not fit into schedule.length="
-            f"{after.length!r}; {own}use --config.run.scale_length={scale:.4g} instead of "
-            "schedule.length, which shortens all durations of the recipe"
-        )
+        if key.startswith("schedule.blend_") and config.optimizer.name != "rmsprop_sgd":
+            continue
+        if isinstance(value, str):
+            changes[key] = shortened(value, lengths, steps, epochs)
+        elif isinstance(value, tuple):
+            changes[key] = tuple(shortened(text, lengths, steps, epochs) for text in value)
+    before, after = _peak(recipe), _peak(config)
+    for key in ("schedule.warmup_start", "schedule.end"):
+        rate = getattr(config.schedule, key.partition(".")[2])
+        if key not in given and before > after > 0 and rate > after:
+            changes[key] = float(f"{rate / before * after:.4g}")
+    return replaced(config, changes)
+
+
+def _peak(config: Config) -> float:
+    """Return a number in proportion to the peak learning rate."""
+    chosen, ratio = config.schedule, config.batch.images / 256
+    factor = ratio if chosen.scaling == "linear" else math.sqrt(ratio)
+    return chosen.peak or chosen.per_256 * factor

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 
 from largebatch.config import durations
-from largebatch.config.registries import OPTIMIZERS, check_rule, parse_options
+from largebatch.config.registries import OPTIMIZERS, parse_options
 from largebatch.config.schema import Config
+from largebatch.config.unused import check_used
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 from largebatch.optim.adapter import factory_of
@@ -61,9 +62,7 @@ def _schedule(
         raise ConfigError(
             f"schedule.warmup={chosen.warmup!r} ({warmup:,} samples) must end before "
             f"schedule.decay_end={chosen.decay_end!r} of schedule.length={chosen.length!r} "
-            f"({decay_end:,} samples); use --config.schedule.warmup='10 %', or "
-            "--config.run.scale_length instead of schedule.length, which shortens all durations of "
-            "the recipe"
+            f"({decay_end:,} samples); use --config.schedule.warmup='10 %'"
         )
     return Schedule(
         peak=peak_rate(
@@ -113,19 +112,13 @@ def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
 
 def _check(config: Config) -> None:
     rule, chosen = config.optimizer, config.schedule
-    check_rule(rule)
+    check_used(config)
     if rule.name not in OPTIMIZERS:
         _check_factory(config)
     if rule.decay == "decoupled" and chosen.weight_decay != "constant":
         raise ConfigError(
             "optimizer.decay=decoupled already follows the learning rate; use "
             "schedule.weight_decay=constant"
-        )
-    if chosen.weight_decay_warmup and chosen.weight_decay == "constant":
-        raise ConfigError(
-            f"schedule.weight_decay_warmup={chosen.weight_decay_warmup!r} has no effect with "
-            "schedule.weight_decay=constant; use --config.schedule.weight_decay_warmup='' or "
-            "--config.schedule.weight_decay=follow"
         )
 
 
@@ -136,7 +129,8 @@ def _check_factory(config: Config) -> None:
     if rule.decay_skip != "auto" and not factory.mask_parameter:
         raise ConfigError(
             f"optimizer.decay_skip: {rule.name} has no parameter mask; use "
-            "--config.optimizer.decay_skip=auto, which decays all parameters"
+            "--config.optimizer.decay_skip=auto, which decays all parameters",
+            unused=("optimizer.decay_skip",),
         )
     if factory.takes_decay:
         return
@@ -145,10 +139,12 @@ def _check_factory(config: Config) -> None:
         raise ConfigError(
             f"optimizer.weight_decay={rule.weight_decay:g}: {rule.name} has no parameter "
             "weight_decay; use --config.optimizer.weight_decay=0, or "
-            f"--config.loss.l2={rule.weight_decay:g} for an L2 term in the loss"
+            f"--config.loss.l2={rule.weight_decay:g} for an L2 term in the loss",
+            unused=("optimizer.weight_decay",),
         )
     if config.schedule.weight_decay != "constant":
         raise ConfigError(
             f"schedule.weight_decay={config.schedule.weight_decay}: optimizer.name={rule.name} "
-            "has no parameter weight_decay; use constant"
+            "has no parameter weight_decay; use constant",
+            unused=("schedule.weight_decay", "schedule.weight_decay_warmup"),
         )

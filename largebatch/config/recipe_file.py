@@ -17,7 +17,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from largebatch.environment import ROOT
+from largebatch.environment import ROOT, command_path
 from largebatch.errors import ConfigError
 from largebatch.registry import add_directory
 
@@ -55,7 +55,7 @@ def find(name: str | Path) -> Path:
 
     Args:
       name: a path, or a name such as ``digits`` for ``configs/digits.py`` in the working directory
-        or the checkout; with or without ``:ARGUMENT``.
+        or the checkout, or for ``digits.py``; with or without ``:ARGUMENT``.
 
     Raises:
       ConfigError: a ``Path`` cannot represent the argument.
@@ -74,7 +74,7 @@ def find(name: str | Path) -> Path:
         return path
     candidates = [path]
     if len(path.parts) == 1:
-        candidates = [Path("configs") / path.with_suffix(".py")]
+        candidates = [Path("configs") / path.with_suffix(".py"), Path(f"{path}.py")]
     for each in candidates:
         if each.is_file():
             return each
@@ -115,7 +115,9 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
         raise ConfigError(f"{path} line {error.lineno}: {error.msg}; fix the file") from error
     except (Exception, SystemExit) as error:
         lines = [
-            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
+            f.lineno
+            for f in traceback.extract_tb(error.__traceback__)
+            if f.filename == module.__file__
         ]
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(
@@ -176,5 +178,7 @@ def _check_local(path: Path) -> None:
     elif recipes and (near := difflib.get_close_matches(path.stem, recipes, n=1)):
         hint = f"did you mean {recipes[near[0]]}?"
     else:
-        hint = f"{form}; python scripts/recipes.py lists all recipes" if recipes else form
+        hint = f"{form}; python {command_path('scripts/recipes.py')} lists all recipes"
+        if not folder.is_dir():
+            hint = f"{form}, since this installation has no recipes; a checkout has configs/"
     raise ConfigError(f"no recipe file {path}; {hint}")

@@ -12,12 +12,10 @@ from largebatch.config.checks import (
     check_augment,
     check_batch,
     check_deadline,
-    check_loss,
     check_model,
     check_pairs,
     check_ranges,
     check_stages,
-    check_unused,
 )
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan, StagePlan
@@ -55,9 +53,7 @@ def resolve(
         check_ranges(stage.config)
     config = divided(config, facts.devices)
     stages = stages_of(config)
-    check_loss(config)
     read_multipliers(config.optimizer.lr_mults)
-    check_unused(stages)
     for stage in stages:
         check_augment(stage.config)
         check_model(stage.config, facts_at(stage.config, facts))

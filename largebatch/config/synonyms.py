@@ -34,7 +34,6 @@ _WORDS = {
     "run.keep_best": "keep_best save_best save_best_only",
     "run.keep_checkpoints": "checkpoint_hist save_top_k save_num_checkpoints_to_keep",
     "--workdir": "output output_dir out_dir save_dir save_folder log_dir logdir checkpoint_dir",
-    "--init_from": "pretrained initial_checkpoint finetune load_path load_from weights ckpt",
     "--eval_only": "eval evaluate evaluation validate test_only",
 }
 _DURATIONS = {
@@ -59,6 +58,7 @@ _DURATIONS = {
         "steps": "log_every log_interval print_freq print_every log_every_n_steps",
     },
 }
+_WEIGHTS = "pretrained initial_checkpoint finetune load_path load_from weights ckpt"
 _BATCH = "batch_size batch bs global_batch_size train_batch_size b"
 _WORKERS = "workers worker j"
 _SPAN = "sync_bn syncbn sync_batchnorm sync_bn_stats"
@@ -106,6 +106,15 @@ def advice(word: str, value: str = "") -> str:
       The suggestion with the full option name; empty if the word is unknown.
     """
     name = word.strip("-").replace("-", "_").rpartition(".")[2].lower()
+    if name in _WEIGHTS.split():
+        weights = "" if value.lower() in ("", "true", "1") else value
+        return _written("--init_from", weights or "WEIGHTS") + ", a run or a file of weights"
+    if name == "data_dir":
+        path = value or "PATH"
+        return (
+            f"{_written('data.source', f'folder:{path}')} for class folders, or "
+            f"--config.data.data_dir={path} for prepared TFDS datasets"
+        )
     for option, words in _WORDS.items():
         if name in words.split():
             return _written(option, value)
@@ -113,7 +122,7 @@ def advice(word: str, value: str = "") -> str:
         for unit, words in units.items():
             if name in words.split():
                 return _written(option, _duration(value, unit))
-    if name in _BATCH.split():
+    if name in _BATCH.split() or word.endswith("batch.size"):
         return _batch(value)
     if name in _WORKERS.split():
         return (

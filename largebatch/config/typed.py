@@ -105,7 +105,10 @@ def unknown_option(key: str, text: str = "") -> str:
       key: the unknown option.
       text: its value; empty if there is none.
     """
-    return f"unknown option {values.shown(key)}; {_hint(key, ' '.join(text.split()))}"
+    known = [option for option, _, _ in options(Config())]
+    plain = key.removeprefix("--").removeprefix("config.")
+    hint = f"use {plain!r}" if plain in known else _hint(key, " ".join(text.split()))
+    return f"unknown option {values.shown(key)}; {hint}"
 
 
 def _fields(cls: type) -> dict[str, Any]:

@@ -157,6 +157,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def written(value: Any) -> str:
+    """Format a value of an option for the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "'" + ",".join(map(str, value)) + "'"
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else repr(value)
+
+
 def any_of(words: Sequence[str]) -> str:
     """Join words as a choice: 'a, b or c'."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -11,6 +11,7 @@ import numpy as np
 
 from largebatch.data.randomness import held_out
 from largebatch.data.sources import SPLITS, SourceOptions, own_name
+from largebatch.environment import command_path
 from largebatch.errors import DataError
 from largebatch.files import folder_within, folders, holds, printable
 
@@ -232,7 +233,8 @@ def _folder_to_split(root: str, share: float) -> str | None:
     if taken:
         raise DataError(
             f"data.validation_split={share:g}: expected a folder without validation images, got "
-            f"{os.path.join(root, taken)}; use data.validation_split=0, or move it"
+            f"{os.path.join(root, taken)}; use data.validation_split=0, or move it",
+            unused=("data.validation_split",),
         )
     if own:
         return own
@@ -313,7 +315,7 @@ def _remedy(root: str, split: str) -> str:
         )
     separate = (
         "use --config.data.validation_split=0.1, which takes a tenth of each class for validation; "
-        f"python scripts/prepare_imagenet.py --images {quoted} --validation 0.1 "
+        f"python {command_path('scripts/prepare_imagenet.py')} --images {quoted} --validation 0.1 "
         "--out DIR writes the same splits for data.source=arrayrecord:DIR"
     )
     if _split_folder(root, "train"):

@@ -23,6 +23,7 @@ from largebatch.data.arrow import (
 from largebatch.data.sharded import ShardedRecords, check_present, in_threads
 from largebatch.data.sources import SPLITS, SourceOptions, own_name
 from largebatch.data.storage import LocalStorage
+from largebatch.environment import command_path
 from largebatch.errors import DataError, did_you_mean, one_line
 from largebatch.files import holds, read_json
 
@@ -127,8 +128,8 @@ def open_parquet(spec: str, split: str, options: SourceOptions) -> ShardedRecord
         raise DataError(
             f"{found.directory} has row groups of {size / 1e6:,.1f} MB, and a random image would "
             f"read a whole one (at most {LARGEST_GROUP / 1e6:,.1f} MB are accepted); convert the "
-            "set: python "
-            f"scripts/prepare_imagenet.py --from '{spec}' --to arrayrecord --out DIR"
+            f"set: python {command_path('scripts/prepare_imagenet.py')} --from '{spec}' --to "
+            "arrayrecord --out DIR"
         )
     lengths = tuple(file.num_rows for file in metadata)
     if not sum(lengths):

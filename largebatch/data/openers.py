@@ -8,6 +8,7 @@ from typing import NamedTuple, get_args
 from largebatch.data.records import ItemRecords, Records
 from largebatch.data.sources import Source, SourceOptions, Split, check_class_names, check_sizes
 from largebatch.data.unfinished import check_finished
+from largebatch.environment import command_path
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
 from largebatch.registry import Registry, add_directory, imported, is_reference
 from largebatch.store_urls import check_url, url_of
@@ -164,7 +165,8 @@ def _opened(
             read = ", ".join(name for name, opener in SOURCES.items() if opener.remote)
             raise DataError(
                 f"data.source={spec}: expected one of {read} in object storage, got {scheme}; copy "
-                f"the files: python scripts/prepare_imagenet.py --copy {place} DIR"
+                f"the files: python {command_path('scripts/prepare_imagenet.py')} --copy {place} "
+                "DIR"
             )
         # A dataset of TFDS is found by its name, and checked there.
         if finished and place and scheme != "tfds":

@@ -21,6 +21,7 @@ import numpy as np
 from largebatch.data.examples import Keys, parse
 from largebatch.data.index import IndexedShards
 from largebatch.data.storage import File, Storage
+from largebatch.environment import command_path
 from largebatch.errors import ConfigError, DataError, one_line
 
 _BLOCK, _BLOCK_HEADER = 65536, 24
@@ -266,5 +267,5 @@ def _unsupported(path: str, found: str) -> DataError:
     return DataError(
         f"data.source: {path}: expected one record in a chunk (group_size:1), uncompressed or "
         f"compressed by zstd, to read ArrayRecord in object storage, got {found}; copy the files: "
-        f"python scripts/prepare_imagenet.py --copy {os.path.dirname(path)} DIR"
+        f"python {command_path('scripts/prepare_imagenet.py')} --copy {os.path.dirname(path)} DIR"
     )

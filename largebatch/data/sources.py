@@ -260,7 +260,8 @@ def check_sizes(name: str, options: SourceOptions, **own: int) -> None:
         asked = getattr(options, field)
         if asked not in (0, has):
             raise DataError(
-                f"data.{field}: expected 0 or {has} for {name}, got {asked}; use one of these"
+                f"data.{field}: expected 0 or {has} for {name}, got {asked}; use one of these",
+                unused=(f"data.{field}",),
             )
 
 
@@ -283,7 +284,8 @@ def stored_source(source: Source) -> StoredSource:
     if not isinstance(source, StoredSource):
         raise ConfigError(
             f"data.crops=device: expected a store of decoded images, got {source.name}; "
-            "use data.crops=host or data.source=decoded:PATH"
+            "use data.crops=host or data.source=decoded:PATH",
+            unused=("data.crops",),
         )
     return source
 

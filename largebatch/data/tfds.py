@@ -20,6 +20,7 @@ from largebatch.data.sources import SourceOptions, differing
 from largebatch.data.storage import Storage, absolute, storage_of, subfolders
 from largebatch.data.tfds_metadata import ELSEWHERE, key_of_kind, read_metadata
 from largebatch.data.unfinished import check_finished
+from largebatch.environment import command_path
 from largebatch.errors import DataError, did_you_mean
 from largebatch.files import folder_within, holds
 from largebatch.store_urls import url_of
@@ -204,7 +205,8 @@ def _find(spec: str, root: str, name: str, config: str = "", *, version: str) ->
 def _remedy(name: str, root: str) -> str:
     """Return how a dataset can be prepared without TensorFlow."""
     if name == "imagenet2012":
-        return f"prepare it: python scripts/prepare_imagenet.py --tars TARS --out {root}"
+        prepare = command_path("scripts/prepare_imagenet.py")
+        return f"prepare it: python {prepare} --tars TARS --out {root}"
     if name == "imagenette":
         return "unpack imagenette2-320.tgz and use data.source=folder:imagenette2-320"
     return ELSEWHERE

@@ -41,7 +41,8 @@ def square_views(source: Source, side: int = 0) -> tuple[View, ...]:
     if shape != source.image_shape[:2] and not isinstance(source, RectangularSource):
         raise ConfigError(
             f"data.evaluation_size: expected 0 or {source.image_shape[0]} for {source.name}, got "
-            f"{side}; set it to 0"
+            f"{side}; set it to 0",
+            unused=("data.evaluation_size",),
         )
     return (View(shape, np.arange(len(source), dtype=np.int64)),)
 
@@ -68,7 +69,8 @@ def rectangular_views(source: Source, reading: Reading, side: int = 0) -> tuple[
     if not isinstance(source, RectangularSource):
         raise ConfigError(
             f"data.rectangular=true: expected images of different shapes, and {source.name} has "
-            "one shape; set it to false"
+            "one shape; set it to false",
+            unused=("data.rectangular",),
         )
     parts = read_ahead(_Sizes(source), -(-len(source) // _FILES), _FILES * _FILE_BYTES, reading)
     sizes = np.concatenate(list(parts))

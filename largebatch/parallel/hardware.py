@@ -8,13 +8,23 @@ import dataclasses
 import math
 import tomllib
 import types
+import typing
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from largebatch.errors import ConfigError, did_you_mean
 
 _FORMATS = ("float32", "float16", "bfloat16")
+_DESCRIBED = {
+    bool: "true or false",
+    dict: "a table",
+    float: "a number",
+    int: "an integer",
+    list: "a list of texts",
+    str: "a text",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Hardware:
     name: str
     kinds: tuple[str, ...]
     """Parts of ``device_kind`` in lower case; the longest that it contains decides."""
-    flops: Mapping[str, float]
+    flops: Mapping[str, float] = dataclasses.field(hash=False)  # a mapping has no hash
     """Peak FLOP/s by number format."""
     bandwidth: float
     """Bytes/s of device memory."""
@@ -94,10 +104,7 @@ def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]
       ConfigError: no TOML, an unknown or missing key, a number that is not positive and finite, or
         a cluster of unknown hardware.
     """
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: expected TOML: {error}") from error
+    tables = _tables(text, file)
     unknown = sorted(set(tables) - {"hardware", "cluster"})
     if unknown:
         raise ConfigError(f"{file}: unknown table {unknown[0]!r}; use [hardware.…], [cluster.…]")
@@ -107,31 +114,54 @@ def read(text: str, file: str) -> tuple[dict[str, Hardware], dict[str, Machine]]
     }
     machines = {}
     for name, facts in tables.get("cluster", {}).items():
-        place = f"{file}, cluster.{name}"
-        _check_keys(facts, Machine, place)
-        of = facts["hardware"]
-        if of not in hardware:
-            raise ConfigError(f"{place}: hardware {of!r}; {did_you_mean(of, hardware)}")
-        _check_numbers(facts, place)
-        if not 0 < facts.get("uplink_share", 1.0) <= 1:
-            raise ConfigError(f"{place}.uplink_share: expected 0 to 1, got {facts['uplink_share']}")
-        machines[name] = Machine(**{**facts, "name": name, "hardware": hardware[of]})
+        machines[name] = _machine(name, facts, f"{file}, cluster.{name}", hardware)
     return hardware, machines
 
 
+def _tables(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: expected TOML ({error}); fix the file") from error
+
+
+def _machine(
+    name: str, facts: Mapping[str, Any], place: str, known: Mapping[str, Hardware]
+) -> Machine:
+    """Return a cluster of known hardware.
+
+    Raises:
+      ConfigError: a key or a value is wrong.
+    """
+    of = facts.get("hardware")
+    if of is not None and (not isinstance(of, str) or of not in known):
+        raise ConfigError(
+            f"{place}: hardware={of!r} is unknown; {did_you_mean(str(of), known)}; or describe "
+            "it in a table [hardware]"
+        )
+    _check(facts, Machine, place)
+    if not 0 < facts.get("uplink_share", 1.0) <= 1:
+        raise ConfigError(
+            f"{_at(place, 'uplink_share')}={facts['uplink_share']}: expected a share of the "
+            "bandwidth; use a number above 0 and at most 1"
+        )
+    return Machine(**{**facts, "name": name, "hardware": known[of]})
+
+
 def _hardware(name: str, facts: Mapping[str, Any], place: str) -> Hardware:
-    _check_keys(facts, Hardware, place)
-    _check_numbers(facts, place)
+    _check(facts, Hardware, place)
     if set(facts["flops"]) != set(_FORMATS):
-        raise ConfigError(f"{place}.flops: expected {_FORMATS}, got {', '.join(facts['flops'])}")
-    links = {}
-    for way in ("inside", "between"):
-        _check_keys(facts[way], Link, f"{place}.{way}")
-        links[way] = Link(**facts[way])
+        raise ConfigError(
+            f"{place}.flops: expected {', '.join(_FORMATS)}, got {', '.join(facts['flops'])}; use "
+            "the FLOP/s of each of these formats"
+        )
+    for key, value in facts["flops"].items():
+        _check_type(value, float, f"{place}.flops.{key}")
+    _check_numbers(facts["flops"], f"{place}.flops")
     return Hardware(
         **{
             **facts,
-            **links,
+            **{way: _link(facts[way], f"{place}.{way}") for way in ("inside", "between")},
             "name": name,
             "kinds": tuple(facts["kinds"]),
             "flops": types.MappingProxyType(dict(facts["flops"])),
@@ -139,22 +169,51 @@ def _hardware(name: str, facts: Mapping[str, Any], place: str) -> Hardware:
     )
 
 
-def _check_keys(facts: Mapping[str, Any], kind: type, place: str) -> None:
+def _link(facts: Any, place: str) -> Link:
+    _check(facts, Link, place)
+    return Link(**facts)
+
+
+def _check(facts: Any, kind: type, place: str) -> None:
+    """Check the keys, types and signs of a table with the fields of a class.
+
+    Raises:
+      ConfigError: one of them is wrong.
+    """
+    _check_type(facts, dict, place)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "name"}
     for key in facts:
         if key not in fields:
             raise ConfigError(f"{place}: unknown key {key!r}; {did_you_mean(key, fields)}")
     for key, field in fields.items():
-        if key not in facts and field.default is dataclasses.MISSING:
-            raise ConfigError(f"{place}: missing {key!r}")
+        if key in facts:
+            of = typing.get_origin(field.type) or field.type
+            written = {tuple: list, Mapping: dict, Link: dict, Hardware: str}.get(of, of)
+            _check_type(facts[key], written, _at(place, key))
+        elif field.default is dataclasses.MISSING:
+            raise ConfigError(f"{place}: {key!r} is missing; add {key} = …")
+    _check_numbers(facts, place)
+
+
+def _at(place: str, key: str) -> str:
+    """Return the place of a key: 'FILE, key' or 'FILE, table.key'."""
+    return f"{place}{'.' if ', ' in place else ', '}{key}"
+
+
+def _check_type(value: Any, kind: type, place: str) -> None:
+    fits = isinstance(value, int | float if kind is float else kind)
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"{place}={value!r}: expected {_DESCRIBED[kind]}; write one")
 
 
 def _check_numbers(facts: Mapping[str, Any], place: str) -> None:
     for key, value in facts.items():
-        if isinstance(value, dict):
-            _check_numbers(value, f"{place}.{key}")
-        elif isinstance(value, int | float) and not 0 < value < math.inf:
-            raise ConfigError(f"{place}.{key}: expected a positive finite number, got {value}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not 0 < value < math.inf:
+            raise ConfigError(
+                f"{_at(place, key)}={value}: expected a finite number above 0; leave the key "
+                "out for its default, or use such a number"
+            )
 
 
 _FILE = "clusters.toml"
@@ -166,14 +225,57 @@ MACHINES: Mapping[str, Machine] = types.MappingProxyType(_machines_read)
 
 
 def machine(name: str) -> Machine:
-    """Return a named cluster.
+    """Return a named cluster, or the one that a file describes.
+
+    Args:
+      name: a name of `MACHINES`, or the path of a TOML file (docs/cost-model.md, "Your own
+        cluster").
 
     Raises:
-      ConfigError: the name is unknown.
+      ConfigError: the name is unknown, or the file is not a description.
     """
-    if name not in MACHINES:
-        raise ConfigError(f"unknown cluster {name!r}; {did_you_mean(name, MACHINES)}")
-    return MACHINES[name]
+    if name in MACHINES:
+        return MACHINES[name]
+    if not (name.endswith(".toml") or "/" in name):
+        raise ConfigError(
+            f"--cluster={name} is unknown; {did_you_mean(name, MACHINES)}; or use a file of your "
+            "own, --cluster=FILE.toml"
+        )
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise ConfigError(
+            f"--cluster={name} cannot be read ({reason}); use a TOML file, or one of "
+            f"{', '.join(MACHINES)}"
+        ) from error
+    return _own_machine(name, _tables(text, name))
+
+
+def _own_machine(name: str, facts: Mapping[str, Any]) -> Machine:
+    """Return the cluster of a user's file: hardware, known or described, with its own links.
+
+    Raises:
+      ConfigError: a key or a value is wrong.
+    """
+    facts = dict(facts)
+    links = {way: facts.pop(way) for way in ("inside", "between") if way in facts}
+    known_keys = [*(field.name for field in dataclasses.fields(Machine)[1:]), "inside", "between"]
+    for key in facts:
+        if key not in known_keys:
+            raise ConfigError(f"{name}: unknown key {key!r}; {did_you_mean(key, known_keys)}")
+    own, known = facts.get("hardware"), HARDWARE
+    if isinstance(own, dict):
+        usual = {"kinds": [], "source": name}
+        known = {name: _hardware(name, usual | own, f"{name}, hardware")}
+        facts["hardware"] = name
+    found = _machine(name, {"source": name} | facts, name, known)
+    given = {}
+    for way, link in links.items():
+        _check_type(link, dict, f"{name}, {way}")
+        usual = dataclasses.asdict(getattr(found.hardware, way))
+        given[way] = _link(usual | link, f"{name}, {way}")
+    return dataclasses.replace(found, hardware=dataclasses.replace(found.hardware, **given))
 
 
 def hardware_of(device_kind: str) -> Hardware | None:

@@ -94,7 +94,7 @@ def fitted_network(hardware: Hardware) -> Network:
 
 
 @functools.cache
-def relative_time(network: Network, name: str, images: int, size: int = SIZE) -> float:
+def relative_time(network: Network, hardware: Hardware, images: int, size: int = SIZE) -> float:
     """Return the time of an image in a network over that in the fitted one.
 
     By the roofline of each layer (``backward_times.estimate``): a layer takes the larger of its
@@ -103,11 +103,10 @@ def relative_time(network: Network, name: str, images: int, size: int = SIZE) ->
 
     Args:
       network: the network.
-      name: hardware, in ``HARDWARE``.
+      hardware: the device.
       images: images that a device computes at a time.
       size: side of an image.
     """
-    hardware = HARDWARE[name]
     fitted = fitted_network(hardware)
     if network == fitted:
         return 1.0

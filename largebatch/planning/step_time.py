@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from largebatch.parallel.backward_times import estimate
 from largebatch.parallel.bucket_planner import buckets_at, cubic_cuts
 from largebatch.parallel.clusters import Cluster
-from largebatch.parallel.hardware import HARDWARE, Link
+from largebatch.parallel.hardware import Hardware, Link
 from largebatch.parallel.network import Algorithm, all_reduce_s
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
 from largebatch.planning.arrivals import expected_slowest
@@ -88,7 +88,7 @@ def step_of(
     network = network or fitted_network(cluster.hardware)
     at_once = max(1, round(images / passes))
     computing = images * image_s(parameters, cluster.hardware, year, size)
-    computing *= relative_time(network, cluster.hardware.name, at_once, size)
+    computing *= relative_time(network, cluster.hardware, at_once, size)
     timeline = replay(
         operations(
             cluster_at(cluster, parameters.network_efficiency),
@@ -137,7 +137,7 @@ def operations(
     """
     hardware = cluster.hardware
     network = network or fitted_network(hardware)
-    sizes, shares = _groups(network, hardware.name, max(1, round(images)), size)
+    sizes, shares = _groups(network, hardware, max(1, round(images)), size)
     before = earlier * computing
     last = computing - before
     program: list[Compute | Start | Done] = [Compute("forward", before + _FORWARD * last)]
@@ -174,19 +174,19 @@ def evaluation_s(
     network = network or fitted_network(cluster.hardware)
     share = math.ceil(images / cluster.devices)
     each = _FORWARD * image_s(parameters, cluster.hardware, year, size)
-    each *= relative_time(network, cluster.hardware.name, max(1, share), size)
+    each *= relative_time(network, cluster.hardware, max(1, share), size)
     overhead = overhead_s(parameters, cluster.hardware, year, network)
     return share * each + _EVALUATION_STEPS * overhead
 
 
 @functools.cache
 def _groups(
-    network: Network, name: str, images: int, size: int
+    network: Network, hardware: Hardware, images: int, size: int
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return elements of the record's groups and their shares of backward, by the roofline."""
     profile = estimate(
         network.shapes,
-        HARDWARE[name],
+        hardware,
         images=images,
         image_shape=(size, size, 3),
         dtype=network.dtype,

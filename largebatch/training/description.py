@@ -13,7 +13,7 @@ from largebatch.checkpoint.directories import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
 from largebatch.config.sections import Loss
-from largebatch.environment import ROOT, environment
+from largebatch.environment import IS_CHECKOUT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary, Target
@@ -168,13 +168,12 @@ def command(
     """Return a command line that can be pasted into a shell."""
     words = [f"--config={recipe}", f"--workdir={workdir}"]
     words += [f"--config.{key}={text}" for key, text in overrides]
-    script = "train.py" if Path("train.py").is_file() else str(ROOT / "train.py")
-    return shlex.join(["python", script, *words, *flags])
+    return shlex.join(["python", command_path("train.py"), *words, *flags])
 
 
 def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return rows (label, command line with a flag); none if there is no recipe file."""
-    if request.recipe is None:
+    """Return rows (label, command line with a flag); none without a recipe file or train.py."""
+    if request.recipe is None or not IS_CHECKOUT:
         return []
     given = request.recipe, request.place, request.overrides
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
@@ -184,7 +183,8 @@ def closing_rows(
     run: Run, request: Request, summary: Summary, result: Result | None, target: Target
 ) -> Rows:
     """Return the rows that a training ends with."""
-    following = [("next", f"python scripts/report.py {shlex.quote(request.place)}")]
+    words = ["python", command_path("scripts/report.py"), request.place]
+    following = [("next", shlex.join(words))] if IS_CHECKOUT else []
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))

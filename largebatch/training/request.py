@@ -34,8 +34,15 @@ class Request:
     """Print only warnings and the last line."""
     callbacks: tuple[Callback, ...] = ()
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
+    notes: tuple[str, ...] = ()
+    """Lines to print about what the options have changed in the recipe."""
     remote: "RemoteDirectory | None" = None
     """The run directory, if it is in an object store; ``workdir`` is then its local copy."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The options that the user gave."""
+        return frozenset(key for key, _ in self.overrides)
 
     @property
     def place(self) -> str:

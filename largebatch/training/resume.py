@@ -55,7 +55,11 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
       CheckpointError: it belongs to another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    try:
+        stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    except CheckpointError as error:
+        local = str(request.workdir.absolute())
+        raise CheckpointError(str(error).replace(local, request.place)) from error
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
     if stored is not None and not request.eval_only:

@@ -17,8 +17,10 @@ from largebatch.checkpoint.staging import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
+from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS, parse_options
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, write_json
+from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
@@ -91,6 +93,8 @@ def _run(
     """Run in a local directory; see `run`."""
     began = time.perf_counter()
     weights = _check_early(config, request)
+    for text in request.notes:
+        console.note(text)
     # An evaluation or dry run may share the directory with a training.
     # Errors of the log end the run with one line; a checkpoint that fails only warns.
     with (
@@ -101,7 +105,10 @@ def _run(
         contextlib.ExitStack() as closing,
     ):
         with watchdog.section("compile"):  # a dataset may take long to open
-            opened = agreement.opened_by_all(lambda: open_run(config, console, devices), weights)
+            opened = agreement.opened_by_all(
+                lambda: open_run(config, console, devices, given=request.given), weights
+            )
+            config = opened.config
         checkpoints, start = None, resume.Start(None, weights)
         if not (request.dry_run or request.resume == "never"):
             # A complete run, or a checkpoint of another run, ends here, before compilation.
@@ -142,10 +149,14 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
       The weights of ``model.init_from``, if a fresh run starts with them.
 
     Raises:
-      UserError: a number is out of range, a tracker or a package is missing, the run to
-        evaluate or resume does not exist, or the initial weights cannot be read.
+      UserError: a number is out of range, a module, a tracker or a package is missing, the
+        run to evaluate or resume does not exist, or the initial weights cannot be read.
     """
     check_ranges(config)
+    if config.model.name not in DEPTHS:
+        MODELS[config.model.name]  # imports the user's module
+    if config.optimizer.name not in OPTIMIZERS:
+        factory_of(config.optimizer.name, parse_options(config.optimizer.options))
     if request.trains and config.run.mlperf_log:  # process 0 writes the log
         processes.first_process_does(lambda: check_logger(config))
     for name in config.run.trackers:

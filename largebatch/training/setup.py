@@ -5,13 +5,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from largebatch import data
 from largebatch.config import Config, Facts, Plan, resolve, stages_of
+from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
 from largebatch.parallel import compiler
 from largebatch.tracking import Console
@@ -102,7 +103,11 @@ class OpenedRun:
 
 
 def open_run(
-    config: Config, console: Console, devices: Sequence[jax.Device] | None = None
+    config: Config,
+    console: Console,
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    given: Collection[str] | None = None,
 ) -> OpenedRun:
     """Open the data of each stage and resolve the plan, which finds most mistakes.
 
@@ -110,11 +115,17 @@ def open_run(
       config: configuration of the run.
       console: prints progress and warnings.
       devices: None for all devices of all processes.
+      given: the user's options; others that the dataset, the optimizer or the devices have no use
+        for get their defaults. None: all options are the user's.
 
     Raises:
       UserError: the data cannot be opened, or options contradict each other.
     """
-    devices = jax.devices() if devices is None else devices
+    found = jax.devices() if devices is None else devices
+    return settled(config, given, lambda each: _opened(each, console, found), console.note)[1]
+
+
+def _opened(config: Config, console: Console, devices: Sequence[jax.Device]) -> OpenedRun:
     opener = functools.cache(data.open_source)  # most stages share one source
     stages = stages_of(config)
     splits = [

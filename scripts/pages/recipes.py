@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from largebatch.config.recipes.published import TAGS
 from largebatch.config.recipes.recipe import Recipe
+from largebatch.environment import command_path
 from largebatch.planning import ladder
 from largebatch.tools import recipe_text
 from pages.markdown import insert, table
@@ -66,9 +67,10 @@ def proposal(found: ladder.Proposal) -> list[str]:
         f"{found.weight_decay:g}, polynomial of power 2 to 1e-4 over {found.length_epochs:.3g} "
         "epochs, label smoothing 0.1",
     ]
+    train = ["python", command_path("train.py")]
     recipe = found.between[0].recipe if found.kind == "published" else ""
     if recipe:
-        return [*lines, f"python train.py --config=configs/{recipe}.py"]
+        return [*lines, shlex.join([*train, f"--config=configs/{recipe}.py"])]
     workers, images = ladder.workers_of(found.batch)
     options = {
         "batch.workers": workers,
@@ -81,5 +83,5 @@ def proposal(found: ladder.Proposal) -> list[str]:
         "schedule.length": f"{found.length_epochs:.3g} epochs",
     }
     words = [f"--config.{key}={value}" for key, value in options.items()]
-    command = ["python", "train.py", "--config=configs/mlperf40_nvidia_40k.py", *words]
+    command = [*train, "--config=configs/mlperf40_nvidia_40k.py", *words]
     return [*lines, shlex.join(command)]

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from largebatch.cli import Parser
+from largebatch.config import recipe_file
 from largebatch.config.load import load
 from largebatch.config.recipe_file import execute, find, label, split_argument
 from largebatch.config.recipes import load_recipe
@@ -115,6 +116,9 @@ def test_an_argument_behind_the_colon_reaches_the_recipe(tmp_path, monkeypatch):
     flags.add_recipe("recipe")
     parsed, overrides = flags.parse_run(others)
     assert load(parsed.config, overrides).model.width == 8
+    arguments(tmp_path / "own.py", TAKES)  # beside the user, not in configs/
+    assert load(find("own:big")).model.width == 8
+    assert load("own").model.width == 4
     # A file of the whole name is that file.
     arguments(tmp_path / "x.py:big", NONE).rename(tmp_path / "x.py:big.py")
     assert split_argument(tmp_path / "x.py:big.py") == (str(tmp_path / "x.py:big.py"), None)
@@ -183,3 +187,18 @@ def test_references_follow_overrides(tmp_path):
 def test_a_placeholder_without_a_value_is_named(tmp_path, text, overrides, option):
     path = arguments(tmp_path / "x.py", text)
     assert option in refusal(path, overrides)
+
+
+def test_the_line_of_an_error_is_named_for_a_relative_path(tmp_path, monkeypatch):
+    arguments(tmp_path / "own.py", TAKES)
+    monkeypatch.chdir(tmp_path)
+    for name in ("own.py:huge", "./own.py:huge", "own:huge"):
+        assert "own.py line 6 raised KeyError" in refusal(name)
+
+
+def test_an_installation_without_recipes_says_how_to_name_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe_file, "ROOT", tmp_path / "site-packages")
+    monkeypatch.chdir(tmp_path)
+    assert "this installation has no recipes" in refusal("digits")
+    arguments(tmp_path / "digits.py", NONE)
+    assert load("digits").run.seed == 0

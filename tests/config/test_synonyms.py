@@ -54,6 +54,27 @@ def test_a_batch_without_a_useful_factor_is_left_open():
     assert "--config.batch.workers=W" in advice("batch_size", "")
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "argument"),
+    [
+        ("--pretrained", "", "--init_from=WEIGHTS"),
+        ("model.pretrained", "True", "--init_from=WEIGHTS"),
+        ("--weights", "a.pth", "--init_from=a.pth"),
+        ("--data-dir", "/x", "--config.data.source=folder:/x"),
+        ("--data-dir", "", "--config.data.data_dir=PATH"),
+        ("batch.size", "256", "--config.batch.workers=8"),
+    ],
+)
+def test_a_word_that_is_a_flag_or_several_options(word, value, argument):
+    assert argument in advice(word, value)
+
+
+@pytest.mark.parametrize("key", ["config.model.dtype", "--config.model.dtype"])
+def test_the_prefix_of_the_command_line_is_named(key):
+    with pytest.raises(ConfigError, match=r"use 'model\.dtype'"):
+        override(Config(), key, "float32")
+
+
 def test_every_option_that_is_advised_exists():
     from largebatch.config import synonyms
 
@@ -98,24 +119,3 @@ def test_a_bare_folder_or_public_name_is_taken(tmp_path, monkeypatch):
         "imagnet": "imagnet",
     }.items():
         assert digits(("data.source", text)).data.source == source
-
-
-def test_a_training_shortened_below_its_warmup_names_values_that_work():
-    with pytest.raises(ConfigError) as caught:
-        digits(("schedule.length", "4 epochs"))
-    said = str(caught.value)
-    (warmup,) = re.findall(r"--config\.schedule\.warmup='(.*?)'", said)
-    (scale,) = re.findall(r"--config\.run\.scale_length=([\d.]+)", said)
-    own = digits(("schedule.length", "4 epochs"), ("schedule.warmup", warmup))
-    scaled = digits(("run.scale_length", scale))
-    for field in ("length", "warmup"):
-        one, other = (getattr(each.schedule, field) for each in (own, scaled))
-        assert float(one.split()[0]) == float(other.split()[0])
-    whole = digits().schedule
-    share = float(whole.warmup.split()[0]) / float(whole.length.split()[0])
-    assert float(warmup.split()[0]) / 4 == pytest.approx(share)
-
-
-def test_other_durations_beyond_a_shorter_training_are_named():
-    with pytest.raises(ConfigError, match=r"schedule\.steps=.*run\.scale_length=0\.5"):
-        load(ROOT / "configs" / "goyal2017_8k.py", [("schedule.length", "45 epochs")])

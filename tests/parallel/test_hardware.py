@@ -94,3 +94,54 @@ def test_every_number_has_a_source_and_every_cluster_can_be_built():
         assert cluster_in(machine_, 8).devices == 8, name
     with pytest.raises(ConfigError, match="'abci'"):
         machine("abcd")
+
+
+OWN = 'hardware = "h100"\ndevices_per_node = 4\nbetween = { bandwidth = 3e9 }\n'
+
+
+def test_a_file_describes_a_cluster_of_known_hardware(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(OWN)
+    found, usual = machine(str(file)), HARDWARE["h100"]
+    assert (found.name, found.devices_per_node, found.rack_nodes) == (str(file), 4, 0)
+    assert found.hardware.between.bandwidth == 3e9
+    assert found.hardware.between.latency == usual.between.latency
+    assert (found.hardware.name, found.hardware.inside) == ("h100", usual.inside)
+    assert cluster_in(found, 64).nodes == 16
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("h100", "h1000", r"'h1000'.*'h100'.*\[hardware\]"),
+        ('hardware = "h100"', "", "'hardware' is missing"),
+        ("devices_per_node", "devices_per_nod", "'devices_per_nod'.*'devices_per_node'"),
+        ("between", "betwen", "'betwen'.*'between'"),
+        ("= 4", '= "4"', r"devices_per_node='4': expected an integer"),
+        ("= 4", "= 4.5", r"devices_per_node=4\.5: expected an integer"),
+        ("= 4", "= true", r"devices_per_node=True: expected an integer"),
+        ("= 4", "= -4", r"devices_per_node=-4: expected a finite number above 0"),
+        ("3e9", "nan", r"between\.bandwidth=nan"),
+        ("bandwidth", "width", r"between: unknown key 'width'"),
+        ("{ bandwidth = 3e9 }", "3", r"between=3: expected a table"),
+        ("= 4", "= 4\nuplink_share = 2", r"uplink_share=2: .*at most 1"),
+        ("= 4", "= 4\nsource = 2", r"source=2: expected a text"),
+        ("= 4", "=", r"expected TOML"),
+        ('= "h100"', "= {memory = 1}", r"hardware: 'flops' is missing"),
+    ],
+)
+def test_a_wrong_file_of_a_cluster_is_refused(old, new, words, tmp_path):
+    """Each message is one line with the file, the key, the value and the fix."""
+    file = tmp_path / "mine.toml"
+    assert old in OWN
+    file.write_text(OWN.replace(old, new))
+    with pytest.raises(ConfigError, match=words) as caught:
+        machine(str(file))
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_that_is_neither_a_name_nor_a_file():
+    for name in ("abcd", "none.toml", "/none", ".."):
+        with pytest.raises(ConfigError, match=f"--cluster={name}"):
+            machine(name)

@@ -196,6 +196,7 @@ def test_without_a_prediction_the_reason_is_given(tmp_path, capsys):
     [
         (["--cluster=abcd"], "'abci'"),
         (["--cluster=abci", "--devices=2047"], "2,047 devices"),
+        (["--cluster=none.toml"], "none.toml"),
         (["--devices=-8"], "--devices: expected at least 1, got -8"),
     ],
 )
@@ -206,6 +207,24 @@ def test_predictions_that_cannot_be_made(more, says, capsys, tmp_path):
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_cluster_of_a_file_is_that_of_the_docs(capsys, tmp_path):
+    """Both examples of the page; a slower network makes the record slower."""
+    page = (DIGITS.parents[1] / "docs" / "cost-model.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    recipe = f"--config={DIGITS.parent / 'fujitsu2019_81920.py'}"
+    steps = []
+    for cluster in ("dgx-h100", *examples):
+        out, file = tmp_path / "plan.json", tmp_path / "cluster.toml"
+        file.write_text(cluster)
+        name = cluster if cluster == "dgx-h100" else file
+        given = [recipe, f"--config.data.data_dir={tmp_path}", "--devices=256", f"--json={out}"]
+        assert plan.main([*given, f"--cluster={name}"]) == 0
+        steps.append(json.loads(out.read_text())["plan"]["prediction"]["step_s"])
+        assert f"256 devices of {name}" in capsys.readouterr().out.replace("\n", "")
+    assert len(steps) == 3
+    assert steps[1] > steps[0]
 
 
 def test_a_known_set_that_is_not_at_hand_is_planned_with_its_facts(tmp_path):

@@ -95,7 +95,7 @@ def test_a_dry_run_lists_the_trials_and_starts_none(capsys, tmp_path, monkeypatc
     assert lines[0].startswith("15 trials of ")
     assert lines[0].endswith("in sweeps/lr_warmup")
     assert sum(line.startswith("trial ") for line in lines) == 15
-    words = shlex.split(lines[-1].partition("python train.py ")[2])
+    words = shlex.split(lines[-1].partition(f"python {ROOT}/train.py ")[2])
     flags, overrides = train.parse(words)
     assert (str(flags.config), flags.workdir.name) == (recipe, "0000")
     assert dict(overrides) == {"run.seed": "3", "schedule.peak": "0.5", "schedule.warmup": "5 %"}

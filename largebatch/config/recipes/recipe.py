@@ -1,12 +1,12 @@
 """Loading of a recipe with the sources of its values."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from largebatch.config import Config, adjusted, options
-from largebatch.config.load import check_length, frozen
+from largebatch.config.load import frozen
 from largebatch.config.recipe_file import execute, find, label
 from largebatch.config.recipes.published import UNVERIFIED, Published
 from largebatch.errors import ConfigError, did_you_mean
@@ -46,7 +46,11 @@ class Recipe:
                 yield key, value, tag
 
 
-def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
+def load_recipe(
+    path: str | Path,
+    overrides: Sequence[tuple[str, str]] = (),
+    note: Callable[[str], None] = lambda text: None,
+) -> Recipe:
     """Load the recipe at ``path`` and apply overrides like `largebatch.config.load`.
 
     Raises:
@@ -54,9 +58,7 @@ def load_recipe(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     """
     path = find(path)
     found, module = execute(path)
-    recipe = frozen(found, overrides)
-    config = adjusted(recipe, overrides)
-    check_length(recipe, config, overrides)
+    config = adjusted(frozen(found, overrides), overrides, note)
     tagged = getattr(module, "SOURCES", {})
     known = [key for key, _, _ in options(config)]
     for key in tagged:

@@ -15,11 +15,13 @@ from largebatch import tracking
 from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
-from largebatch.errors import ConfigError, HealthError, UserError, did_you_mean
+from largebatch.config.unused import settled
+from largebatch.errors import ConfigError, HealthError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compile_cache, compiler, processes
-from largebatch.planning.prediction import Prediction, known_clusters
+from largebatch.parallel.hardware import machine
+from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
 from largebatch.tracking.compliance import check_log, read_log, seconds_between
@@ -81,16 +83,17 @@ def reproduce(
         HealthError: training failed with every seed; the record has been written.
         Interrupted: a signal has stopped it; a clocked run cannot be resumed.
     """
-    if request.cluster and request.cluster not in known_clusters():
-        raise UserError(
-            f"--cluster={request.cluster} is unknown; "
-            f"{did_you_mean(request.cluster, known_clusters())}"
-        )
+    if request.cluster:
+        machine(request.cluster)
     devices = jax.devices() if devices is None else devices
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
-    config = load(request.recipe, overrides)
-    ready = preflight(config, request.runs_in, devices=devices)
+    config, ready = settled(
+        load(request.recipe, overrides, console.note),
+        dict(overrides),
+        lambda each: preflight(each, request.runs_in, devices=devices),
+        console.note,
+    )
     console.plan(f"preflight of {label(request.recipe)}", ready.rows)
     options = compiler.program_options(
         compiler.platform_of(devices[0]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from largebatch.environment import command_path
 from largebatch.errors import ConfigError, DataError
 from largebatch.files import plain, read_json, write_json
 from largebatch.tools.sweep.seeds import best
@@ -48,7 +49,8 @@ def train_options(
 def pasteable(arguments: Sequence[str]) -> str:
     """Return the command line of train.py with these arguments, quoted for a shell."""
     parts = [argument.partition("=") for argument in arguments]
-    return " ".join(["python train.py", *(f"{a}{b}{shlex.quote(c)}" for a, b, c in parts)])
+    train = shlex.join(["python", command_path("train.py")])
+    return " ".join([train, *(f"{a}{b}{shlex.quote(c)}" for a, b, c in parts)])
 
 
 def best_command(workdir: Path) -> tuple[str, int, int]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from largebatch.checkpoint import lock
 from largebatch.config import Config, adjusted, changed
 from largebatch.config.load import frozen
-from largebatch.config.recipe_file import execute, find
+from largebatch.config.recipe_file import execute, find, label
 from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import Interrupted
@@ -68,7 +68,7 @@ class Request:
     @property
     def place(self) -> Path:
         """The directory of the sweep."""
-        return self.workdir or Path("sweeps") / (*self.files, self.recipe)[0].stem
+        return self.workdir or Path("sweeps") / label((*self.files, self.recipe)[0])
 
     def command(self, choice: Choice, workdir: Path) -> tuple[str, ...]:
         """Return the command of a trial."""
@@ -101,7 +101,7 @@ def sweep(request: Request) -> None:
     check_local("--workdir", request.place)
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
     base = frozen(execute(request.recipe)[0], request.overrides)
-    config = adjusted(base, request.overrides)
+    config = adjusted(base, request.overrides, print)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
     for choice in planned or [{}]:

@@ -21,6 +21,7 @@ from largebatch.config import Config, Facts, adjusted, options, override
 from largebatch.config.checks import check_ranges
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipe_file import execute
+from largebatch.config.unused import settled
 from largebatch.config.values import shown
 from largebatch.errors import ConfigError
 
@@ -277,7 +278,8 @@ def check(
     for check_one in (check_ranges, _check_resolved):  # the second imports JAX
         for number, choice in enumerate(planned or singles):
             try:
-                check_one(adjusted(recipe, [*overrides, *choice.items()]))
+                given = [*overrides, *choice.items()]
+                settled(adjusted(recipe, given), dict(given), check_one, lambda text: None)
             except ConfigError as error:
                 described = ", ".join(f"{key}={value}" for key, value in choice.items())
                 where = f"trial {number} ({described})" if planned else f"with {described}"

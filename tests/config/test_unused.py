@@ -1,0 +1,278 @@
+"""Options of a recipe yield to what the user asks for; the user's own are refused."""
+
+import pytest
+
+from largebatch.config import Config, Facts, adjusted, load, resolve
+from largebatch.config.checks import check_ranges
+from largebatch.config.durations import samples
+from largebatch.config.facts import KNOWN_SETS
+from largebatch.config.schema import options, replaced
+from largebatch.config.unused import settled
+from largebatch.environment import ROOT
+from largebatch.errors import ConfigError, UserError
+
+RECIPES = sorted((ROOT / "configs").glob("*.py"))
+
+
+def made(recipe, *overrides):
+    notes = []
+    return adjusted(recipe, overrides, notes.append), notes
+
+
+def values(config):
+    return {key: value for key, value, _ in options(config)}
+
+
+def planned(config):
+    known = KNOWN_SETS[config.data.source]
+    side = config.data.image_size or known.side
+    facts = Facts(known.train, known.validation, known.classes, (side, side, 3), devices=1)
+    check_ranges(config)
+    return resolve(config, facts)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_shortened(path):
+    recipe = load(path)
+    if recipe.data.source not in KNOWN_SETS:
+        return
+    for length in ("4 epochs", "1 epochs"):
+        notes = []
+        plan = planned(load(path, [("schedule.length", length)], notes.append))
+        before = planned(recipe).rate_schedule.learning_rate
+        after = plan.rate_schedule.learning_rate
+        expected = before.warmup / before.decay_end * after.decay_end
+        assert abs(after.warmup - expected) <= plan.first_stage.samples_per_step
+        assert len(notes) <= 1
+    assert planned(load(path, [("schedule.length", "400 epochs")])).steps > 0
+
+
+def test_a_recipe_alone_is_not_changed():
+    for path in RECIPES:
+        notes = []
+        load(path, [("run.seed", "1")], notes.append)
+        assert not notes, path
+
+
+def test_a_shorter_training_is_that_of_scale_length():
+    short, scaled = (
+        load("digits", [pair])
+        for pair in (("schedule.length", "4 epochs"), ("run.scale_length", "0.1"))
+    )
+    for name in ("length", "warmup"):
+        one, other = (getattr(each.schedule, name).split() for each in (short, scaled))
+        assert float(one[0]) == float(other[0])
+    assert load("digits", [("schedule.length", "80 epochs")]).schedule.warmup == "5 epochs"
+
+
+@pytest.mark.parametrize("length", ["40 steps", "5000 samples", "4 epochs"])
+def test_the_units_of_length_and_warmup_may_differ(length):
+    plan = planned(load("digits", [("schedule.length", length)]))
+    rate = plan.rate_schedule.learning_rate
+    assert rate.warmup / rate.decay_end == pytest.approx(5 / 40, rel=0.03)
+
+
+def test_a_dataset_of_unknown_size_keeps_the_share_too():
+    config, notes = made(
+        load("digits"), ("data.source", "folder:mine"), ("schedule.length", "40 steps")
+    )
+    (note,) = notes
+    assert "schedule.warmup" in note
+    facts = Facts(10_000, 10, 10, (8, 8, 3), devices=1)
+    found = resolve(config, facts).rate_schedule.learning_rate
+    assert found.warmup == 40 * 128 * 5 / 40
+
+
+def test_a_smaller_batch_shortens_a_training_in_steps():
+    recipe = replaced(Config(), {"data.source": "digits", "schedule.peak": 1.0})
+    recipe = replaced(recipe, {"schedule.length": "100 steps", "schedule.warmup": "10 epochs"})
+    config, notes = made(recipe, ("batch.workers", "1"))
+    assert config.schedule.warmup == "1.25 epochs"
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("schedule.warmup", "5 epochs"),
+        ("schedule.decay_end", "1 steps"),
+    ],
+)
+def test_a_duration_that_the_user_gave_is_refused(key, value):
+    config = load("digits", [("schedule.length", "4 epochs"), (key, value)])
+    with pytest.raises(ConfigError, match=r"schedule\.warmup=.*use"):
+        planned(config)
+
+
+def test_positions_shrink_with_the_training():
+    recipe = replaced(
+        load("digits"),
+        {
+            "batch.stages": ("20 epochs: data.flip=true", "75 %: data.flip=false"),
+            "run.evaluate_first": "10 epochs",
+            "schedule.ema": "2 epochs",
+            "schedule.decay": "step",
+            "schedule.steps": ("20 epochs", "30 epochs"),
+        },
+    )
+    config, _ = made(recipe, ("schedule.length", "4 epochs"))
+    assert config.batch.stages == ("2 epochs: data.flip=true", "75 %: data.flip=false")
+    assert config.run.evaluate_first == "1 epochs"
+    assert config.schedule.ema == "0.2 epochs"
+    assert config.schedule.steps == ("2 epochs", "3 epochs")
+    kept, _ = made(
+        recipe, ("schedule.length", "4 epochs"), ("batch.stages", "1 epochs: data.flip=true")
+    )
+    assert kept.batch.stages == ("1 epochs: data.flip=true",)
+
+
+SIGMOID = {"loss.kind": "sigmoid", "loss.target_threshold": 0.2}
+MAGNITUDE = {"augment.policy": "randaugment", "augment.magnitude": 6.0}
+SWITCH = {"augment.mixup": 0.1, "augment.cutmix": 1.0, "augment.switch_prob": 0.4}
+FOLLOW = {"schedule.weight_decay": "follow", "schedule.weight_decay_warmup": "1 %"}
+STEPS = {"schedule.decay": "step", "schedule.steps": ("9 %",)}
+DECODED = {"data.source": "decoded:x", "data.crops": "device"}
+NVIDIA = {"optimizer.flavour": "nvidia", "optimizer.rate": "inside"}
+OWN = {"optimizer.name": "mine:rule", "optimizer.options": "b=1"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "ignored"),
+    [
+        ({"model.width": 16, "norm.gamma": 0.5}, "model.name=mine:net", 2),
+        ({"optimizer.trust_coefficient": 0.1}, "optimizer.name=mine:rule", 1),
+        ({"optimizer.momentum": 0.5}, "optimizer.name=optax:adamw", 1),
+        (NVIDIA, "optimizer.name=lamb", 2),
+        ({"optimizer.flavour": "nvidia"}, "optimizer.name=sgd", 1),
+        (OWN, "optimizer.name=sgd", 1),
+        (STEPS, "schedule.decay=cosine", 1),
+        ({"schedule.peak": 1.0, "schedule.end": 0.1}, "schedule.decay=constant", 1),
+        ({"schedule.warmup_start": 0.1}, "schedule.warmup=0 epochs", 1),
+        ({"schedule.per_256": 0.1}, "schedule.peak=2", 1),
+        ({"schedule.peak": 2.0}, "schedule.per_256=0.1", 1),
+        ({"optimizer.name": "sgd", **FOLLOW}, "optimizer.decay=decoupled", 2),
+        ({"optimizer.name": "sgd", "optimizer.decay": "decoupled"}, "optimizer.name=lars", 1),
+        (FOLLOW, "schedule.weight_decay=constant", 1),
+        (SIGMOID, "loss.kind=softmax", 1),
+        (MAGNITUDE, "augment.policy=none", 1),
+        (SWITCH, "augment.mixup=0", 1),
+        ({"data.validation_split": 0.2}, "data.source=digits", 1),
+        ({"data.crops": "device"}, "data.source=digits", 1),
+        ({"data.rectangular": True}, "data.source=synthetic", 1),
+        (DECODED, "augment.policy=randaugment", 1),
+        ({"health.replay_every": "1 epochs"}, "batch.deadline_s=1", 1),
+        ({"batch.deadline_s": 1.0}, "health.replay_every=1 epochs", 1),
+    ],
+)
+def test_options_of_the_recipe_without_effect_are_ignored(recipe, override, ignored):
+    """The last ones of each recipe, with one note that names all."""
+    config, notes = made(replaced(Config(), recipe), tuple(override.split("=")))
+    (note,) = notes
+    usual = values(Config())
+    for key in list(recipe)[-ignored:]:
+        assert values(config)[key] == usual[key]
+        assert key in note
+    again, none = made(config)
+    assert again == config
+    assert not none
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"model.name": "mine:net", "model.width": "16"},
+        {"optimizer.name": "mine:rule", "optimizer.trust_coefficient": "0.1"},
+        {"optimizer.name": "sgd", "optimizer.trust_coefficient": "0.1"},
+        {"optimizer.options": "b=1"},
+        {"schedule.steps": "2 epochs"},
+        {"loss.target_threshold": "0.2"},
+        {"augment.magnitude": "6"},
+        {"augment.switch_prob": "0.3", "augment.cutmix": "1"},
+        {"data.validation_split": "0.1"},
+        {"schedule.weight_decay_warmup": "1 epochs"},
+    ],
+)
+def test_options_of_the_user_without_effect_are_refused(overrides):
+    with pytest.raises(ConfigError, match=r"use ") as caught:
+        load("digits", list(overrides.items()))
+    assert any(str(caught.value).startswith(f"{key}=") for key in overrides)
+
+
+def test_a_part_of_a_stage_without_effect_is_ignored():
+    recipe = replaced(
+        Config(),
+        {
+            "batch.stages": (
+                "1 epochs: data.rectangular=true data.image_size=9",
+                "9 %: data.rectangular=false",
+            )
+        },
+    )
+    config, _ = made(recipe, ("data.source", "synthetic"))
+    assert config.batch.stages == ("1 epochs: data.image_size=9",)
+    with pytest.raises(ConfigError, match=r"data\.rectangular"):
+        made(
+            Config(),
+            ("data.source", "synthetic"),
+            ("batch.stages", "1 epochs: data.rectangular=true"),
+        )
+
+
+def test_an_option_that_one_stage_uses_stays():
+    recipe = replaced(
+        Config(),
+        {"augment.magnitude": 6.0, "batch.stages": ("1 epochs: augment.policy=randaugment",)},
+    )
+    assert made(recipe)[0] == recipe
+
+
+def test_a_lower_peak_lowers_the_ends_of_the_schedule():
+    recipe = replaced(
+        Config(), {"schedule.peak": 4.0, "schedule.warmup_start": 1.0, "schedule.end": 0.02}
+    )
+    config, notes = made(recipe, ("schedule.peak", "0.1"))
+    assert (config.schedule.warmup_start, config.schedule.end) == (0.025, 0.02)
+    assert len(notes) == 1
+    assert made(recipe, ("schedule.peak", "2"))[0].schedule.warmup_start == 1.0
+
+
+def test_an_error_that_only_the_dataset_shows_is_avoided_for_the_recipe():
+    def use(config):
+        if config.data.validation_split:
+            raise UserError("taken", unused=("data.validation_split",))
+        return 1
+
+    recipe, notes = replaced(Config(), {"data.validation_split": 0.1}), []
+    config, result = settled(recipe, {"run.seed"}, use, notes.append)
+    assert (config, result, len(notes)) == (Config(), 1, 1)
+    for given in ({"data.validation_split"}, None):
+        with pytest.raises(UserError, match="taken"):
+            settled(recipe, given, use, notes.append)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("run.stop_after", "20", 2000),
+        ("health.replay_every", " 1_0", 1000),
+        ("run.log_every", "0", 0),
+    ],
+)
+def test_a_plain_number_is_steps_of_a_run(key, text, expected):
+    assert samples(text, key, per_step=100, per_epoch=7) == expected
+
+
+@pytest.mark.parametrize("key", ["schedule.length", "schedule.warmup", "batch.stages"])
+def test_a_plain_number_of_a_schedule_needs_its_unit(key):
+    with pytest.raises(ConfigError, match="'90 epochs' or '90 steps'"):
+        samples("90", key, per_step=100, per_epoch=7)
+
+
+def test_a_duration_of_a_length_is_at_most_its_share():
+    per = {"per_step": 10, "per_epoch": 100}
+    assert samples("5 epochs of 90 epochs", "x", **per, length=9000) == 500
+    assert samples("5 epochs of 90 epochs", "x", **per, length=90_000) == 500
+    assert samples("5 epochs of 90 epochs", "x", **per, length=900) == 50
+    for wrong in ("5 epochs of 9 %", "5 epochs of", "of 5 epochs", "1 % of 2 epochs of 3 epochs"):
+        with pytest.raises(ConfigError):
+            samples(wrong, "x", **per, length=900)
