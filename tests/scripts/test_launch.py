@@ -499,6 +499,8 @@ def test_a_tpu_slice_from_request_to_removal(launch):
     create, install, run, stop = launch.called("gcloud")
     assert create[:5] == ["compute", "tpus", "queued-resources", "create", "a"]
     assert {"--accelerator-type=v5p-128", "--spot", "--zone=z"} <= set(create)
+    assert "pull --ff-only" in install[-1]  # where a checkout is there already
+    assert "/mnt/data" in install[-1]
     for call in (install, run, stop):
         assert {"ssh", "--worker=all"} <= set(call)
     assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
@@ -527,6 +529,8 @@ def test_kubernetes_fits_the_code(name):
     assert pod["subdomain"] == service["metadata"]["name"]
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"]
+    # The scheduler must know what the input needs.
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
     # What is started again is what docs/reliability.md says.
     *failing, stopped, _ = spec["podFailurePolicy"]["rules"]
     every = [container, *pod.get("initContainers", [])]
