@@ -39,8 +39,10 @@ export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 # export NCCL_SOCKET_IFNAME=ib0
 
 # JAX gives the process of local number i the i-th GPU that it sees, so each must see all of its
-# node. A process that fails is missed by the others, which end by themselves with a reason.
-step=(srun --kill-on-bad-exit=0 --wait=0 --gpu-bind=none)
+# node. A process that fails is missed by the others, which save and end by themselves with a reason,
+# within health.peer_timeout_s and the time of a checkpoint. srun kills one that does not, such as one
+# that hangs in a driver; its exit code is the largest, then 137.
+step=(srun --kill-on-bad-exit=0 --wait=120 --gpu-bind=none)
 if [[ -n "${CONTAINER:-}" ]]; then # an image, where SLURM has pyxis
   step+=("--container-image=$CONTAINER" "--container-mounts=${MOUNTS:-$PWD:$PWD}")
   step+=("--container-workdir=$PWD")
@@ -48,38 +50,58 @@ fi
 python="${PYTHON:-python}"
 script="${SCRIPT:-train.py}"
 
+told=0
+pid=
+for name in USR1 TERM; do
+  # shellcheck disable=SC2064  # the name is this one's
+  trap "told=1; [[ -z \"\$pid\" ]] || kill -$name \"\$pid\"" "$name"
+done
+
+run() { # a step of the job; sets code
+  local woken now
+  code=75
+  ((told)) && return
+  "$@" & # bash runs a trap only between commands
+  pid=$!
+  while true; do
+    woken=$told
+    wait "$pid"
+    now=$?
+    ((now == 127)) && break # ended while the trap ran, and waited for already
+    code=$now
+    ((told == woken)) && break
+  done
+  pid=
+}
+
+prepare() { # a step before the training: a signal ends it with no code of its own
+  ((code == 0)) || return
+  run "$@"
+  if ((told)); then code=75; fi
+}
+
+code=0
+began=0
 if [[ -n "${COPY:-}" ]]; then # whole or not at all: a copy that was cut short has another name
   # shellcheck disable=SC2016  # expanded on each node
   copy='test -e "$2" || { rm -rf "$2.partial" && mkdir -p "$(dirname "$2")" &&
     cp -r "$1" "$2.partial" && mv "$2.partial" "$2"; }'
   nodes="${SLURM_JOB_NUM_NODES:-1}"
-  srun "--ntasks=$nodes" --ntasks-per-node=1 bash -c "$copy" copy "${COPY%%:*}" "${COPY#*:}" || exit
+  prepare srun "--ntasks=$nodes" --ntasks-per-node=1 bash -c "$copy" copy "${COPY%%:*}" "${COPY#*:}"
 fi
-
 if [[ -n "${DOCTOR:-}" ]]; then
-  "${step[@]}" "$python" scripts/doctor.py "--devices=${SLURM_NTASKS:-0}" "${options[@]}" || exit
+  prepare "${step[@]}" "$python" scripts/doctor.py "--devices=${SLURM_NTASKS:-0}" "${options[@]}"
+fi
+if ((code == 0)); then
+  began=1
+  run "${step[@]}" "$python" "$script" "${options[@]}"
 fi
 
-"${step[@]}" "$python" "$script" "${options[@]}" &
-pid=$!
-told=0
-# bash runs a trap only between commands, so srun is in the background and waited for.
-trap 'told=1; kill -USR1 "$pid"' USR1
-trap 'told=1; kill -TERM "$pid"' TERM
-code=0
-while true; do
-  wait "$pid"
-  now=$?
-  ((now == 127)) && break # ended while the trap ran, and waited for already
-  code=$now
-  ((told)) || break
-  told=0
-done
-
+few=$((${SLURM_RESTART_COUNT:-0} < ${RESTARTS:-20}))
 case "$code" in
-  75) again=1 ;; # told to stop, and saved
-  69 | 70 | 134 | 137) again=$((${SLURM_RESTART_COUNT:-0} < ${RESTARTS:-20})) ;; # a host failed
-  *) again=0 ;;  # complete, a mistake, or a defect of the program
+  75) again=$((began || few)) ;; # told to stop, and saved; or stopped before the training
+  69 | 70 | 134 | 137) again=$((began && few)) ;; # a host failed
+  *) again=0 ;; # complete, a mistake, or a defect of the program
 esac
 [[ "$script" == train.py ]] || again=0
 # A job that was cancelled is no longer running, and must not come back.

@@ -3,7 +3,7 @@
 #
 #   export NAME=largebatch ZONE=us-east5-a TYPE=v5p-128 VERSION=v2-alpha-tpuv5 SOURCE=https://…/largebatch.git
 #   scripts/launch/tpu_pod.sh create            # a queued resource; SPOT=1 for one that may be taken away
-#   scripts/launch/tpu_pod.sh install           # clone and pip install on every host
+#   scripts/launch/tpu_pod.sh install           # clone or update, pip install and make /mnt/data on every host
 #   scripts/launch/tpu_pod.sh run --config=configs/mlperf07_google_jax_64k.py --workdir=/shared/a
 #   scripts/launch/tpu_pod.sh stop              # save and stop; run goes on
 #   scripts/launch/tpu_pod.sh delete
@@ -35,12 +35,15 @@ case "$verb" in
     echo "wait until it is ACTIVE: gcloud compute tpus queued-resources describe $NAME --zone=$ZONE"
     ;;
   install)
-    everywhere "git clone ${SOURCE:?} largebatch && python3 -m venv largebatch/.venv &&
-      largebatch/.venv/bin/pip install -e 'largebatch[tpu,storage]'"
+    everywhere "if test -d largebatch; then git -C largebatch pull --ff-only ${SOURCE:?}
+      else git clone $SOURCE largebatch; fi && python3 -m venv largebatch/.venv &&
+      largebatch/.venv/bin/pip install -e 'largebatch[tpu,storage]' &&
+      sudo mkdir -p /mnt/data && sudo chown \"\$(id -u)\" /mnt/data"
     ;;
   doctor) start scripts/doctor.py "$@" ;;
   run) start "${SCRIPT:-train.py}" "$@" ;;
-  stop) everywhere "kill -TERM \$(cat $pidfile)" ;;
+  # A stopped process acts on SIGTERM when it continues.
+  stop) everywhere "kill -TERM \$(cat $pidfile) && kill -CONT \$(cat $pidfile)" ;;
   delete)
     gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
     ;;

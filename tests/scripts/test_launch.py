@@ -159,8 +159,10 @@ def test_slurm_asks_for_what_the_code_expects():
     assert "requeue" in asked
     name, _, seconds = asked["signal"].partition("@")
     assert name == "B:USR1"
-    # The signal of SLURM comes before the watchdog's own stop, and both before the end.
+    # The signal of SLURM comes before the watchdog's own stop, and both before the end, also where
+    # one process stopped in time and srun waits for another.
     assert int(seconds) > Config().health.before_limit_s
+    assert int(seconds) > Config().health.grace_s + launch_local.GRACE_S
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,28 @@ def test_slurm_does_not_train_where_the_doctor_finds_a_problem(launch):
     done, _ = launch.run("slurm.sh", **JOB, FAKE_CODES="1,0", DOCTOR="1")
     assert done == 1
     assert len(launch.called("srun")) == 1
+
+
+@pytest.mark.parametrize("part", ["COPY", "DOCTOR"])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize(("restarts", "requeued"), [("3", True), ("20", False)])
+def test_slurm_is_requeued_by_a_signal_before_the_training(
+    launch, tmp_path, part, number, restarts, requeued
+):
+    slow = tmp_path / "bin" / ("cp" if part == "COPY" else "slow")
+    slow.write_text(f"#!/bin/bash\ntouch {tmp_path}/began\nexec sleep 60 > /dev/null 2>&1\n")
+    slow.chmod(0o755)
+    given = {**JOB, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": restarts, "PYTHON": "slow"}
+    given[part] = "1" if part == "DOCTOR" else f"{tmp_path}:{tmp_path}/copied"
+    started = launch.start("slurm.sh", **given)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "began").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    started.send_signal(number)
+    _, err = started.communicate(timeout=30)
+    assert started.returncode == codes.PREEMPTED, err
+    assert len(launch.called("srun")) == 1
+    assert bool(launch.called("scontrol")) == requeued
 
 
 def free_job():
@@ -325,6 +349,138 @@ def test_one_node_shares_its_gpus_among_processes(launch, tmp_path):
     assert launch.run("one_node.sh", GPUS="8", PROCESSES="3")[0] == codes.MISTAKE
 
 
+# What a process does: "stop" freezes it; "wait:S:C" ends after S seconds with code C; "save" ends
+# with 75 on SIGTERM. A child that sleeps shows whether what is killed leaves something behind.
+ACTOR = """
+import os, signal, subprocess, sys, time
+act = sys.argv[-1].split(",")[int(os.environ["JAX_PROCESS_ID"])]
+print(os.getpid(), file=open(f"{os.environ['FOLDER']}/{os.environ['JAX_PROCESS_ID']}", "a"))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+if act.startswith("stop"):
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(["sleep", "60"], **quiet)
+    print(child.pid, file=open(f"{os.environ['FOLDER']}/child", "w"))
+    os.kill(os.getpid(), signal.SIGSTOP)
+if act in ("stop", "save"):
+    time.sleep(300)
+_, seconds, code = act.split(":")
+time.sleep(float(seconds))
+if int(code) < 0:
+    os.kill(os.getpid(), -int(code))
+sys.exit(int(code))
+"""
+
+
+@pytest.fixture(params=["launch_local", "one_node"])
+def local(request, launch, tmp_path):
+    """Start two processes that do as they are told, by either launcher of one machine."""
+    actor = tmp_path / "actor.py"
+    actor.write_text(ACTOR)
+    (tmp_path / "folder").mkdir()
+
+    def start(acts, **variables):
+        if request.param == "launch_local":
+            command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--", str(actor)]
+        else:
+            command = ["bash", str(LAUNCH / "one_node.sh")]
+            variables |= {"GPUS": "2", "PROCESSES": "2"}
+            variables.setdefault("SCRIPT", str(actor))
+        variables["FOLDER"] = str(tmp_path / "folder")
+        return subprocess.Popen(
+            [*command, acts],
+            cwd=ROOT,
+            env=launch.environment(**variables),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def lives(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.parametrize(
+    ("acts", "code", "stopped"),
+    [
+        ("wait:1:69,stop", codes.PEER, 1),
+        ("stop,wait:1:2", codes.MISTAKE, 0),  # the coordinator
+        ("wait:1:70,stop", codes.HUNG, 1),
+        ("wait:1:0,stop", 128 + signal.SIGKILL, 1),  # nothing failed by itself
+        ("wait:1:-9,stop", 128 + signal.SIGKILL, 1),
+    ],
+)
+def test_a_stopped_process_is_killed_as_soon_as_another_ends(local, tmp_path, acts, code, stopped):
+    started = time.monotonic()
+    _, err = (process := local(acts)).communicate(timeout=60)
+    assert process.returncode == code, err
+    assert time.monotonic() - started < 30
+    assert f"process {stopped} " in err
+    child = int((tmp_path / "folder" / "child").read_text())
+    assert not lives(child)
+
+
+@pytest.mark.parametrize(
+    ("acts", "code"),
+    [
+        ("wait:1:2,wait:2:1", codes.MISTAKE),  # the first
+        ("wait:2:1,wait:1:2", codes.MISTAKE),
+        ("wait:1:69,wait:2:2", codes.MISTAKE),  # 69 only says that another one failed
+        ("wait:1:-9,wait:2:69", codes.PEER),  # and the code of a signal nothing
+        ("wait:1:-9,wait:2:-6", 128 + signal.SIGKILL),
+        ("wait:0:0,wait:0:0", 0),
+    ],
+)
+def test_the_code_is_that_of_the_first_that_says_why(local, acts, code):
+    _, err = (process := local(acts)).communicate(timeout=60)
+    assert process.returncode == code, err
+
+
+def test_a_stopped_process_saves_on_a_signal(local, tmp_path):
+    process = local("stop,save")
+    limit = time.monotonic() + 60
+    while not (tmp_path / "folder" / "child").exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == codes.PREEMPTED, err
+
+
+def test_a_process_that_does_not_end_is_waited_for_and_killed(local):
+    """The line names the process, and how long it has."""
+    process = local("wait:0:2,wait:9:0", WAIT_S="6")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == codes.MISTAKE
+    (line, *_) = [line for line in err.splitlines() if "waiting" in line]
+    assert "process 1" in line
+    assert re.search(r"\d+ s", line)
+
+
+def test_the_time_to_end_is_above_that_of_noticing():
+    health = Config().health
+    assert health.peer_timeout_s + health.grace_s < launch_local.GRACE_S
+    text = (LAUNCH / "one_node.sh").read_text()
+    assert float(re.search(r"WAIT_S:-(\d+)", text)[1]) == launch_local.GRACE_S
+    assert f"--wait={launch_local.GRACE_S:.0f} " in (LAUNCH / "slurm.sh").read_text()
+
+
+def test_one_node_starts_again_where_another_start_helps(launch, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(FAKES / "recorder")
+    given = {"PYTHON": str(python), "GPUS": "2", "PROCESSES": "2", "RESTARTS": "2"}
+    assert launch.run("one_node.sh", **given, FAKE_CODES="69,70")[0] == codes.HUNG
+    assert len(launch.called("python")) == 6
+    assert launch.run("one_node.sh", **given, FAKE_CODES="2,69")[0] == codes.MISTAKE
+    assert len(launch.called("python")) == 8
+    given["SCRIPT"] = "scripts/reproduce.py"  # it would begin anew
+    assert launch.run("one_node.sh", **given, FAKE_CODES="70,69")[0] == codes.HUNG
+    assert len(launch.called("python")) == 10
+
+
 # ---- TPU pods
 
 
@@ -343,6 +499,8 @@ def test_a_tpu_slice_from_request_to_removal(launch):
     create, install, run, stop = launch.called("gcloud")
     assert create[:5] == ["compute", "tpus", "queued-resources", "create", "a"]
     assert {"--accelerator-type=v5p-128", "--spot", "--zone=z"} <= set(create)
+    assert "pull --ff-only" in install[-1]  # where a checkout is there already
+    assert "/mnt/data" in install[-1]
     for call in (install, run, stop):
         assert {"ssh", "--worker=all"} <= set(call)
     assert launch.run("tpu_pod.sh", "start", **place)[0] == codes.MISTAKE
@@ -371,6 +529,8 @@ def test_kubernetes_fits_the_code(name):
     assert pod["subdomain"] == service["metadata"]["name"]
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"]
+    # The scheduler must know what the input needs.
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
     # What is started again is what docs/reliability.md says.
     *failing, stopped, _ = spec["podFailurePolicy"]["rules"]
     every = [container, *pod.get("initContainers", [])]

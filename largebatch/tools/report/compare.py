@@ -13,9 +13,13 @@ from largebatch.tools.sweep.directory import is_trial
 
 NONE = "–"
 SEED = "run.seed"
+_PLACES = ("data.source", "data.data_dir")
+"""Options that say where the dataset is."""
+_EVALUATED = ("data.evaluation_", "norm.statistics", "norm.precise_")
+"""Options of evaluation begin like these: they change the result, but not the training."""
 _NAMED = 3
 """Most options in the label of a run."""
-_LETTERS = 60
+_LETTERS = 70
 """Most characters of a label."""
 
 
@@ -31,8 +35,10 @@ def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
     """Return the options that not all runs have alike, in the order of the schema.
 
     An option that another version did not have counts at its default, or as None if it is unknown
-    here. A run without a configuration makes no difference.
+    here. A run without a configuration makes no difference. The same dataset at another path does
+    not change the mathematics.
     """
+    moved = len({dataset(run) for run in runs if run.options}) == 1
     known = {key: field for key, _, field in options(Config())}
     every = [run.options for run in runs]
     rows = []
@@ -43,20 +49,44 @@ def differing(runs: Sequence[Run]) -> tuple[Difference, ...]:
         distinct = {repr(value) for value, found in zip(values, every, strict=True) if found}
         if len(distinct) > 1:
             mathematics = known[key].metadata["mathematics"] if key in known else None
+            mathematics = mathematics and not (moved and key in _PLACES)
             rows.append(Difference(key, values, mathematics))
     return tuple(rows)
+
+
+def dataset(run: Run) -> tuple[str, ...]:
+    """Return what identifies the dataset of a run, wherever it is; the option without facts."""
+    facts, source = run.config.get("facts") or {}, run.config.get("source") or {}
+    if not facts.get("identity"):
+        return tuple(repr(run.options.get(key)) for key in _PLACES)
+    sizes = ("train_examples", "validation_examples", "classes", "identity", "content")
+    return (*(str(facts.get(name)) for name in sizes), repr(source.get("classes")))
+
+
+def dataset_names(runs: Sequence[Run]) -> list[str]:
+    """Return the dataset of each run for people; equal only for the same dataset."""
+    names: dict[tuple[str, ...], str] = {}
+    for run in runs:
+        facts, name = run.config.get("facts") or {}, str(run.options.get("data.source", NONE))
+        if facts.get("identity"):
+            name += f", {facts['train_examples']:,} images, {facts['classes']:,} classes"
+        if dataset(run) not in names:
+            others = sum(known.partition(" (")[0] == name for known in names.values())
+            names[dataset(run)] = f"{name} ({others + 1})" if others else name
+    return [names[dataset(run)] for run in runs]
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return a distinct label of each run: the options that distinguish it, or its directory.
 
     Options (`schedule.peak=0.5`) are used where one to three that change the mathematics differ,
-    and for the trials of a sweep those that distinguish them. Labels that runs share get the
+    and for the trials of a sweep those that it varies. Labels that runs share get the
     directory as well.
     """
     found = [each for each in differing(runs) if each.mathematics is not False]
     if all(is_trial(run.path) for run in runs):
-        found = _distinguishing(found)
+        varied = {key for run in runs for key in run.trial.get("values") or ()}
+        found = [each for each in found if each.key in varied] or _distinguishing(found)
     directories = [run.name for run in runs]
     if not 1 <= len(found) <= _NAMED:
         return directories
@@ -123,7 +153,9 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Group the runs whose options differ in the seed only, in the order given.
+    """Group the runs on one dataset whose results differ by the seed only, in the order given.
+
+    Options that do not change the mathematics (`run.profile`, `data.threads`) separate no runs.
 
     A seed counts once: of several runs with one seed, the first that is complete counts, else the
     first. The others are groups of their own, and so are runs without a configuration.
@@ -167,6 +199,15 @@ def complete(group: Sequence[Run]) -> list[Run]:
 
 
 def _recipe_and_seed(run: Run) -> tuple[str, str]:
+    """Return what decides the result of a run beside its seed, and the seed."""
+    known = {key: field for key, _, field in options(Config())}
     chosen = {key: repr(value) for key, value in run.options.items()}
+    for key, field in known.items():
+        kept = field.metadata["mathematics"] or key.startswith(_EVALUATED)
+        if not kept or key in _PLACES:
+            chosen.pop(key, None)
+        elif key not in chosen:  # a version that did not have it
+            value = field.default
+            chosen[key] = repr(list(value) if isinstance(value, tuple) else value)
     seed = chosen.pop(SEED, "")
-    return repr(sorted(chosen.items())), seed
+    return repr((dataset(run), sorted(chosen.items()))), seed

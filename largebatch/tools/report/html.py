@@ -35,7 +35,7 @@ def _cell(tag: str, cell: str | Cell) -> str:
     if not isinstance(cell, Cell):
         return f"<{tag}{scope}>{text(cell)}</{tag}>"
     value = "" if cell.value is None else text(cell.value)
-    best = ' class="best" title="best of the column"' if cell.best else ""
+    best = ' class="best" title="best of the column, on its dataset"' if cell.best else ""
     return f'<{tag}{scope} data-value="{value}"{best}>{text(cell.text)}</{tag}>'
 
 

@@ -13,6 +13,7 @@ from largebatch.tools.report import charts, figures, maps, summary
 from largebatch.tools.report.compare import (
     NONE,
     Difference,
+    dataset,
     differing,
     groups,
     labels,
@@ -22,6 +23,7 @@ from largebatch.tools.report.figures import Bars, Figure, HeatMap
 from largebatch.tools.report.html import figure, heat_colours, lead, table, text
 from largebatch.tools.report.runs import Run, marks
 from largebatch.tools.report.series import AXES
+from largebatch.tools.report.summary import failure
 from largebatch.tools.report.trace import Profile
 
 _EVENTS = 500
@@ -139,20 +141,27 @@ def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page
         profiles: name of the run → its profile.
     """
     page, best = Page(f"{len(runs)} runs compared"), summary.best(runs)
-    named = [f"{label} ★" if i == best else label for i, label in enumerate(labels(runs))]
+    named = [f"{label} ★" if i in best else label for i, label in enumerate(labels(runs))]
     page.body = f'<div class="title"><h1>{page.title}</h1></div>'
-    page.body += "".join(
-        _failure(run, f"{label}: ") for run, label in zip(runs, named, strict=True)
-    )
+    if len({dataset(run) for run in runs if run.options}) > 1:
+        page.body += lead(
+            "The runs are on different datasets, so not all results can be compared. The best is "
+            "marked among the runs on the same dataset."
+        )
     page.body += table(*summary.results(runs, named), "Results")
+    failed = [(label, why) for label, run in zip(named, runs, strict=True) if (why := failure(run))]
+    if failed:
+        title = f"{len(failed)} of {len(runs)} runs failed"
+        rows = table(("run", "reason"), failed, title)
+        page.body += f'<details class="failures" open><summary>{title}</summary>{rows}</details>'
     found = groups(runs)
     curves = [*charts.of_training(runs, named), charts.over_seeds(found)]
     page.section("training", "Training", *_curves(page, curves))
     if any(len(group) > 1 for group in found):
         intro = (
-            "Runs that differ in run.seed only: mean ± half the width of the 95 % interval of "
-            "Student's t, over those that are complete. A number behind a value is the number of "
-            "runs that have it."
+            "Runs whose results differ by run.seed only: mean ± half the width of the 95 % "
+            "interval of Student's t, over those that are complete. A number behind a value is the "
+            "number of runs that have it."
         )
         rows = table(*summary.over_seeds(found), "Seeds")
         page.section("over_seeds", "Over seeds", lead(intro), rows)
@@ -166,15 +175,10 @@ def several(runs: Sequence[Run], profiles: Mapping[str, Profile | None]) -> Page
 
 def _add_run(page: Page, run: Run, profile: Profile | None, prefix: str = "") -> None:
     """Add the sections that belong to one run."""
-    layers, few = maps.of_layers(run), ""
-    if 0 < len(run.layers) < maps.LEAST_ROWS:
-        few = lead(
-            f"Maps of layers over time need {maps.LEAST_ROWS} rows of layers.jsonl; this run has "
-            f"{len(run.layers)}. Log more with a shorter run.layers_every."
-        )
+    layers = maps.of_layers(run)
     weights = [each for each in layers if not each.key.startswith("bn_")]
     statistics = layers[len(weights) :]
-    page.section(f"{prefix}layers", "Layers", page.grid(weights, prefix), few)
+    page.section(f"{prefix}layers", "Layers", page.grid(weights, prefix))
     page.section(f"{prefix}norms", "BatchNorm statistics", page.grid(statistics, prefix))
     time = page.grid([charts.of_time(run)], prefix)
     page.section(f"{prefix}time", "Time and events", time, _events(run))
@@ -196,10 +200,16 @@ def _about(run: Run) -> str:
         f'<dd class="more">{text(fact.more)}</dd></div>'
         for fact in summary.headline(run)
     )
-    items = "".join(f"<li>{text(remark)}</li>" for remark in run.remarks)
+    remarks = list(run.remarks)
+    if 0 < len(run.layers) < maps.LEAST_ROWS:
+        remarks.append(
+            f"Maps of layers over time need {maps.LEAST_ROWS} rows of layers.jsonl; this run has "
+            f"{len(run.layers)}. Log more with a shorter run.layers_every."
+        )
+    items = "".join(f"<li>{text(remark)}</li>" for remark in remarks)
     rows = "".join(f"<dt>{text(f.name)}</dt><dd>{text(f.value)}</dd>" for f in summary.details(run))
-    remarks = f'<ul class="remarks">{items}</ul>' if items else ""
-    return f'{_failure(run)}<dl class="tiles">{tiles}</dl>{remarks}<dl class="facts">{rows}</dl>'
+    listed = f'<ul class="remarks">{items}</ul>' if items else ""
+    return f'{_failure(run)}<dl class="tiles">{tiles}</dl>{listed}<dl class="facts">{rows}</dl>'
 
 
 def _curves(page: Page, some: Sequence[Figure | None]) -> tuple[str, ...]:
@@ -207,11 +217,11 @@ def _curves(page: Page, some: Sequence[Figure | None]) -> tuple[str, ...]:
     return (lead(_HELP), grid) if grid else ()
 
 
-def _failure(run: Run, label: str = "") -> str:
-    reason = summary.failure(run)
+def _failure(run: Run) -> str:
+    reason = failure(run)
     if reason is None:
         return ""
-    return f'<p class="failure" role="alert"><b>{text(label)}Failed.</b> {text(reason)}</p>'
+    return f'<p class="failure" role="alert"><b>Failed.</b> {text(reason)}</p>'
 
 
 def _events(run: Run) -> str:

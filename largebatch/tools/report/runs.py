@@ -38,6 +38,7 @@ class Run:
         config: `config.json`; empty if there is none.
         summary: what `summary.json` knows; empty if there is none.
         remarks: one sentence for each file that is missing or damaged.
+        trial: what `results.json` of its sweep has of it; empty for a run that is no trial.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class Run:
     config: Row = dataclasses.field(default_factory=dict)
     summary: Row = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    trial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -65,7 +67,12 @@ class Run:
 
     @property
     def status(self) -> str:
-        """The status in `summary.json`; `unfinished` without one or if the log has newer rows."""
+        """The status in `summary.json`; `unfinished` without one or if the log has newer rows.
+
+        A trial that its sweep has ended early is `pruned`.
+        """
+        if self.trial.get("state") == "pruned":
+            return "pruned"
         last = self.metrics[-1]["step"] if self.metrics else 0
         is_old = last > self.summary.get("steps", 0)
         return "unfinished" if is_old else self.summary.get("status", "unfinished")
@@ -143,6 +150,7 @@ def _load(path: Path, name: str) -> Run:
     return Run(
         *(path, name, current(metrics), current(layers), tuple(events), config, summary),
         remarks=tuple(remarks),
+        trial=directory.row_of(path),
     )
 
 

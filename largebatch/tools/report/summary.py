@@ -3,11 +3,19 @@
 import datetime
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from largebatch.tools.report.compare import NONE, complete, further_columns, interval
+from largebatch.tools.report.compare import (
+    NONE,
+    complete,
+    dataset,
+    dataset_names,
+    further_columns,
+    interval,
+)
 from largebatch.tools.report.runs import FAILED, Run, attempts_of, marks
 from largebatch.tracking.progress import images_per_s_text
 
@@ -37,15 +45,22 @@ def failure(run: Run) -> str | None:
     return reasons[-1] if reasons else unknown
 
 
-def best(runs: Sequence[Run]) -> int | None:
-    """Return the index of the run with the highest validation top-1, then the lowest loss."""
+def best(runs: Sequence[Run]) -> list[int]:
+    """Return the indices of the best runs: of each dataset with several runs, one.
 
-    def score(index: int) -> tuple[float, float]:
-        loss = validation(runs[index], "loss")
-        return validation(runs[index], "top1") or 0.0, -math.inf if loss is None else -loss
+    The best has the highest validation top-1, then the lowest loss.
+    """
+    known: dict[tuple[str, ...], list[int]] = {}
+    for i, run in enumerate(runs):
+        if validation(run, "top1") is not None:
+            known.setdefault(dataset(run), []).append(i)
+    return [min(some, key=lambda i: rank(runs[i])) for some in known.values() if len(some) > 1]
 
-    known = [i for i, run in enumerate(runs) if validation(run, "top1") is not None]
-    return max(known, key=score) if len(known) > 1 else None
+
+def rank(run: Run) -> tuple[float, float]:
+    """Return a key that sorts runs from the best to the worst: by top-1, then by loss."""
+    loss = validation(run, "loss")
+    return -(validation(run, "top1") or 0.0), math.inf if loss is None else loss
 
 
 def seconds_of(run: Run) -> float | None:
@@ -55,7 +70,12 @@ def seconds_of(run: Run) -> float | None:
 
 
 def validation(run: Run, name: str) -> float | None:
-    """Return the last value of `validation/NAME`, or the summary's if no row has it."""
+    """Return the last value of `validation/NAME`, or the summary's if no row has it.
+
+    `top5` is None where it says nothing, for at most five classes.
+    """
+    if name == "top5" and (run.config.get("facts") or {}).get("classes", 6) <= 5:
+        return None
     found = run.metrics.last(f"validation/{name}")
     return run.summary.get(name) if found is None else found
 
@@ -84,8 +104,9 @@ def headline(run: Run) -> list[Fact]:
         Fact(
             "top-1",
             percent(validation(run, "top1")),
-            f"top-5 {percent(validation(run, 'top5'))}",
+            "" if (top5 := validation(run, "top5")) is None else f"top-5 {percent(top5)}",
         ),
+        *_best_checkpoint(run),
         *(
             Fact("top-1", percent(last(column)), title)
             for column, title in further_columns([run], "top1").items()
@@ -101,6 +122,18 @@ def headline(run: Run) -> list[Fact]:
         reached = f"after step {step:,}" if step is not None else "not reached"
         found.insert(len(found) - 4, Fact(f"to {percent(wanted)}", duration_text(second), reached))
     return found
+
+
+def _best_checkpoint(run: Run) -> list[Fact]:
+    """Return the best evaluation and its checkpoint; nothing if it is the last one."""
+    evaluated = [row for row in run.metrics if row.get("validation/top1") is not None]
+    found = max(evaluated, key=lambda row: row["validation/top1"], default=None)
+    if found is None or found["validation/top1"] == evaluated[-1]["validation/top1"]:
+        return []
+    kept = Path("checkpoints", str(found["step"]))
+    where = f", {kept}" if (run.path / kept).is_dir() else ""
+    value = percent(found["validation/top1"])
+    return [Fact("best top-1", value, f"after step {found['step']:,}{where}")]
 
 
 def details(run: Run) -> list[Fact]:
@@ -139,7 +172,10 @@ def details(run: Run) -> list[Fact]:
 
 
 def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list[list[Cell]]]:
-    """Return head and rows of the table of several runs, the best of each column marked."""
+    """Return head and rows of the table of several runs.
+
+    The best of each column is marked, among the runs on one dataset.
+    """
 
     def shown(text: Callable[[Any], str]) -> Callable[[Any], str]:
         return lambda value: NONE if value is None else text(value)
@@ -147,8 +183,10 @@ def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list
     times = [aim[2] if (aim := target(run)) else None for run in runs]
     named = all(label.startswith(run.name) for run, label in zip(runs, labels, strict=True))
     directories = [None if named else run.name for run in runs]
+    sets = dataset_names(runs)
     columns: list[tuple[str, Sequence[Any], Callable[[Any], str], Any]] = [
         ("run", labels, str, None),
+        ("dataset", sets if len(set(sets)) > 1 else [None] * len(runs), str, None),
         ("status", [run.status for run in runs], str, None),
         ("top-1", [validation(run, "top1") for run in runs], percent, max),
         ("top-5", [validation(run, "top5") for run in runs], percent, max),
@@ -170,9 +208,12 @@ def results(runs: Sequence[Run], labels: Sequence[str]) -> tuple[list[str], list
     columns = [column for column in columns if any(value is not None for value in column[1])]
     made = []
     for _, values, text, better in columns:
-        known = {value for value in values if value is not None}
-        top = better(known) if better and len(known) > 1 else None
-        made.append([Cell(text(v), v, top is not None and v == top) for v in values])
+        known: dict[str, set[Any]] = {name: set() for name in sets}
+        for name, value in zip(sets, values, strict=True):
+            known[name] |= {value} - {None}
+        tops = {n: better(some) for n, some in known.items() if better and len(some) > 1}
+        best_of = [v is not None and v == tops.get(n) for n, v in zip(sets, values, strict=True)]
+        made.append([Cell(text(v), v, top) for v, top in zip(values, best_of, strict=True)])
     return [name for name, *_ in columns], [list(row) for row in zip(*made, strict=True)]
 
 

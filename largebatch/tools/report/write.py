@@ -7,7 +7,7 @@ from pathlib import Path
 
 from largebatch.errors import DataError
 from largebatch.files import check_parent, replacing
-from largebatch.tools.report import page, png, trace
+from largebatch.tools.report import page, png, summary, trace
 from largebatch.tools.report.runs import PAGE, Run, load
 from largebatch.tools.report.trace import Profile
 
@@ -31,6 +31,8 @@ def report(
         UserError: `out` cannot be written.
     """
     runs = load(paths)
+    if all(run.trial for run in runs):
+        runs = tuple(sorted(runs, key=summary.rank))
     if profile is not None and len(runs) > 1:
         raise DataError(f"--trace: expected one RUN, got {len(runs)}; give one, or omit --trace")
     out = out or beside([run.path for run in runs])

@@ -37,6 +37,15 @@ def is_trial(path: Path) -> bool:
     return path.parent.name == "trials" and is_sweep(path.parent.parent)
 
 
+def row_of(path: Path) -> Mapping[str, Any]:
+    """Return what `results.json` has of the trial of a run directory; empty if it has nothing."""
+    try:
+        rows = _read(path.parent.parent / RESULTS)["trials"] if is_trial(path) else []
+        return next((row for row in rows if row.get("number") == int(path.name)), {})
+    except (DataError, AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
 def train_options(
     recipe: Path, overrides: Sequence[tuple[str, str]], choice: Choice, workdir: Path
 ) -> tuple[str, ...]:

@@ -108,7 +108,8 @@ def sweep(request: Request) -> None:
         _check_objective(objective, adjusted(base, [*request.overrides, *choice.items()]))
     space.check(base, request.overrides, axes, planned)
     names = ", ".join(axis.name for axis in axes)
-    print(f"{total} trials of {request.recipe}: {request.search} over {names}, in {workdir}")
+    shown = f"{counted(total, 'trial')} of {request.recipe}"
+    print(f"{shown}: {request.search} over {names}, in {workdir}")
     if request.dry_run:
         _list(request, planned, total)
         return

@@ -1,8 +1,11 @@
 """Options that differ, labels of runs made of them, and intervals over seeds."""
 
+import json
+
 import numpy as np
 import pytest
 
+from largebatch.config import Config
 from largebatch.tools.report import charts, summary
 from largebatch.tools.report.compare import (
     differing,
@@ -162,3 +165,103 @@ def test_of_one_seed_the_run_that_is_complete_counts(tmp_path):
         made_up.write(tmp_path / name, seed=seed)
     found = groups(load(sorted(tmp_path.iterdir())))
     assert [[run.name for run in group] for group in found] == [["a"], ["b", "c"]]
+
+
+def place(folder, source, *, identity=7, content=0, classes=10, **changes):
+    """Write a run on a dataset with the facts that a training keeps."""
+    path = made_up.write(folder, data__source=source, **changes)
+    about = json.loads((path / "config.json").read_text())
+    about["facts"] = {"train_examples": 1437, "validation_examples": 360, "classes": classes}
+    about["facts"] |= {"identity": identity, "content": content}
+    about["source"] = {"classes": [str(n) for n in range(classes)]}
+    (path / "config.json").write_text(json.dumps(about))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run__profile": "2:5"},
+        {"data__threads": 3},
+        {"batch__microbatch": "2", "comm__bucket_mib": 1.0},
+        {"health__step_limit_s": 15.0, "run__keep_best": True},
+        {"data__flip": "none"},  # at its default, which the others do not state
+    ],
+)
+def test_options_without_effect_do_not_separate_seeds(tmp_path, changes):
+    default = {"data__flip": Config().data.flip} if "data__flip" in changes else changes
+    runs = load(
+        [made_up.write(tmp_path / str(n), seed=n, **(default if n else {})) for n in range(3)]
+    )
+    assert groups(runs) == [list(runs)]
+
+
+@pytest.mark.parametrize("key", ["data__evaluation_size", "norm__statistics", "data__made_up"])
+def test_options_that_change_the_result_separate_seeds(tmp_path, key):
+    runs = load([made_up.write(tmp_path / str(n), seed=n, **{key: f"{n}"}) for n in range(2)])
+    assert len(groups(runs)) == 2
+
+
+def test_seeds_on_one_dataset_at_two_paths_are_one_group(tmp_path):
+    runs = load(
+        [
+            place(tmp_path / "a", "folder:/data/x", seed=0),
+            place(tmp_path / "b", "folder:../x/", seed=1, data__data_dir="/data"),
+        ]
+    )
+    assert groups(runs) == [list(runs)]
+    assert [each.mathematics for each in differing(runs) if each.key == "data.source"] == [False]
+    assert labels(runs) == ["run.seed=0", "run.seed=1"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"identity": 8}, {"content": 9}, {"classes": 2}, {"source": "digits"}]
+)
+def test_runs_on_two_datasets_are_not_compared(tmp_path, other):
+    """The best of one run is no best."""
+    source = other.pop("source", "folder:x")
+    first = {"identity": 0} if source == "digits" else {}  # without facts, the option counts
+    other |= first
+    folders = [
+        place(tmp_path / "a", "folder:x", seed=0, **first),
+        place(tmp_path / "b", source, seed=1, **other),
+    ]
+    runs = load(folders)
+    assert summary.best(runs) == []
+    head, rows = summary.results(runs, labels(runs))
+    names = [row[head.index("dataset")].text for row in rows]
+    assert len(set(names)) == 2
+    assert not any(cell.best for row in rows for cell in row)
+    assert len(groups(runs)) == 2
+    # With a third run, the best is that of its dataset.
+    runs = load([*folders, place(tmp_path / "c", "folder:x", seed=2, **first)])
+    assert summary.best(runs) in ([0], [2])
+
+
+def test_one_dataset_is_not_named(tmp_path):
+    runs = load([place(tmp_path / name, name, seed=n) for n, name in enumerate("ab")])
+    head, _ = summary.results(runs, labels(runs))
+    assert "dataset" not in head
+    assert len(summary.best(runs)) == 1
+
+
+def test_trials_are_named_by_the_options_that_the_sweep_varies(tmp_path):
+    rows = []
+    for number, (peak, decay) in enumerate(((0.5, 0.1), (0.7, 0.2), (0.9, 0.3))):
+        made_up.write(
+            tmp_path / "trials" / f"{number:04}",
+            schedule__peak=peak,
+            optimizer__weight_decay=decay,
+            schedule__warmup=f"{number} epochs",  # follows
+        )
+        values = {"schedule.peak": str(peak), "optimizer.weight_decay": str(decay)}
+        rows.append({"number": number, "values": values, "state": "complete"})
+    rows[1]["state"] = "pruned"
+    (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "results.json").write_text(json.dumps({"trials": rows}))
+    runs = load(sorted((tmp_path / "trials").iterdir()))
+    assert labels(runs)[0] == "optimizer.weight_decay=0.1, schedule.peak=0.5"
+    assert [run.status for run in runs] == ["complete", "pruned", "complete"]
+    for damage in ("", "[]", '{"trials": 3}', '{"trials": [[], {"number": "x"}]}'):
+        (tmp_path / "results.json").write_text(damage)
+        assert load([tmp_path / "trials" / "0001"])[0].status == "complete"

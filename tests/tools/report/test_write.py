@@ -269,3 +269,52 @@ def test_a_hundred_thousand_rows_make_a_page_below_three_megabytes(tmp_path):
     (panel,) = data(path)["loss"]["panels"]
     assert panel["log"]
     assert max(panel["lines"][0]["y"]) == 5e3
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_there_is_no_section_without_content(tmp_path):
+    """Few rows of layers, or none, are no section."""
+    for count in (0, 3):
+        folder = made_up.write(tmp_path / str(count))
+        made_up.jsonl(folder / "layers.jsonl", made_up.layers()[:count])
+        text = report([folder])[0].read_text()
+        assert 'id="layers"' not in text
+        assert 'id="norms"' not in text
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(("classes", "shown"), [(2, False), (5, False), (6, True)])
+def test_top_5_is_shown_for_more_than_five_classes(tmp_path, classes, shown):
+    folders = [made_up.write(tmp_path / name) for name in "ab"]
+    for folder in folders:
+        about = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(about | {"facts": {"classes": classes}}))
+    for some in (folders[:1], folders):
+        assert ("top-5" in report(some, tmp_path / "out")[0].read_text()) == shown
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
+    metrics = made_up.rows()
+    metrics[19]["validation/top1"] = 0.99
+    folder = made_up.write(tmp_path / "a", metrics=metrics)
+    (folder / "checkpoints" / "20").mkdir(parents=True)
+    words = " ".join(checked(report([folder])[0]).words)
+    for expected in ("best top-1", "99.00\u00a0%", "after step 20, checkpoints/20"):
+        assert expected in words
+    assert "best top-1" not in report([made_up.write(tmp_path / "b")])[0].read_text()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_failures_of_a_comparison_are_one_table_below_the_results(tmp_path):
+    events = [made_up.event("unhealthy", 20, 26, why="the loss of step 26 is nan")]
+    failed = made_up.SUMMARY | {"status": "failed"}
+    folders = [
+        made_up.write(tmp_path / "a"),
+        *(made_up.write(tmp_path / name, events=events, summary=failed) for name in "bc"),
+    ]
+    path, _ = report(folders)
+    text = path.read_text().partition('<details class="run">')[0]
+    assert "2 of 3 runs failed" in text
+    assert text.count("the loss of step 26 is nan") == 2
+    assert text.index(">status<") < text.index("2 of 3 runs failed")
