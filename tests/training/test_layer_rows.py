@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from largebatch.checkpoint.manifest import Progress
 from largebatch.optim.report import LayerReport
 from largebatch.tracking import Tracker, read_rows
 from largebatch.training import loop as loops
@@ -114,7 +115,7 @@ def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
     stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
-    journal = Journal(plain(stage_at=lambda step: stage), Order(calls), Clock(), 0)
+    journal = Journal(plain(stage_at=lambda step: stage), Order(calls), Clock(), Progress())
     journal.layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
@@ -198,7 +199,7 @@ def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
         rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),
         config=CONFIG,
     )
-    journal = Journal(SimpleNamespace(plan=plan), tracker, clock, 0)
+    journal = Journal(SimpleNamespace(plan=plan), tracker, clock, Progress())
     monkeypatch.setattr(journal, "_fingerprint", lambda step: "")
     monkeypatch.setattr(journal, "epoch", lambda step: 0.0)
     metrics = Metrics(np.zeros(4, np.float32))
