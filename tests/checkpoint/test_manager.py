@@ -648,7 +648,7 @@ with opened(directory / "shared") as (checkpoints, told):
     if not first:  # what one process alone cannot read, none takes
         read = checkpoint_directories.read
 
-        def fails_once(path, plan, like):
+        def fails_once(*_, **__):
             checkpoint_directories.read = read
             raise Rejected("its disk is broken")
 
