@@ -26,6 +26,7 @@ from largebatch.files import read_json, write_json
 PyTree = Any
 SAVED = "saved.json"
 """The file of `note_saved`."""
+_IDENTITIES = ("identity", "validation_identity", "content")
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _SET_ASIDE = re.compile(rf"({_STEP.pattern})\.corrupt(-[0-9]+)?")
 CHECKPOINT_NAME = re.compile(rf"{_STEP.pattern}|{_SET_ASIDE.pattern}")
@@ -358,24 +359,25 @@ def read_manifest(path: Path) -> Manifest:
 def option_differences(stored: Config, facts: Facts, plan: Plan) -> tuple[Difference, ...]:
     """Return the options in which a run differs from a checkpoint.
 
-    Shards with the same `Facts.content` are the same data in another place, such as an object
-    store: their path does not change the mathematics.
+    A dataset with the same `Facts.content` is the same data in another place, such as an object
+    store: its path does not change the mathematics. Nor does another spelling of the path of the
+    initial weights.
 
     Args:
       stored: Options of the checkpoint.
       facts: Facts of the checkpoint.
       plan: Plan of the run.
     """
+    same = set()
     sources = [config.data.source.partition(":")[0] for config in (stored, plan.config)]
-    moved = (
-        sources[0] == sources[1]
-        and facts.content
-        and (facts.identity, facts.content) == (plan.facts.identity, plan.facts.content)
-    )
+    identities = [tuple(getattr(f, each) for each in _IDENTITIES) for f in (facts, plan.facts)]
+    if facts.content and sources[0] == sources[1] and identities[0] == identities[1]:
+        same.add("data.source")
+    weights = [config.model.init_from for config in (stored, plan.config)]
+    if all(weights) and len({os.path.realpath(os.path.expanduser(path)) for path in weights}) == 1:
+        same.add("model.init_from")
     return tuple(
-        dataclasses.replace(each, mathematics=False)
-        if moved and each.key == "data.source"
-        else each
+        dataclasses.replace(each, mathematics=each.mathematics and each.key not in same)
         for each in differences(stored, plan.config)
     )
 
@@ -422,14 +424,19 @@ def _check_data(path: Path, about: Manifest, plan: Plan, *, trains: bool) -> Non
                 f"checkpoint {path}: expected a dataset with {name}={then}, got {now}; restore the "
                 "dataset or start a new run with --resume=never"
             )
-    splits = {"training": "identity"} | ({"validation": "validation_identity"} if trains else {})
-    for split, name in splits.items():
+    splits = {"training set": "identity"}
+    if trains:
+        splits["validation set"] = "validation_identity"
+        if about.facts.validation_identity:  # an earlier version hashed the content differently
+            splits["content"] = "content"
+    for what, name in splits.items():
         then, now = getattr(about.facts, name), getattr(plan.facts, name)
         if then and now not in (0, then):
             raise CheckpointError(
-                f"checkpoint {path} was trained with a different {split} set of "
-                f"{plan.config.data.source}: the number of examples is equal, but names, classes "
-                "or files differ; restore the dataset or start a new run with --resume=never"
+                f"checkpoint {path} was trained with a different {what} of "
+                f"{plan.config.data.source}: the number of examples is equal, but "
+                f"{'images or labels' if what == 'content' else 'names, classes or files'} differ; "
+                "restore the dataset or start a new run with --resume=never"
             )
 
 

@@ -22,8 +22,8 @@ class Facts:
     validation_identity: int = 0
     """Likewise of the validation examples."""
     content: int = 0
-    """Hash of the positions of all records and of some images and labels, in both splits, below
-    2⁶⁰; 0: unknown, so that data at another path are not known to be the same."""
+    """Hash of both identities and of the stored bytes and labels of some examples of both splits,
+    below 2⁶⁰; 0: unknown, so that data at another path are not known to be the same."""
 
 
 class KnownSet(NamedTuple):

@@ -10,11 +10,11 @@ from largebatch.data.feed import (
 from largebatch.data.openers import open_source
 from largebatch.data.order import Order, fingerprint
 from largebatch.data.reading import PIECE, Reading, ahead, cores
+from largebatch.data.sampling import content, sampled
 from largebatch.data.sources import (
     Source,
     SourceOptions,
     class_counts,
-    content,
     differing,
     identities,
     identity,
@@ -46,6 +46,7 @@ __all__ = [
     "identity",
     "open_source",
     "rectangular_views",
+    "sampled",
     "square_views",
     "stored_source",
     "train_microbatches",

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class IndexedShards(Shards):
     rows: tuple[np.ndarray, ...] = field(repr=False)
     storage: Storage
 
-    located = True
+    located: ClassVar[bool] = True
+    """Whether the marks state where each record is."""
 
     @property
     def in_flight(self) -> int:

@@ -97,10 +97,6 @@ class Photos:
         """Return the names of the files or shards; () if the records have none."""
         return getattr(self._records, "names", tuple)()
 
-    def content_digest(self) -> bytes:
-        """Return that of the records; b'' if they have none."""
-        return getattr(self._records, "content_digest", bytes)()
-
     def class_counts(self) -> list[int] | None:
         """Return those of the records, if they know them without reading."""
         return getattr(self._records, "class_counts", lambda: None)()

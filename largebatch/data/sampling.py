@@ -1,4 +1,4 @@
-"""A sample of the examples of a split, to compare the copies of a dataset on several hosts."""
+"""Samples of the examples of a split, to compare copies of a dataset in several places."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.data.sources import Source, StoredSource
+from largebatch.data.sources import Source, StoredSource, identity
 from largebatch.data.unreadable import as_far_as_possible
 from largebatch.errors import DataError
 
@@ -44,6 +44,30 @@ def sampled(source: Source, seed: int) -> Iterator[tuple[int, str]]:
             yield example, f"label {label}, {len(content):,} bytes ({digest})"
 
 
+def content(train: Source, validation: Source) -> str:
+    """Return a short hash that is equal only for the same images, in any directory or store.
+
+    It covers the `identity` of both splits, and the stored bytes and the labels of 64 examples of
+    each: where a share p of the images differs, it is the same with a probability of (1 − p)⁶⁴.
+
+    Returns:
+        16 hexadecimal digits (BLAKE2b); '' if a source has no stored images, or one cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for source in (train, validation):
+        if not (hasattr(source, "encoded") or isinstance(source, StoredSource)):
+            return ""
+        ids = np.sort(np.random.default_rng(0).permutation(len(source))[:LEAST])
+        try:
+            images, labels = _read(source, ids)
+        except DataError:
+            return ""
+        digest.update(identity(source).encode() + np.asarray(labels).astype("<i4").tobytes())
+        for image in images:
+            digest.update(hashlib.blake2b(_bytes(image), digest_size=8).digest())
+    return digest.hexdigest()
+
+
 def _stored(source: Source, ids: np.ndarray) -> list[tuple[bytes, Any]]:
     """Return the bytes and the label of each example, read one by one if one cannot be read."""
     try:
@@ -52,8 +76,11 @@ def _stored(source: Source, ids: np.ndarray) -> list[tuple[bytes, Any]]:
         if len(ids) == 1:
             return [(b"", "unknown")]
         return [found for example in ids for found in _stored(source, np.array([example]))]
-    contents = [x if isinstance(x, bytes) else np.asarray(x).tobytes() for x in images]
-    return list(zip(contents, labels.tolist(), strict=True))
+    return list(zip(map(_bytes, images), labels.tolist(), strict=True))
+
+
+def _bytes(image: Any) -> bytes:
+    return image if isinstance(image, bytes) else np.asarray(image).tobytes()
 
 
 def _read(source: Source, ids: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from largebatch.errors import DataError
 
@@ -50,9 +50,6 @@ class Shards:
 
     paths: tuple[str, ...]
     lengths: tuple[int, ...]
-
-    located: ClassVar[bool] = False
-    """Whether the marks state where each record is, so that most other data differ in them."""
 
     def open(self, shard: int) -> Reader:
         """Open a file.

@@ -3,7 +3,6 @@
 Each record is read alone: the records of a batch are in as many shards.
 """
 
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from largebatch.errors import DataError, one_line
 from largebatch.files import printable
 
 _ROWS_AT_ONCE = 32  # neighbours that one request may read
-_SAMPLED = 32  # examples whose images and labels distinguish sets
 _OPENERS = 16  # threads, for file systems on which opening waits
 T = TypeVar("T")
 
@@ -122,27 +120,6 @@ class ShardedRecords:
             f"{os.path.basename(path)} ({length:,} records)"
             for path, length in zip(shards.paths, shards.lengths, strict=True)
         ]
-
-    def content_digest(self) -> bytes:
-        """Return a hash of the images and labels of examples at equal distances, 8 bytes.
-
-        With equal marks, it is equal where the same shards lie in another place.
-
-        Returns:
-            b'' if that is not sure: the marks do not state where each record is, or one of the
-            examples cannot be read.
-        """
-        if not self._shards.located:
-            return b""
-        chosen = np.unique(np.linspace(0, len(self) - 1, _SAMPLED).astype(np.int64))
-        try:
-            images, labels = self.read(chosen)
-        except DataError:
-            return b""
-        found = hashlib.blake2b(labels.astype("<i4").tobytes(), digest_size=8)
-        for image in images:
-            found.update(hashlib.blake2b(image).digest())
-        return found.digest()
 
     def describe(self) -> str:
         files, most = len(self._shards.paths), self._readers.most

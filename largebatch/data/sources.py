@@ -323,24 +323,6 @@ def identities(sources: Mapping[str, Source]) -> dict[str, str]:
     return {name: identity(source) for name, source in sources.items()}
 
 
-def content(train: Source, validation: Source) -> str:
-    """Return a short hash that is equal only for the same files, in any directory or store.
-
-    It covers the identity of both splits, thus the position of each record, and the images and
-    labels of some records, which are read.
-
-    Returns:
-        16 hexadecimal digits (BLAKE2b); '' if a source does not state the positions of its records.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    for source in (train, validation):
-        sample = getattr(source, "content_digest", bytes)()
-        if not sample:
-            return ""
-        digest.update(identity(source).encode() + sample)
-    return digest.hexdigest()
-
-
 def class_counts(source: Source) -> tuple[int, ...] | None:
     """Return the number of examples of each class; None if that takes reading the examples."""
     counts = getattr(source, "class_counts", lambda: None)()

@@ -37,7 +37,6 @@ from largebatch import __version__, data
 from largebatch.config import Config
 from largebatch.config.schema import common, options
 from largebatch.config.sections import Health
-from largebatch.data.sampling import sampled
 from largebatch.environment import versions
 from largebatch.errors import ConfigError, DataError, UserError, one_line
 from largebatch.fault_tolerance import Watchdog
@@ -372,7 +371,7 @@ def data_facts(opened: OpenedRun, weights: "Weights | None" = None) -> dict[str,
     """Return the devices of this process and what identifies each split of the data.
 
     These are number of examples, class names, names of files, and a sample of the images and
-    labels, see `sampled`.
+    labels, see `data.sampled`.
     """
     own = [each for each in opened.devices if each.process_index == jax.process_index()]
     facts = {"devices": f"{len(own)} × {own[0].device_kind if own else 'none'}"}
@@ -385,7 +384,7 @@ def data_facts(opened: OpenedRun, weights: "Weights | None" = None) -> dict[str,
         facts |= {f"{_CLASS}{i}{of}": repr(name) for i, name in enumerate(source.classes)}
         facts[f"mean and deviation{of}"] = f"{source.mean} and {source.std}"
         facts[_FILES + split] = f"those of hash {data.identity(source)}"
-        for example, text in sampled(source, opened.config.run.seed):
+        for example, text in data.sampled(source, opened.config.run.seed):
             facts[f"{_IMAGE}{example}{of}"] = text
     return facts
 

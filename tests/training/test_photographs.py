@@ -1,12 +1,15 @@
 """Whole runs on photographs: read from files, from a decoded store, cut by host and by device."""
 
+import shutil
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from largebatch.data.decoded_store import write_index, write_shard
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import CheckpointError, ConfigError, DataError
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import evaluate, precise_statistics
 from largebatch.training.session import Request, run
@@ -179,3 +182,56 @@ def test_options_that_the_source_cannot_serve(source, option, text, error, reque
     made = config(request.getfixturevalue(source), **{option: text})
     with pytest.raises(error, match=option.replace("__", r"\.")):
         build(made, Console(quiet=True), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def begun(folder, tmp_path_factory):
+    """A run of two steps that reads ~/pictures."""
+    workdir = tmp_path_factory.mktemp("begun") / "run"
+    home = tmp_path_factory.mktemp("home")
+    (home / "pictures").symlink_to(folder.removeprefix("folder:"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        train(config("folder:~/pictures", run__stop_after="2 steps"), workdir, 1)
+    return workdir
+
+
+@pytest.mark.parametrize(
+    "place", ["absolute", "absolute/", "relative", "link", "copy", "other pixels", "other labels"]
+)
+def test_a_resume_compares_the_images_and_not_the_spelling_of_their_path(
+    folder, trained, begun, place, tmp_path, monkeypatch
+):
+    then, copied = Path(folder.removeprefix("folder:")), tmp_path / "pictures"
+    now = str(then)
+    if place == "absolute/":
+        now = f"{then}/"
+    elif place == "relative":
+        monkeypatch.chdir(then.parent)
+        now = f"./{then.name}"
+    elif place == "link":
+        now = str(tmp_path / "link")
+        Path(now).symlink_to(then)
+    elif place != "absolute":
+        shutil.copytree(then, copied)
+        now = str(copied)
+    if place == "other pixels":
+        first = copied / "train/ant/0.jpg"
+        with Image.open(first) as picture:
+            picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(first)
+    elif place == "other labels":
+        one, other = copied / "train/ant/0.jpg", copied / "train/bee/1.jpg"
+        one.rename(tmp_path / "one.jpg")
+        other.rename(one)
+        (tmp_path / "one.jpg").rename(other)
+    shutil.copytree(begun, tmp_path / "run")
+    if place.startswith("other"):
+        with pytest.raises(CheckpointError, match=r"data\.source"):
+            train(config(f"folder:{now}"), tmp_path / "run", 1)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(CheckpointError, match="different content"):
+            train(config("folder:~/pictures"), tmp_path / "run", 1)
+    else:
+        train(config(f"folder:{now}"), tmp_path / "run", 1)
+        found = worlds.rows(tmp_path / "run")
+        assert [row["loss"] for row in found] == [row["loss"] for row in trained]
