@@ -46,7 +46,8 @@ def plan_rows(recipe: Recipe, plan: Plan, flops: Flops) -> Rows:
     if row := recipe.published:
         known = [row.devices]
         known += [f"{row.top1_percent:g} % top-1"] if row.top1_percent else []
-        known += [f"{row.seconds:,g} s"] if row.seconds else []
+        rules = f" (MLPerf: {row.mlperf})" if row.mlperf else ""
+        known += [f"{row.seconds:,g} s{rules}"] if row.seconds else []
         rows.append(("published", ", ".join(known) + f" ({row.source})"))
         if recipe.unverified:
             names = ", ".join(recipe.unverified)
@@ -69,7 +70,7 @@ def forecast_rows(
     software = f", with the software of MLPerf {round}" if round else ""
     shares = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in parts.items() if s)
     time = (
-        f"{found.clock_s:,.1f} s by MLPerf's clock ({found.low_s:,.1f} to {found.high_s:,.1f}), "
+        f"{found.clock_s:,.1f} s by MLPerf's clock since v0.6 ({found.low_s:,.1f} to {found.high_s:,.1f}), "
         f"{found.evaluation_s:,.1f} of it evaluation; {found.start_up_s:,.1f} s to start"
     )
     rate = found.images_per_s
