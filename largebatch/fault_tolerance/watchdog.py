@@ -262,14 +262,15 @@ class Watchdog:
         end_now(code)
 
     def _dump(self) -> None:
-        """Write the stacks of all threads to standard error and to a file."""
-        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        """Write the stacks of all threads to a file; to standard error without one."""
         if self._stacks is not None:
             with contextlib.suppress(OSError):
                 path = self._stacks / f"stacks_{os.getpid()}.txt"
                 with path.open("w") as stream:
                     faulthandler.dump_traceback(stream, all_threads=True)
                 report(f"stacks of all threads: {path}")
+                return
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
 
 
 def _received(signals: socket.socket) -> bytes:

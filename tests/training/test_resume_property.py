@@ -182,4 +182,5 @@ def test_interrupted_anywhere(policy, runs, tmp_path, monkeypatch):
         else:
             ending = interruptions.attempt(made, workdir)
         assert outcome(workdir, ending) == expected, log
+    print(f"{happened} interruptions of {runs} runs")
     assert happened >= runs

@@ -95,7 +95,7 @@ class Health:
     init_limit_s: float = option(
         1800.0,
         "seconds without progress while data are opened and processes join; then the run exits and "
-        "prints the stacks of all threads; 0: no limit, also for the following phases",
+        "writes the stacks of all threads; 0: no limit, also for the following phases",
         within="at least 0",
         mathematics=False,
     )
