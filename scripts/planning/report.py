@@ -70,7 +70,8 @@ def forecast_rows(
     software = f", with the software of MLPerf {round}" if round else ""
     shares = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in parts.items() if s)
     time = (
-        f"{found.clock_s:,.1f} s by MLPerf's clock since v0.6 ({found.low_s:,.1f} to {found.high_s:,.1f}), "
+        f"{found.clock_s:,.1f} s by MLPerf's clock since v0.6 "
+        f"({found.low_s:,.1f} to {found.high_s:,.1f}), "
         f"{found.evaluation_s:,.1f} of it evaluation; {found.start_up_s:,.1f} s to start"
     )
     rate = found.images_per_s
