@@ -25,10 +25,10 @@ from largebatch.models import Model
 from largebatch.parallel import Bucket
 from largebatch.parallel.backward_times import BackwardProfile, Shapes, estimate, load_profile
 from largebatch.parallel.clusters import cluster_of
-from largebatch.parallel.compiler import overlaps
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.processes import agree
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
+from largebatch.parallel.xla_options import overlaps
 
 SLOWER = (1.0, 2.0, 4.0)
 """``plan`` takes networks into account that are slower than the line by these factors.

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import largebatch
 from largebatch.config import Config, Facts, override
 from largebatch.errors import ConfigError, UserError, did_you_mean
-from largebatch.parallel import compiler
+from largebatch.parallel import xla_options
 from largebatch.planning import costs, hlo, schedule
 from largebatch.planning.schedule import Estimate, Schedule
 from largebatch.planning.topologies import Topology
@@ -81,6 +81,8 @@ class Compiled:
     compiler_gib: float
     """Peak memory of the compiler's process."""
     versions: dict[str, str]
+    refused: dict[str, str]
+    """Options that the compiler refuses, with its reasons; the programs are without them."""
 
 
 def compile_step(
@@ -223,23 +225,19 @@ def parse_variants(text: str) -> tuple[str, ...]:
     return names
 
 
-def variant_of(
-    config: Config, name: str, platform: str, warn: Callable[[str], None]
-) -> tuple[Config, dict[str, str]]:
+def variant_of(config: Config, name: str, platform: str) -> tuple[Config, dict[str, str]]:
     """Return the configuration of a variant, and XLA's options for it.
 
     Args:
       config: the recipe's.
       name: of the variant.
-      platform: as ``compiler.platform_of`` names it.
-      warn: as of ``compiler.program_options``.
+      platform: as ``xla_options.platform_of`` names it.
     """
     if name == "default":
         return config, {}
     if name in ("leaf", "tree"):
         config = override(config, "comm.allreduce", name)
-    comm = config.comm
-    return config, compiler.program_options(platform, comm.allreduce, comm.xla_options, warn)
+    return config, xla_options.wanted(platform, config)
 
 
 def study(request: Request, name: str, **limits: float) -> Study:
@@ -264,5 +262,5 @@ def study(request: Request, name: str, **limits: float) -> Study:
             f"gradients of {wanted:,}; the form of this compiler's collectives is unknown"
         )
     estimate = schedule.estimate(module, found, request.topology.cluster)
-    options = dict(request.options)
+    options = {name: v for name, v in request.options.items() if name not in compiled.refused}
     return Study(name, options, compiled, found, estimate, costs.traffic(module))

@@ -17,7 +17,7 @@ from largebatch import parallel
 from largebatch.config import Facts, StagePlan, freeze, resolve
 from largebatch.environment import versions
 from largebatch.errors import UserError
-from largebatch.parallel import Bucket
+from largebatch.parallel import Bucket, xla_options
 from largebatch.parallel.shards import part_size
 from largebatch.planning.topologies import open_topology
 from largebatch.training.description import peak_bytes
@@ -52,7 +52,9 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     mesh = parallel.make_mesh(devices, plan.members)
     source = types.SimpleNamespace(mean=tuple(request["mean"]), std=tuple(request["std"]))
     steps = steps_of(plan, mesh, source)
-    programs = Programs(steps, request["options"])
+    refused = xla_options.refused(devices[0], request["options"])
+    options = {name: v for name, v in request["options"].items() if name not in refused}
+    programs = Programs(steps, options)
     compiled = programs.finish
     if request["complete"]:
         side = config.data.evaluation_size
@@ -76,6 +78,7 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         "compile_s": programs.compile_s,
         "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
         "versions": versions(_PACKAGES),
+        "refused": refused,
     }
 
 

@@ -86,7 +86,7 @@ class Topology:
 
     @property
     def option_platform(self) -> str:
-        """The platform in the table of XLA options, as ``compiler.platform_of`` names it."""
+        """The platform in the table of XLA options, as ``xla_options.platform_of`` names it."""
         return self.hardware.name if self.platform == "tpu" else self.platform
 
     def child_environment(self) -> dict[str, str]:

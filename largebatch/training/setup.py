@@ -14,7 +14,7 @@ from largebatch import data
 from largebatch.config import Config, Facts, Plan, resolve, stages_of
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
-from largebatch.parallel import compiler
+from largebatch.parallel import xla_options
 from largebatch.tracking import Console
 from largebatch.training.microbatch import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
@@ -51,13 +51,7 @@ class OpenedRun:
           evaluated_step: a step whose state is evaluated, without training; then only the
             evaluation of its stage is compiled.
         """
-        options = compiler.program_options(
-            compiler.platform_of(self.devices[0]),
-            self.config.comm.allreduce,
-            self.config.comm.xla_options,
-            self.console.warn,
-            deterministic=self.config.run.deterministic,
-        )
+        options = xla_options.program_options(self.devices[0], self.config, self.console.warn)
         stages = self.plan.stages
         trains = evaluated_step is None
         needed = stages if trains else (self.plan.stage_at(evaluated_step),)

@@ -27,10 +27,10 @@ from benchmarks import backward
 from benchmarks.competitor import Figures, Race, interleave
 from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import optim, parallel
-from largebatch.config import Plan
+from largebatch.config import Config, Plan
 from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import UserError, counted
-from largebatch.parallel import Bucket, compiler, processes
+from largebatch.parallel import Bucket, processes, xla_options
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.clusters import cluster_of
@@ -131,8 +131,7 @@ def _gradients(
 ) -> list[Result]:
     """All gradients of the network: ours and the peers interleaved."""
     gradients = random_gradients(mesh, dict(shapes_of(model_of(plan))))
-    platform = compiler.platform_of(mesh.devices.flat[0])
-    options = compiler.program_options(platform, "bucket", (), print)
+    options = xla_options.program_options(mesh.devices.flat[0], Config(), print)
     results = []
     for wire, ours in buckets.items():
         competitors = {

@@ -90,6 +90,8 @@ class Planning:
             request = self._request(name, microbatch)
             with self.console.compiling(f"{name} ({VARIANTS[name]})"):
                 self._done[key] = study(request, name, **self._limits)
+            for option, why in self._done[key].compiled.refused.items():
+                self.console.warn(f"the compiler refuses {option}, which is left out: {why}")
         return dataclasses.replace(self._done[key], name=name)
 
     def all_programs(self) -> compiling.Compiled:
@@ -111,7 +113,7 @@ class Planning:
 
     @functools.cache  # noqa: B019 - lives as long as the process
     def _variant(self, name: str) -> tuple[Config, dict[str, str]]:
-        return variant_of(self.config, name, self.topology.option_platform, self.console.warn)
+        return variant_of(self.config, name, self.topology.option_platform)
 
     def microbatch(self) -> int:
         """Return the configured workers at a time, or the most that fit the device's memory.

@@ -8,7 +8,7 @@ import pytest
 from largebatch.config import freeze
 from largebatch.config.registries import SCHEMES, WIRE_FORMATS, Scheme, WireFormat
 from largebatch.config.sections import Comm
-from largebatch.parallel import compiler, plan_buckets
+from largebatch.parallel import plan_buckets, xla_options
 from largebatch.parallel.bucket_planner import gradient_buckets
 
 ELEMENTS = [(f"w{i}", (1000,)) for i in range(8)]
@@ -35,6 +35,6 @@ def test_a_new_scheme_has_its_buckets_and_options():
     flat = [(path, 1000) for path, _ in ELEMENTS]
     buckets = plan_buckets(flat, scheme="twice", least_bytes=4000, itemsize=4)
     assert [bucket.size for bucket in buckets] == [2000] * 4
-    assert compiler.options_for("cuda", "twice") == compiler.options_for("cuda", "tree")
+    assert xla_options.options_for("cuda", "twice") == xla_options.options_for("cuda", "tree")
     assert math.isinf(SCHEMES["tree"].least(1))
     assert freeze({"comm": {"allreduce": "twice", "wire": "byte"}}).comm.wire_bytes == 1

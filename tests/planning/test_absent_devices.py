@@ -24,7 +24,7 @@ def compiled(text, name):
         batch={"workers": topology.devices, "images_per_worker": 4},
     )
     facts = Facts(1000, 100, worlds.CLASSES, worlds.SHAPE, devices=topology.devices)
-    config, options = variant_of(config, name, topology.option_platform, pytest.fail)
+    config, options = variant_of(config, name, topology.option_platform)
     request = Request(config, topology, facts, worlds.MEAN, worlds.STD, options)
     return study(request, name, limit_s=300)
 

@@ -583,7 +583,7 @@ def test_kubernetes_without_a_shared_file_system():
     (data,) = copy["volumeMounts"]
     assert target.startswith(data["mountPath"])
     assert {"readOnly": True, **data} in container["volumeMounts"]
-    for url in (source, config.run.compile_cache, flags.workdir):
+    for url in (source, flags.workdir):
         assert url_of(url).startswith("gs://BUCKET/")
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]

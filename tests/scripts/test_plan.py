@@ -15,7 +15,7 @@ from planning import compiled
 from largebatch.config import Facts, load, resolve
 from largebatch.data.open import known_split
 from largebatch.errors import DataError
-from largebatch.parallel.compiler import options_for
+from largebatch.parallel.xla_options import options_for
 from largebatch.planning import costs
 from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology

@@ -15,7 +15,7 @@ import reproduce
 
 from largebatch.config import Config, options
 from largebatch.config.sections.model import RESNET_OPTIONS
-from largebatch.parallel.compiler import options_for
+from largebatch.parallel.xla_options import options_for
 from largebatch.tools.reproduce import reproduction
 from largebatch.tools.reproduce.record import olympic_mean
 from largebatch.tracking.compliance import check_log, read_log

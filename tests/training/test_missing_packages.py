@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from largebatch.errors import CheckpointError, UserError
-from largebatch.parallel import compile_cache
 from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
 from tests.training import worlds
@@ -62,13 +61,7 @@ def test_mlperf_is_needed_only_where_its_log_is_written(tmp_path, hide, monkeypa
         run(config, Request(None, tmp_path, resume="must"), devices=jax.devices()[:1])
 
 
-@pytest.mark.parametrize("what", ["run", "cache"])
-def test_object_storage_of_a_run_and_of_its_programs(what, tmp_path, hide):
+def test_object_storage_of_a_run(tmp_path, hide):
     hide("obstore")
-    if what == "run":
-        found = message(worlds.config(**DIGITS), Path("s3://bucket/run"), r"\[storage\]")
-    else:
-        with pytest.raises(UserError, match=r"\[storage\]") as caught:
-            compile_cache.use("s3://bucket/programs")
-        found = str(caught.value)
+    found = message(worlds.config(**DIGITS), Path("s3://bucket/run"), r"\[storage\]")
     assert "\n" not in found

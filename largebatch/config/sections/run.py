@@ -73,9 +73,8 @@ class Run:
     )
     compile_cache: str = option(
         "auto",
-        "directory of the compilation cache for all runs and processes, or its URL (s3://, gs://, "
-        "az://), with a local copy in the directory of auto; auto: $JAX_COMPILATION_CACHE_DIR or "
-        "~/.cache/largebatch/compile; off: no cache",
+        "directory of the compilation cache for all runs and processes, or a gs:// URL; auto: "
+        "$JAX_COMPILATION_CACHE_DIR or ~/.cache/largebatch/compile; off: no cache",
         mathematics=False,
         per_host="value",
     )

@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 
 from largebatch.config import Config, Plan
 from largebatch.environment import code, versions
-from largebatch.parallel import compiler, processes
+from largebatch.parallel import processes
+from largebatch.parallel import xla_options as compiler_options
 from largebatch.tools.doctor.job import Job
 from largebatch.tools.doctor.lines import Problem, Skip, gathered
 from largebatch.training import agreement as training_agreement
@@ -97,12 +98,12 @@ def flags_known() -> str:
 
 
 def xla_options(job: Job) -> str:
-    """Try our XLA options and those of comm.xla_options in a child process."""
-    backend = compiler.platform_of(jax.devices()[0])
-    comm = job.config.comm
-    asked = compiler.parse_options(comm.xla_options)
-    ours = compiler.options_for(backend, comm.allreduce, deterministic=job.config.run.deterministic)
-    verdict = compiler.checked(backend, ours | asked)
+    """Try our XLA options and those of comm.xla_options."""
+    device = jax.devices()[0]
+    backend = compiler_options.platform_of(device)
+    asked = compiler_options.parse_options(job.config.comm.xla_options)
+    options = compiler_options.wanted(backend, job.config)
+    refused = compiler_options.refused(device, options)
     problems = [
         (f"{name} (comm.xla_options): {reason}", f"remove it from comm.xla_options: {name}")
         if name in asked
@@ -110,11 +111,11 @@ def xla_options(job: Job) -> str:
             f"{name} (set by largebatch, omitted in a run): {reason}",
             "use the jax version of docs/performance.md, or expect XLA to merge gradient buckets",
         )
-        for name, reason in verdict.rejected.items()
+        for name, reason in refused.items()
     ]
     if problems:
         raise Problem(*problems)
-    words = ", ".join(f"{name}={value}" for name, value in verdict.accepted.items())
+    words = ", ".join(f"{name}={value}" for name, value in options.items())
     return words or f"none needed for {backend}"
 
 

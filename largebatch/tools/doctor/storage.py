@@ -12,6 +12,7 @@ from largebatch.checkpoint import lock
 from largebatch.checkpoint.directories import complete
 from largebatch.checkpoint.lock_holder import lives, parse, this_process
 from largebatch.parallel import compile_cache, processes
+from largebatch.store_urls import url_of
 from largebatch.tools.doctor.job import Job
 from largebatch.tools.doctor.lines import Problem, Skip, gathered
 from largebatch.training.memory import GIB
@@ -54,9 +55,10 @@ def lock_free(job: Job) -> str:
 
 def cache_room(job: Job) -> str:
     """Check that the folder of compiled programs is writable and has free space."""
-    folder = compile_cache.place(job.config.run.compile_cache, jax.default_backend())
-    if folder is None:
-        return "off: every start compiles"
+    place = compile_cache.place(job.config.run.compile_cache, jax.default_backend())
+    if not place or url_of(place):
+        return place or "off: every start compiles"
+    folder = Path(place)
     if not os.access(_existing(folder), os.W_OK):
         remedy = "give another folder in run.compile_cache"
         raise Problem((f"{folder} is not writable", remedy))

@@ -19,7 +19,7 @@ from largebatch.config.unused import settled
 from largebatch.errors import ConfigError, HealthError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import replacing, write_json
-from largebatch.parallel import compile_cache, compiler, processes
+from largebatch.parallel import compile_cache, processes, xla_options
 from largebatch.parallel.hardware import machine
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
@@ -95,13 +95,7 @@ def reproduce(
         console.note,
     )
     console.plan(f"preflight of {label(request.recipe)}", ready.rows)
-    options = compiler.program_options(
-        compiler.platform_of(devices[0]),
-        config.comm.allreduce,
-        config.comm.xla_options,
-        console.warn,
-        deterministic=config.run.deterministic,
-    )
+    options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
     if published is not None:
         unlike = record.other_task(config, ready.plan, load_recipe(request.recipe))
