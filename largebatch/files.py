@@ -1,4 +1,4 @@
-"""Atomic file replacement, and strict JSON."""
+"""Atomic file replacement, strict JSON, and the checksum of TFRecord files."""
 
 import errno
 import json
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import google_crc32c
 
 from largebatch.errors import UserError
 
@@ -235,3 +237,9 @@ def write_json(path: Path, mapping: Mapping[str, Any]) -> None:
     text = json_text(mapping) + "\n"
     with replacing(path) as stream:
         stream.write(text.encode())
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the CRC-32C of a record as TFRecord files store it: rotated, plus a constant."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from largebatch.crc32c import crc32c, crc32c_rows, masked
 from largebatch.data.examples import Keys, parse
 from largebatch.data.index import IndexedShards
 from largebatch.data.storage import File, Storage
 from largebatch.errors import DataError
+from largebatch.files import masked_crc32c
 
 _HEADER, _FRAME = 12, 16  # bytes: length and its checksum; both and the checksum of the data
 _SCANNED = 64  # bytes at a header; most records are larger than a request is worth
-_CHECKED_AT_ONCE = 4096  # headers
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class _TFRecord:
         if self._check:
             (stored,) = struct.unpack("<I", data[-4:])
             data = data[:-4]
-            if masked(crc32c(data)) != stored:
+            if masked_crc32c(data) != stored:
                 raise ValueError("its checksum is wrong")
         return parse(data, self._keys)
 
@@ -78,19 +77,16 @@ def scan(path: str, storage: Storage) -> np.ndarray:
     file = storage.open(path, scan=_SCANNED)
     end = file.size
     rows: list[tuple[int, int]] = []
-    headers: list[bytes] = []
     at = 0
     reason = ""
     try:
         while at < end and not reason:
             header = file.read(at, _HEADER)
-            (size,) = struct.unpack_from("<Q", header)
+            size, stored = struct.unpack_from("<QI", header)
+            if masked_crc32c(header[:8]) != stored:
+                reason = f"the length at byte {at:,} has another checksum"
             rows.append((at + _HEADER, size))
-            headers.append(header)
             at += _FRAME + size
-            if len(headers) == _CHECKED_AT_ONCE or at >= end:
-                reason = _damaged(headers, rows[-len(headers) :])
-                headers.clear()
         reason = reason or ("" if at == end else f"it ends at byte {end:,}, expected {at:,}")
     except (OSError, ValueError) as error:
         reason = str(error)
@@ -100,13 +96,3 @@ def scan(path: str, storage: Storage) -> np.ndarray:
             "again"
         )
     return np.array(rows, np.int64).reshape(-1, 2)
-
-
-def _damaged(headers: list[bytes], rows: list[tuple[int, int]]) -> str:
-    """Return what is wrong with the first header whose checksum differs, or an empty text."""
-    found = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _HEADER)
-    stored = np.ascontiguousarray(found[:, 8:]).view("<u4")[:, 0]
-    wrong = np.flatnonzero(masked(crc32c_rows(found[:, :8])) != stored)
-    if not len(wrong):
-        return ""
-    return f"the length at byte {rows[wrong[0]][0] - _HEADER:,} has another checksum"

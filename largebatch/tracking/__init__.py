@@ -1,7 +1,7 @@
 """Console, JSONL log, summary, TensorBoard, MLPerf log and hosted trackers.
 
 This package uses neither models, data nor JAX: plain Python values go in, files and lines come out.
-Only process 0 of a run has trackers and a real console; every other process has `Composite(())` and
+Only process 0 of a run has trackers and a real console; every other process has none and
 `Console(quiet=True)`.
 """
 
@@ -12,12 +12,11 @@ from largebatch.tracking.jsonl import JsonlTracker, read_rows
 from largebatch.tracking.mlperf import MlperfTracker
 from largebatch.tracking.summary import Summary, Target
 from largebatch.tracking.tensorboard import TensorBoardTracker
-from largebatch.tracking.tracker import Composite, Tracker
+from largebatch.tracking.tracker import Tracker
 
 __all__ = [
     "Callback",
     "CallbackTracker",
-    "Composite",
     "Console",
     "JsonlTracker",
     "MlperfTracker",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from largebatch.errors import UserError, one_line, own_line
 from largebatch.tracking.summary import Summary
-from largebatch.tracking.tracker import Tracker
 
 _VALIDATION = "validation/"
 
@@ -50,7 +49,7 @@ class Callback:
         """Receive the summary of a run that is complete, stopped or preempted."""
 
 
-class CallbackTracker(Tracker):
+class CallbackTracker:
     """Translates the records of a run to calls of callbacks."""
 
     def __init__(self, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -66,16 +65,10 @@ class CallbackTracker(Tracker):
         if result:
             self._call("on_evaluation", step, result)
 
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Do nothing: `layers.jsonl` has these rows."""
-
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
         self._report_checkpoint()
         if name == "checkpoint":
             self._begun = step
-
-    def flush(self) -> None:
-        """Do nothing: callbacks have no files."""
 
     def close(self) -> None:
         """Do nothing: callbacks have no files."""

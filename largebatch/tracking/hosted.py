@@ -1,6 +1,6 @@
 """Hosted experiment trackers: Weights & Biases, MLflow, and users' own.
 
-They receive the rows of `metrics.jsonl` under the same names, and layers as `<quantity>/<path>`.
+They receive the rows of `metrics.jsonl` under the same names, and the events.
 Project, server, key and offline mode come from the environment variables of each package
 (WANDB_…, MLFLOW_…). A resumed run continues the same run there; rows after the checkpoint are sent
 again with the same values.
@@ -21,14 +21,14 @@ from typing import Any
 from largebatch.config.registries import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
-from largebatch.tracking.tracker import Composite, Forwarding, Tracker, layer_scalars
+from largebatch.tracking.tracker import Tracker
 from largebatch.trees import flatten_paths
 
 PROJECT = "largebatch"
 """Unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another."""
 CLOSE_S = 30.0
 """Longest wait, in seconds, for rows that are still to be sent when the run ends."""
-_METHODS = ("scalars", "layers", "event", "flush", "close")
+_METHODS = ("scalars", "event", "close")
 _MAX_PARAMS, _MAX_METRICS = 100, 1000  # of one call to MLflow
 
 
@@ -51,7 +51,7 @@ def hosted_tracker(
     resumes: bool,
     config: Mapping[str, Any],
     warn: Callable[[str], None],
-) -> Tracker:
+) -> Tracker | None:
     """Open a tracker by its name.
 
     The factory of the name is called as factory(workdir, identity, config, warn) and returns a
@@ -65,9 +65,12 @@ def hosted_tracker(
         config: everything that the run resolved to, nested.
         warn: is called if the tracker fails; the run continues without it.
 
+    Returns:
+        The tracker; None if that of a resumed run, which may be unattended, cannot be opened.
+
     Raises:
         UserError: the package is not installed; the factory returns no tracker; or the factory
-            fails for a new run. A resumed run, which may be unattended, continues without it.
+            fails for a new run.
     """
     check_installed(name)
     path = workdir / "trackers.json"
@@ -80,7 +83,7 @@ def hosted_tracker(
     except Exception as error:
         if resumes:
             warn(f"run.trackers={name}: {one_line(error)}; the run continues without it")
-            return Composite(())
+            return None
         raise UserError(
             f"run.trackers={name}: {one_line(error)}; fix its settings, or use "
             "--config.run.trackers='()'"
@@ -95,25 +98,28 @@ def hosted_tracker(
     return _Background(name, tracker, warn)
 
 
-class _Background(Forwarding):
+class _Background:
     """Calls a tracker from a thread, until its first failure."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self._name, self._tracker, self._warn = name, tracker, warn
-        self._calls: queue.SimpleQueue[tuple[str, tuple, dict] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def call(self, method: str, *arguments: Any, **values: Any) -> None:
-        self._calls.put((method, arguments, values))
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        self._calls.put(lambda: self._tracker.scalars(step, values))
+
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        self._calls.put(lambda: self._tracker.event(name, step, samples, **values))
 
     def close(self) -> None:
         """Wait until all is sent, for `CLOSE_S` at most; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        self.call("close")
+        self._calls.put(self._tracker.close)
         self._calls.put(None)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
@@ -124,27 +130,23 @@ class _Background(Forwarding):
         while (call := self._calls.get()) is not None:
             if failed:
                 continue
-            method, arguments, values = call
             try:
-                getattr(self._tracker, method)(*arguments, **values)
+                call()
             except Exception as error:
                 failed = True
                 self._warn(
-                    f"run.trackers={self._name}: {method} raised {type(error).__name__}: "
-                    f"{one_line(error)}; the run continues without it"
+                    f"run.trackers={self._name}: {type(error).__name__}: {one_line(error)}; the "
+                    "run continues without it"
                 )
 
 
-class _Hosted(Tracker):
+class _Hosted:
     """Rows of numbers, and how the run ended."""
 
     status = "failed"  # until an event says otherwise
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         self._send(step, {k: float(v) for k, v in values.items() if not isinstance(v, str)})
-
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        self._send(step, layer_scalars(values))
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
         self.status = {"train_stop": "finished", "preempted": "killed"}.get(name, self.status)

@@ -9,10 +9,9 @@ from typing import Any, BinaryIO
 
 from largebatch.errors import UserError
 from largebatch.files import appending, plain, replacing
-from largebatch.tracking.tracker import Tracker
 
 
-class JsonlTracker(Tracker):
+class JsonlTracker:
     """Appends one JSON object per record, unbuffered: a killed process loses no complete row.
 
     `metrics.jsonl` holds `{"step": …, <name>: <value>, …}`, `layers.jsonl` holds
@@ -51,7 +50,13 @@ class JsonlTracker(Tracker):
         _append(self._metrics, {"step": step, **values})
 
     def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Append a row to `layers.jsonl`; see `Tracker.layers`."""
+        """Append a row to `layers.jsonl`.
+
+        Args:
+            step: optimizer steps completed.
+            samples: training samples consumed.
+            values: parameter path → {`trust_ratio`, `weight_norm`, `gradient_norm`}.
+        """
         _append(self._layers, {"step": step, "samples": samples, "layers": values})
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:

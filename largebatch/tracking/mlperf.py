@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from largebatch.tracking.tracker import Tracker
-
 if TYPE_CHECKING:  # it imports JAX, which reading a history does not need
     from largebatch.config import Plan
 
@@ -27,7 +25,7 @@ CLOSED_TARGET = 0.759
 _ROOT = Path(__file__).parents[2]
 
 
-class MlperfTracker(Tracker):
+class MlperfTracker:
     """Writes the events of one run.
 
     Everything about the recipe is read from the plan. After the clock has stopped, at the target or

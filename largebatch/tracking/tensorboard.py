@@ -10,21 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from largebatch.crc32c import crc32c, masked
-from largebatch.tracking.tracker import Tracker, layer_scalars
+from largebatch.files import masked_crc32c
 
 FLUSH_S = 30.0
 """Longest time, in seconds, that a record stays in memory."""
 
 
-class TensorBoardTracker(Tracker):
-    """Writes scalars and layer quantities to an event file in `workdir/tensorboard/`.
+class TensorBoardTracker:
+    """Writes scalars to an event file in `workdir/tensorboard/`.
 
-    Names that contain `/` are kept, others get the prefix `train/`; texts are left out. A layer's
-    quantity becomes `trust_ratio/<path>`, for example. The x axis is the step.
+    Names that contain `/` are kept, others get the prefix `train/`; texts are left out. The x axis
+    is the step.
 
     The events are encoded here, in 50 lines: the package tensorboardX imports PyTorch if that is
-    installed, which takes seconds, and its checksum of a row of layers takes milliseconds.
+    installed, which takes seconds.
     """
 
     def __init__(self, workdir: Path, *, resume_step: int) -> None:
@@ -46,18 +45,19 @@ class TensorBoardTracker(Tracker):
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         """Write one event; see `Tracker.scalars`."""
-        self._write_values(
-            step,
-            {
-                name if "/" in name else f"train/{name}": value
+        with np.errstate(over="ignore"):  # beyond float32 is infinite
+            numbers = {
+                name if "/" in name else f"train/{name}": np.float32(float(value)).tobytes()
                 for name, value in values.items()
                 if not isinstance(value, str)
-            },
-        )
+            }
+        summary = b"".join(_before_value(tag) + number for tag, number in numbers.items())
+        self._write(step, _field(5, summary))
+        if time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
 
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Write one event; see `Tracker.layers`."""
-        self._write_values(step, layer_scalars(values))
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """Do nothing: TensorBoard shows curves."""
 
     def flush(self) -> None:
         """Write all events to the disk."""
@@ -70,16 +70,6 @@ class TensorBoardTracker(Tracker):
         if not self._stream.closed:
             self.flush()
             self._stream.close()
-
-    def _write_values(self, step: int, values: Mapping[str, float]) -> None:
-        with np.errstate(over="ignore"):  # beyond float32 is infinite
-            numbers = np.array([float(v) for v in values.values()]).astype("<f4").tobytes()
-        summary = b"".join(
-            _before_value(tag) + numbers[4 * i : 4 * i + 4] for i, tag in enumerate(values)
-        )
-        self._write(step, _field(5, summary))
-        if time.monotonic() - self._flushed > FLUSH_S:
-            self.flush()
 
     def _write(self, step: int, what: bytes) -> None:
         """Write an event as a record of a TFRecord file.
@@ -94,7 +84,7 @@ class TensorBoardTracker(Tracker):
         event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
         length = struct.pack("<Q", len(event))
         for data in (length, event):
-            self._stream.write(data + struct.pack("<I", int(masked(crc32c(data)))))
+            self._stream.write(data + struct.pack("<I", masked_crc32c(data)))
 
 
 def _varint(number: int) -> bytes:

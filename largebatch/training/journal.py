@@ -1,5 +1,6 @@
 """The log of a run: rows and events of its steps, its summary, and the trackers that take them."""
 
+import contextlib
 import dataclasses
 import math
 import platform
@@ -72,9 +73,9 @@ class RowInMaking:
 class Journal:
     """The rows, events and summary of one run attempt."""
 
-    def __init__(self, run: Run, tracker: Tracker, clock: Clock, progress: Progress) -> None:
+    def __init__(self, run: Run, history: "History", clock: Clock, progress: Progress) -> None:
         """Start at the progress of the earlier attempts."""
-        self._run, self._tracker, self._clock = run, tracker, clock
+        self._run, self._history, self._clock = run, history, clock
         begun = RowInMaking(progress.step, clock.train_s, clock.wait_s)
         self._row = dataclasses.replace(begun, **progress.memory.get("row", {}))
         self._ended: tuple[int, float, float] = (-1, 0.0, 0.0)
@@ -150,7 +151,8 @@ class Journal:
         }
         if plan.config.batch.deadline_s:
             values["left_out"] = row.left_out / max(1, step - row.step)
-        self._tracker.scalars(step, values)
+        for tracker in self._history.trackers:
+            tracker.scalars(step, values)
         if is_due:
             self._row = RowInMaking(step, now, waited)
         return True
@@ -161,7 +163,7 @@ class Journal:
 
     def event(self, name: str, step: int, **values: float | str) -> None:
         """Log an event that happens now, after ``step`` steps."""
-        self._tracker.event(name, step, self._run.plan.position(step), **values)
+        self._history.event(name, step, self._run.plan.position(step), **values)
 
     def layers(self, step: int, state: TrainState) -> None:
         """Begin to log the norms of each parameter and the statistics of each BatchNorm.
@@ -185,12 +187,14 @@ class Journal:
             return
         (step, numbers), self._layers = self._layers, None
         values = self._run.stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
-        self._tracker.layers(step, self._run.plan.position(step), values)
+        if self._history.files:
+            self._history.files.layers(step, self._run.plan.position(step), values)
 
     def flush(self) -> None:
         """Write everything logged so far to the disk."""
         self.write_layers()
-        self._tracker.flush()
+        if self._history.files:
+            self._history.files.flush()
 
     def times(self, step: int) -> None:
         """Log what the seconds of this attempt were spent on."""
@@ -252,20 +256,28 @@ class Journal:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The files and trackers of a run; empty on processes other than 0.
+    """The files and trackers of a run; none on processes other than 0.
 
     Attributes:
-      tracker: receives rows and events.
       target: holds what earlier attempts have reached.
+      files: the logs in the run directory, which are one of the trackers.
+      trackers: receive rows and events.
     """
 
-    tracker: tracking.Tracker
     target: tracking.Target
+    files: tracking.JsonlTracker | None = None
+    trackers: tuple[Tracker, ...] = ()
 
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """Record an event that happens now; see `Tracker.event`."""
+        for tracker in self.trackers:
+            tracker.event(name, step, samples, **values)
 
-def nothing() -> History:
-    """Return the history of a process that writes nothing."""
-    return History(tracking.Composite(()), tracking.Target(0.0))
+    def close(self) -> None:
+        """Close all trackers, also if one of them fails."""
+        with contextlib.ExitStack() as stack:
+            for tracker in self.trackers:
+                stack.callback(tracker.close)
 
 
 def opened(
@@ -299,10 +311,8 @@ def opened(
     write_json(workdir / "config.json", resolved)
     where = {"workdir": workdir, "resume_step": progress.step}
     options = run.plan.config.run
-    trackers: list[tracking.Tracker] = [
-        tracking.JsonlTracker(**where, again=bool(progress.evaluation_due)),
-        tracking.TensorBoardTracker(**where),
-    ]
+    files = tracking.JsonlTracker(**where, again=bool(progress.evaluation_due))
+    trackers: list[Tracker] = [files, tracking.TensorBoardTracker(**where)]
     # Only a target needs the rows of earlier attempts.
     rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
     if options.mlperf_log:
@@ -317,15 +327,15 @@ def opened(
             began=time.time() - (time.perf_counter() - began),
         )
         trackers.append(log)
-    trackers += [
+    hosted = [
         tracking.hosted_tracker(
             name, workdir, resumes=resumes, config=resolved, warn=run.console.warn
         )
         for name in options.trackers
     ]
-    trackers += [callbacks] if callbacks else []
-    tracker = tracking.Composite(trackers)
-    tracker.event(
+    trackers += [each for each in (*hosted, callbacks) if each is not None]
+    history = History(tracking.Target(options.target, rows), files, tuple(trackers))
+    history.event(
         "attempt",
         progress.step,
         progress.samples,
@@ -336,4 +346,4 @@ def opened(
         python=platform.python_version(),
         host=socket.gethostname(),
     )
-    return History(tracker, tracking.Target(options.target, rows))
+    return history

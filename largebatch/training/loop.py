@@ -69,7 +69,7 @@ class Loop:
             evaluation_s=progress.evaluation_s,
             checkpoint_s=progress.checkpoint_s,
         )
-        self._journal = journal = Journal(run, history.tracker, clock, progress)
+        self._journal = journal = Journal(run, history, clock, progress)
         health = Health(
             plan,
             memory=progress.memory.get("health")

@@ -217,10 +217,10 @@ class _Session:
             state = self.start.state(run)
         status: Status = "failed"
         written = self._history(progress, resumes=stored is not None)
-        with contextlib.closing(written.tracker):
+        with contextlib.closing(written):
             if stored is not None and stored.schedule:
                 changes = resume.shown(stored.schedule)
-                written.tracker.event("schedule", progress.step, progress.samples, changes=changes)
+                written.event("schedule", progress.step, progress.samples, changes=changes)
             self._connect_unreadable()
             loop = Loop(
                 run,
@@ -322,4 +322,4 @@ class _Session:
         written = processes.first_process_does(
             lambda: journal.opened(*given, callbacks, resumes=resumes)
         )
-        return written or journal.nothing()
+        return written or journal.History(tracking.Target(0.0))

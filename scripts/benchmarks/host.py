@@ -30,7 +30,6 @@ from benchmarks.training import StepWork
 from largebatch.checkpoint.manager import Checkpoints, Progress
 from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, map_over
-from largebatch.tracking import Tracker
 from largebatch.training import journal
 from largebatch.training.dispatch import run_step
 from largebatch.training.loop import Loop
@@ -157,10 +156,11 @@ def _of_loop(run: Run, steps: int) -> Figures:
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         history = journal.opened(run, where, Progress(), began, callbacks=recorder)
+        history.files.layers = recorder.noting(history.files.layers)
         checkpoints = Checkpoints(where / "checkpoints", keep=1, warn=print)
         with (
             contextlib.closing(checkpoints),
-            contextlib.closing(history.tracker),
+            contextlib.closing(history),
             contextlib.suppress(_EnoughError),
         ):
             loop = Loop(run, history, checkpoints, Progress(), began)
@@ -172,7 +172,7 @@ class _EnoughError(Exception):
     """Ends a loop after the steps to be measured, before its evaluation and checkpoint."""
 
 
-class _Recorder(Tracker):
+class _Recorder:
     """Measures the CPU time of its thread from each step to the next, by what they wrote."""
 
     def __init__(self, steps: int) -> None:
@@ -185,8 +185,14 @@ class _Recorder(Tracker):
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         self._written = self._written or "row"
 
-    def layers(self, step: int, samples: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        self._written = "layers"
+    def noting(self, layers: Callable[..., None]) -> Callable[..., None]:
+        """Return the function that writes a row of layers and notes it."""
+
+        def noted(*arguments: object) -> None:
+            self._written = "layers"
+            layers(*arguments)
+
+        return noted
 
     def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
         if name != "step":
@@ -197,9 +203,6 @@ class _Recorder(Tracker):
         self._written, self._since = "", now
         if step >= self._last:
             raise _EnoughError
-
-    def flush(self) -> None:
-        """Do nothing: it has no files."""
 
     def close(self) -> None:
         """Do nothing: it has no files."""

@@ -43,7 +43,7 @@ def pass_step(recorder, clock, step):
         recorder.scalars(step, {})
     if step % 50 == 0:
         clock[0] += 5e-3
-        recorder.layers(step, 0, {})
+        recorder.noting(lambda *_: None)(step, 0, {})
     recorder.event("step", step, 0)
 
 

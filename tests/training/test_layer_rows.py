@@ -9,9 +9,9 @@ import pytest
 
 from largebatch.checkpoint.manifest import Progress
 from largebatch.optim.report import LayerReport
-from largebatch.tracking import Tracker, read_rows
+from largebatch.tracking import Target, read_rows
 from largebatch.training import loop as loops
-from largebatch.training.journal import Journal
+from largebatch.training.journal import History, Journal
 from largebatch.training.layer_rows import LayerRows
 from largebatch.training.session import Request, run
 from largebatch.training.state import Metrics, TrainState
@@ -115,19 +115,26 @@ def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
     stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
-    journal = Journal(plain(stage_at=lambda step: stage), Order(calls), Clock(), Progress())
+    run = plain(stage_at=lambda step: stage)
+    journal = Journal(run, History(Target(0.0)), Clock(), Progress())
     journal.layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
 
-class Order(Tracker):
+class Order:
     """Records what was written, in order."""
 
     def __init__(self, calls):
         self.calls = calls
 
+    def scalars(self, step, values):
+        pass
+
     def layers(self, step, samples, values):
         self.calls.append(f"layers {step}")
+
+    def flush(self):
+        pass
 
     def event(self, name, step, samples, **values):
         if name in ("step", "checkpoint", "unhealthy"):
@@ -144,8 +151,9 @@ def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, mon
     monkeypatch.setattr(loops, "run_step", recorded)
     original = Journal.__init__
 
-    def initialize(journal, run, tracker, *others):
-        original(journal, run, Order(calls), *others)
+    def initialize(journal, run, history, *others):
+        order = Order(calls)
+        original(journal, run, History(history.target, order, (order,)), *others)
 
     monkeypatch.setattr(Journal, "__init__", initialize)
     train(changed(CONFIG, schedule__length="3 steps"), tmp_path)
@@ -199,7 +207,8 @@ def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
         rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),
         config=CONFIG,
     )
-    journal = Journal(SimpleNamespace(plan=plan), tracker, clock, Progress())
+    history = History(Target(0.0), trackers=(tracker,))
+    journal = Journal(SimpleNamespace(plan=plan), history, clock, Progress())
     monkeypatch.setattr(journal, "_fingerprint", lambda step: "")
     monkeypatch.setattr(journal, "epoch", lambda step: 0.0)
     metrics = Metrics(np.zeros(4, np.float32))

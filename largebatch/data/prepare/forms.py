@@ -88,14 +88,14 @@ def _write_array_record(path: Path, examples: Examples, classes: Classes) -> int
 
 
 def _write_tfrecord(path: Path, examples: Examples, classes: Classes) -> int:
-    from largebatch.crc32c import crc32c, masked
+    from largebatch.files import masked_crc32c
 
     payload = 0
     with _synced(path) as stream:
         for record in _serialised(examples):
             length = struct.pack("<Q", len(record))
-            stream.write(length + struct.pack("<I", int(masked(crc32c(length)))))
-            stream.write(record + struct.pack("<I", int(masked(crc32c(record)))))
+            stream.write(length + struct.pack("<I", masked_crc32c(length)))
+            stream.write(record + struct.pack("<I", masked_crc32c(record)))
             payload += len(record)
     return payload
 
