@@ -86,6 +86,9 @@ class MlperfTracker:
         }.items():
             self._point(key, value)
 
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """Do nothing: the log has events."""
+
     def event(self, name: str, step: int, samples: int, **values: float) -> None:
         """See `Tracker.event`; events without a key in the log are left out."""
         known = name in ("train_start", "step", "eval_start", "eval_stop", "train_stop")
