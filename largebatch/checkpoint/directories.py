@@ -6,6 +6,7 @@ directory is renamed to its step.
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rej
 from largebatch.config import Config, Facts, Plan, differences, freeze, norm_statistics, table
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError
-from largebatch.files import read_json, write_json
+from largebatch.files import read_json
 
 PyTree = Any
 SAVED = "saved.json"
@@ -236,8 +237,12 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
 
 def note_saved(directory: Path, step: int) -> None:
     """Note beside a directory of checkpoints that it holds one; see `was_saved`."""
-    with contextlib.suppress(OSError):  # the checkpoint is complete without it
-        write_json(directory.parent / SAVED, {"step": step})
+    # The checkpoint is complete without it. A run directory that was removed meanwhile must not
+    # appear again, so this creates no directory.
+    with contextlib.suppress(OSError):
+        note = directory.parent / f".{SAVED}.tmp"
+        note.write_text(json.dumps({"step": step}))
+        note.replace(directory.parent / SAVED)
 
 
 def was_saved(directory: Path) -> int | None:
