@@ -103,7 +103,7 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
         classes = {"products": costs.KernelClass(kernels, 3_000_000 * images)}
         traffic = costs.Traffic(kernels, 3_000_000 * images, 0, 0, 0, classes)
         return Study(
-            name, {}, types.SimpleNamespace(peak_bytes=1, versions={}), None, None, traffic
+            name, {}, types.SimpleNamespace(peak_bytes=1, versions={}, refused={}), None, None, traffic
         )
 
     monkeypatch.setattr(compiled, "study", study)
@@ -244,7 +244,7 @@ def planning(monkeypatch, bytes_of, **options):
 
     def study(request, name, **limits):
         done.append(request.microbatch)
-        fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch))
+        fake = types.SimpleNamespace(peak_bytes=bytes_of(request.microbatch), refused={})
         return Study(name, {}, fake, None, None, None)
 
     monkeypatch.setattr(compiled, "study", study)
