@@ -102,9 +102,8 @@ def test_values_of_options_are_compared(monkeypatch, tmp_path, capsys):
         kernels = {"complex": 7, "separate": 9}[request.config.norm.reduction]
         classes = {"products": costs.KernelClass(kernels, 3_000_000 * images)}
         traffic = costs.Traffic(kernels, 3_000_000 * images, 0, 0, 0, classes)
-        return Study(
-            name, {}, types.SimpleNamespace(peak_bytes=1, versions={}, refused={}), None, None, traffic
-        )
+        fake = types.SimpleNamespace(peak_bytes=1, versions={}, refused={})
+        return Study(name, {}, fake, None, None, traffic)
 
     monkeypatch.setattr(compiled, "study", study)
     out = tmp_path / "compared.json"
