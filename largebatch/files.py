@@ -165,6 +165,19 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
+def is_still(path: Path, then: os.stat_result) -> bool:
+    """Return whether a path leads to the file or directory that it led to earlier.
+
+    Args:
+        path: The path.
+        then: `path.stat()` at that time.
+    """
+    try:
+        return os.path.samestat(then, path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def appending(path: Path) -> BinaryIO:
     """Open a file of JSON lines, unbuffered, to append to it.
 

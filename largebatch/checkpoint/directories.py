@@ -22,7 +22,7 @@ from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rej
 from largebatch.config import Config, Facts, Plan, differences, freeze, norm_statistics, table
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError
-from largebatch.files import read_json
+from largebatch.files import is_still, read_json
 
 PyTree = Any
 SAVED = "saved.json"
@@ -219,7 +219,13 @@ def write(directory: Path, about: Manifest, arrays: dict[str, np.ndarray]) -> No
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
+        ours = partial.stat()
         written = stored_arrays.write(partial, arrays)
+        if not is_still(partial, ours):
+            # Orbax makes a directory again that was removed or renamed under it.
+            shutil.rmtree(partial, ignore_errors=True)
+            directory.rmdir()  # an error if it holds more
+            raise FileNotFoundError(f"{directory} was removed or renamed")
         with (partial / manifest.NAME).open("xb") as stream:
             stream.write(manifest.encode(dataclasses.replace(about, **written)))
             stream.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from largebatch.errors import UserError
-from largebatch.files import appending, plain, replacing
+from largebatch.files import appending, is_still, plain, replacing
 
 
 class JsonlTracker:
@@ -85,12 +85,8 @@ class JsonlTracker:
     def _check_present(self) -> None:
         """Raise a UserError if the files were removed or moved, since rows would be lost unseen."""
         for stream in self._streams:
-            path, ours = Path(stream.name), os.fstat(stream.fileno())
-            try:
-                there = path.stat()
-            except FileNotFoundError:
-                there = None
-            if there is None or (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+            path = Path(stream.name)
+            if not is_still(path, os.fstat(stream.fileno())):
                 what = path if path.parent.is_dir() else path.parent
                 raise UserError(
                     f"{what} was removed, renamed or replaced while the run was writing to it; put "

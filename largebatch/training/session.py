@@ -19,7 +19,7 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS, parse_options
 from largebatch.fault_tolerance import Interrupted, Watchdog
-from largebatch.files import appending, write_json
+from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
@@ -216,6 +216,7 @@ class _Session:
                 warm_up(run)
             state = self.start.state(run)
         status: Status = "failed"
+        home = request.workdir.stat() if jax.process_index() == 0 else None
         written = self._history(progress, resumes=stored is not None)
         with contextlib.closing(written):
             if stored is not None and stored.schedule:
@@ -256,8 +257,11 @@ class _Session:
                 summary = loop.summary(status)
                 # A directory that was lost has the summary of another run, and one that was removed
                 # is not created again.
-                there = request.workdir.is_dir() and not self.watchdog.lost
-                if jax.process_index() == 0 and there:
+                if (
+                    jax.process_index() == 0
+                    and not self.watchdog.lost
+                    and is_still(request.workdir, home)
+                ):
                     summary.write(request.workdir)
                     if status != "failed":
                         self.callbacks.end(summary)
