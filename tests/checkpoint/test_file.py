@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.flax
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,12 +51,12 @@ def test_what_is_written_is_read():
     assert file.decode_header(CONTENT[file.HEADER_BYTES : start])[0].facts == FACTS
 
 
-def test_any_framework_opens_it():
-    found = safetensors.flax.load(CONTENT)
+def test_any_framework_opens_it(tmp_path):
+    path = tmp_path / "3.safetensors"
+    path.write_bytes(CONTENT)
+    found = safetensors.numpy.load_file(path)
     assert found.keys() == ARRAYS.keys()
     assert all((found[path] == ARRAYS[path]).all() for path in found)
-    float32 = {path: array for path, array in ARRAYS.items() if "half" not in path}
-    assert safetensors.numpy.load(file.encode(ABOUT, float32)).keys() == float32.keys()
 
 
 def test_a_change_of_any_byte_is_found():
@@ -145,7 +144,7 @@ def test_an_array_of_another_file_is_found():
     """Of the same shape: its digest is not that of the manifest."""
     other = file.encode(ABOUT, ARRAYS | {"step": np.array(4, np.int32)})
     about = safetensors_metadata(CONTENT)
-    mixed = safetensors.flax.save(safetensors.flax.load(other), about)
+    mixed = safetensors.numpy.save(ARRAYS | {"step": np.array(4, np.int32)}, about)
     with pytest.raises(Rejected, match="digest"):
         file.decode(mixed, LIKE)
     assert dataclasses.asdict(file.decode(other, LIKE)[0].progress)["step"] == 3
