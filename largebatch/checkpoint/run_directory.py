@@ -21,23 +21,28 @@ from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
 
-_CHECKPOINTS = "checkpoints"
-_CONFIG = "config.json"
-_PREVIOUS = "previous"
+CHECKPOINTS, PREVIOUS = "checkpoints", "previous"
+_CONFIG, _SAVED = "config.json", "saved.json"
 _OWN = re.compile(
-    r"checkpoints|config\.json|evaluation\.json|(events|layers|metrics)\.jsonl|profile|report|"
-    r"result_\d+\.txt|saved\.json|stacks_\d+\.txt|summary\.json|tensorboard|trackers\.json|"
-    r"unreadable_\d+\.jsonl|wandb"
+    r"checkpoints/(0|[1-9][0-9]{0,17})\.safetensors(\.corrupt(-\d+)?)?|config\.json|"
+    r"evaluation\.json|(events|layers|metrics)\.jsonl(\.part-\d{15})?|(profile|report|tensorboard|"
+    r"wandb)(/.*)?|result_\d+\.txt|saved\.json|stacks_\d+\.txt|summary\.json|trackers\.json|"
+    r"unreadable_\d+\.jsonl(\.part-\d{15})?"
 )
-"""Names of the files and folders that a run writes into its directory."""
-_MARKS = {_CONFIG, "events.jsonl", "metrics.jsonl", directories.SAVED, "summary.json"}
+"""Paths of the files that a run writes into its directory."""
+_MARKS = {_CONFIG, "events.jsonl", "metrics.jsonl", _SAVED, "summary.json"}
 """Those which show that a directory is that of a run."""
+
+
+def is_own(path: str) -> bool:
+    """Return whether a path, relative to the run directory, is that of a file of a run."""
+    return _OWN.fullmatch(path) is not None
 
 
 def own_names(names: Iterable[str]) -> list[str]:
     """Return the names of the first level that a run has written; none if there is no run."""
-    found = sorted(name for name in names if _OWN.fullmatch(name))
-    return found if _MARKS & set(found) or _CHECKPOINTS in found else []
+    found = sorted(name for name in names if is_own(name))
+    return found if _MARKS & set(found) else []
 
 
 @contextlib.contextmanager
