@@ -223,5 +223,3 @@ def _whole(name: str) -> str:
     """Return the name of the file that an object is, or is a part of."""
     match = _PART.fullmatch(name)
     return match["name"] if match else name
-
-

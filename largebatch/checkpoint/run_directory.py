@@ -13,8 +13,10 @@ from pathlib import Path
 
 import jax
 
-from largebatch.checkpoint import directories, lock
-from largebatch.errors import UserError
+from largebatch.checkpoint import lock
+from largebatch.checkpoint.checkpoints import has_checkpoints, steps_in
+from largebatch.checkpoint.place import LocalPlace
+from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import no_folder_reason, read_json
 from largebatch.parallel import processes
@@ -78,8 +80,8 @@ def held(
     Raises:
       UserError: a different run holds the lock, or the directory cannot be created.
     """
-    with remove_if_empty(workdir / _CHECKPOINTS), contextlib.ExitStack() as stack:
-        locked = lock.hold(workdir, note=note, lost=watchdog.end)
+    with remove_if_empty(workdir / CHECKPOINTS), contextlib.ExitStack() as stack:
+        locked = lock.hold(workdir, note=note)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:
             watchdog.finally_do("lock", lambda *_: stack.close())
@@ -95,7 +97,7 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
     try:
         before = Summary(**json.loads((workdir / "summary.json").read_text()))
     except (OSError, ValueError, TypeError):  # absent, or from a different version
-        steps = max(directories.complete(workdir / _CHECKPOINTS), default=0)
+        steps = max(steps_in(LocalPlace(workdir / CHECKPOINTS)), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
     if before.status != "complete":
@@ -133,54 +135,73 @@ def prepare(workdir: Path, *, archive: bool) -> Path | None:
 
 def _check_not_foreign(workdir: Path) -> None:
     """Raise a UserError if another program uses names of a run in this directory."""
-    foreign = [f"{_CHECKPOINTS}/{name}" for name in directories.foreign(workdir / _CHECKPOINTS)]
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            own = isinstance(read_json(workdir / _CONFIG).get("config"), dict)
-        except ValueError:
-            own = False
-        foreign += [] if own else [_CONFIG]
-    if foreign:
+    try:
+        own = isinstance(read_json(workdir / _CONFIG).get("config"), dict)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        own = False
+    if not own:
         raise UserError(
-            f"--workdir={workdir} holds {' and '.join(foreign[:3])} of another program, which "
-            "is never moved or replaced; use another --workdir"
+            f"--workdir={workdir} holds {_CONFIG} of another program, which is never moved or "
+            "replaced; use another --workdir"
         )
+
+
+def _check_format(workdir: Path, *, archive: bool) -> None:
+    """Raise a CheckpointError if the checkpoints are directories, as of earlier versions."""
+    for path in (workdir / CHECKPOINTS).glob("*/manifest.json"):
+        if path.parent.name.isdecimal() and not archive:
+            raise CheckpointError(
+                f"{path.parent} is a checkpoint of an earlier version; export it with that version "
+                "and continue by --init_from, or start a new run with --resume=never"
+            )
+
+
+def note_saved(workdir: Path, step: int) -> None:
+    """Note in a run directory that a checkpoint was saved; see `_archive`.
+
+    A run directory that was removed meanwhile must not appear again: this creates none.
+    """
+    with contextlib.suppress(OSError):  # the checkpoint is complete without it
+        note = workdir / f".{_SAVED}.tmp"
+        note.write_text(json.dumps({"step": step}))
+        note.replace(workdir / _SAVED)
+
+
+def _was_saved(workdir: Path) -> int | None:
+    """Return the step of the newest checkpoint that a run has saved; None if it saved none."""
+    try:
+        return int(read_json(workdir / _SAVED)["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _archive(workdir: Path, *, always: bool) -> Path | None:
     """Move an earlier run to ``previous/N/``, if it is asked for or the run cannot be resumed."""
-    checkpoints = workdir / _CHECKPOINTS
-    names = set(os.listdir(workdir))
-    if not (checkpoints.is_symlink() or directories.own_entries(checkpoints)):
-        names.discard(_CHECKPOINTS)
-    own = [workdir / name for name in own_names(names)]
+    _check_format(workdir, archive=always)
+    place = LocalPlace(workdir / CHECKPOINTS)
+    names = own_names(os.listdir(workdir))
+    kept = [f"{CHECKPOINTS}/{name}" for name in place.names() if is_own(f"{CHECKPOINTS}/{name}")]
     logs = workdir / "metrics.jsonl"
-    trained = (
-        logs.is_file() and logs.stat().st_size and not directories.has_checkpoints(checkpoints)
-    )
-    saved = directories.was_saved(checkpoints)
+    trained = logs.is_file() and logs.stat().st_size and not has_checkpoints(place)
+    saved = _was_saved(workdir)
     if trained and saved is not None and not always:
         raise UserError(
             f"--workdir={workdir} is that of a run which saved checkpoint {saved:,}, but "
-            f"{checkpoints} holds none; mount or restore it, or use --resume=never, which moves "
-            f"the rest of that run to {_PREVIOUS}/ and starts a new one"
+            f"{place.url} holds none; mount or restore it, or use --resume=never, which moves "
+            f"the rest of that run to {PREVIOUS}/ and starts a new one"
         )
-    if not own or not (always or trained):
+    if not (names or kept) or not (always or trained):
         return None
-    previous = workdir / _PREVIOUS
+    previous = workdir / PREVIOUS
     number = 1 + max((int(p.name) for p in previous.glob("*") if p.name.isdecimal()), default=0)
     target = previous / str(number)
     target.mkdir(parents=True)
-    for path in own:
-        if path != checkpoints or path.is_symlink() or not path.is_dir():
-            path.rename(target / path.name)
-            continue
-        kept = target / path.name  # which may hold other programs' files
-        kept.mkdir()
-        for entry in directories.own_entries(path):
-            entry.rename(kept / entry.name)
-        with contextlib.suppress(OSError):  # not empty
-            path.rmdir()
+    if kept:
+        (target / CHECKPOINTS).mkdir()
+    for name in (*names, *kept):
+        (workdir / name).rename(target / name)
     return target
 
 
