@@ -37,7 +37,8 @@ from soaking.runs import (
 )
 from soaking.slow_host import slow_host
 
-from largebatch.checkpoint.remote_directory import RemoteDirectory
+from largebatch.checkpoint.place import BucketPlace
+from largebatch.checkpoint.remote import Logs
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
 from largebatch.config.plan import StagePlan
@@ -198,7 +199,11 @@ class Soak:
             if self.store:
                 shutil.rmtree(local, ignore_errors=True)
                 local.mkdir()
-                RemoteDirectory(Bucket(target), local).pull()
+                Logs(Bucket(target), local).pull()
+                place = BucketPlace(Bucket(f"{target}/checkpoints"))
+                (local / "checkpoints").mkdir()
+                for name in place.names():
+                    (local / "checkpoints" / name).write_bytes(place.read(name))
 
 
 def _interval(stage: StagePlan) -> int:

@@ -104,6 +104,7 @@ class Checkpoints:
         read_only: bool = False,
         extends: bool = False,
         before: Callable[[], None] = lambda: None,
+        after: Callable[[int], None] = lambda step: None,
     ) -> None:
         """Change nothing yet.
 
@@ -115,6 +116,7 @@ class Checkpoints:
           read_only: change nothing, because the directory may belong to a different run.
           extends: whether the run may resume with another schedule.
           before: called in the thread before a checkpoint is written, such as to upload its rows.
+          after: called in the thread with the step of a checkpoint that is complete.
         """
         self._place = place
         self._keep = keep
@@ -122,7 +124,7 @@ class Checkpoints:
         self._warn = warn
         self._read_only = read_only
         self._extends = extends
-        self._before = before
+        self._before, self._after = before, after
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[str] | None = None
         self._save: _Save | None = None
@@ -274,6 +276,36 @@ class Checkpoints:
             raise self._not_shared()
         return None
 
+    def is_saved(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is complete."""
+        return step in self.steps()
+
+    def read(self, step: int, plan: Plan, like: PyTree, *, extends: bool = False) -> Stored:
+        """Read and verify a checkpoint: first what it is of, then every byte.
+
+        Raises:
+          FileNotFoundError: it was deleted.
+          Rejected: it is damaged, or not of this program.
+          CheckpointError: its mathematics, dataset or version differs from this run.
+        """
+        path = self.path(step)
+        try:
+            content = self._place.read(name_of(step))
+            size = file.header_length(content)
+            about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
+            if about.progress.step != step:
+                raise Rejected(f"its manifest is that of step {about.progress.step}")
+            others, schedule = check_resumable(
+                path, about, plan, extends=extends, trains=not self._read_only
+            )
+            state = file.decode(content, like)[1]
+        except OtherVersion as error:
+            raise CheckpointError(
+                f"checkpoint {path} is from a different version: {error}; start a new run with "
+                "--resume=never"
+            ) from error
+        return Stored(about.progress, state, others, schedule)
+
     def wait_before_exit(self, seconds: float = 20.0) -> None:
         """Wait a limited time for the save in progress before the process exits early."""
         if self._saving is not None:
@@ -318,6 +350,7 @@ class Checkpoints:
             except Rejected:  # not of this program: it is not replaced
                 self._set_aside(step)
         self._place.write(name_of(step), content)
+        self._after(step)
         try:
             self._prune()
         except (OSError, StorageError) as error:
@@ -398,7 +431,7 @@ class Checkpoints:
         """Return a checkpoint, or the reason for its rejection; all processes agree."""
         found, code = None, _VALID
         try:
-            found = self._read(step, plan, like, extends=extends)
+            found = self.read(step, plan, like, extends=extends)
         except FileNotFoundError:
             # A run may delete it while a reader looks, but not for other processes than 0 alone.
             found, code = "it was deleted", _REJECTED if jax.process_index() == 0 else _ABSENT
@@ -414,32 +447,6 @@ class Checkpoints:
         if least == _REJECTED and code != _REJECTED:
             return "a different process cannot read it"
         return found
-
-    def _read(self, step: int, plan: Plan, like: PyTree, *, extends: bool) -> Stored:
-        """Read and verify a checkpoint: first what it is of, then every byte.
-
-        Raises:
-          FileNotFoundError: it was deleted.
-          Rejected: it is damaged, or not of this program.
-          CheckpointError: its mathematics, dataset or version differs from this run.
-        """
-        path = self.path(step)
-        try:
-            content = self._place.read(name_of(step))
-            size = file.header_length(content)
-            about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
-            if about.progress.step != step:
-                raise Rejected(f"its manifest is that of step {about.progress.step}")
-            others, schedule = check_resumable(
-                path, about, plan, extends=extends, trains=not self._read_only
-            )
-            state = file.decode(content, like)[1]
-        except OtherVersion as error:
-            raise CheckpointError(
-                f"checkpoint {path} is from a different version: {error}; start a new run with "
-                "--resume=never"
-            ) from error
-        return Stored(about.progress, state, others, schedule)
 
     def _reject(self, step: int, reason: str) -> None:
         message = f"checkpoint {self.path(step)} is not used: {reason}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from largebatch.checkpoint.directories import best as best_checkpoint
+from largebatch.checkpoint.checkpoints import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
 from largebatch.config.sections import Loss

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.checkpoint import directories as checkpoint_directories
 from largebatch.checkpoint import run_directory as directory
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import CheckpointError, UserError, counted
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
@@ -126,9 +127,8 @@ def dry_run(
 
 def _check_left_behind(place: Path) -> None:
     """Raise a UserError unless a killed dry run has left this directory, which is deleted."""
-    own = {"checkpoints", checkpoint_directories.SAVED}
-    others = {path.name for path in place.glob("*")} - own
-    if place.is_symlink() or others or checkpoint_directories.foreign(place / "checkpoints"):
+    paths = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
+    if place.is_symlink() or not all(map(directory.is_own, paths)):
         raise UserError(f"{place} is not of a dry run, which would delete it; rename it")
 
 
@@ -215,8 +215,10 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) ->
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
     options, like = run.plan.config.run, run.checkpoint_shapes
+    folder = LocalPlace(place / "checkpoints")
+    processes.first_process_does(folder.create)
     opened = Checkpoints(
-        place / "checkpoints",
+        folder,
         keep=options.keep_checkpoints,
         keep_best=options.keep_best,
         warn=run.console.warn,
@@ -229,10 +231,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) ->
         if shared:
             restored = checkpoints.newest(run.plan, like)
         else:
-            path = checkpoints.path(STEPS)
-            restored = processes.first_process_does(
-                lambda: checkpoint_directories.read(path, run.plan, like)
-            )
+            restored = processes.first_process_does(lambda: checkpoints.read(STEPS, run.plan, like))
     saved = jax.device_get(jax.tree.leaves(state))
     stored = saved if restored is None else jax.tree.leaves(restored.state)
     if [a.tobytes() for a in saved] != [b.tobytes() for b in stored]:

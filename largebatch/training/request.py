@@ -15,7 +15,8 @@ from largebatch.store_urls import url_of
 from largebatch.tracking.callbacks import Callback
 
 if TYPE_CHECKING:  # imports JAX
-    from largebatch.checkpoint.remote_directory import RemoteDirectory
+    from largebatch.checkpoint.place import Place
+    from largebatch.checkpoint.remote import Logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Request:
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
     notes: tuple[str, ...] = ()
     """Lines to print about what the options have changed in the recipe."""
-    remote: "RemoteDirectory | None" = None
-    """The run directory, if it is in an object store; ``workdir`` is then its local copy."""
+    remote: "Logs | None" = None
+    """The logs of a run in an object store; ``workdir`` is their local copy."""
 
     @property
     def given(self) -> frozenset[str]:
@@ -51,13 +52,18 @@ class Request:
         return url or str(self.workdir)
 
     @property
-    def checkpoints(self) -> Path:
-        """The directory of the run's checkpoints."""
-        return self.workdir / "checkpoints"
+    def checkpoints(self) -> "Place":
+        """The folder of the run's checkpoints."""
+        from largebatch.checkpoint.place import BucketPlace, LocalPlace
+        from largebatch.object_store import Bucket
+
+        if self.remote:
+            return BucketPlace(Bucket(f"{self.place}/checkpoints"))
+        return LocalPlace(self.workdir / "checkpoints")
 
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""
-        return f"{self.place}/checkpoints/{step}"
+        return f"{self.place}/checkpoints/{step}.safetensors"
 
     @property
     def trains(self) -> bool:
@@ -100,7 +106,7 @@ def check(config: Config, request: Request) -> None:
         if request.resume == "never" and f"{begin}/".startswith(f"{url}/"):
             raise _moved(config, request)
         return
-    if request.needs_checkpoint and not request.checkpoints.is_dir():
+    if request.needs_checkpoint and not (request.workdir / "checkpoints").is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
     if not weights or url_of(weights):

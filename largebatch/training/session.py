@@ -11,9 +11,9 @@ import jax
 
 from largebatch import tracking
 from largebatch.checkpoint import run_directory
-from largebatch.checkpoint.directories import has_checkpoints
-from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.checkpoint.staging import staged
+from largebatch.checkpoint.checkpoints import Checkpoints, has_checkpoints
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.remote import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
@@ -72,8 +72,6 @@ def run(
     with staged(
         url,
         trains=request.trains,
-        fresh=request.trains and request.resume == "never",
-        transfers=not request.dry_run,
         watchdog=watchdog,
         note=console.note,
         warn=console.warn,
@@ -189,7 +187,9 @@ class _Session:
         self.began = began
         self.watchdog = watchdog
         self.console = run.console
-        self.callbacks = tracking.CallbackTracker(request.callbacks, request.checkpoints)
+        self.callbacks = tracking.CallbackTracker(
+            request.callbacks, request.checkpoint, checkpoints.is_saved
+        )
         if not request.eval_only and start.step != run.plan.steps:
             checkpoints.check_space(run.checkpoint_shapes)
 

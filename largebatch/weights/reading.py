@@ -1,6 +1,5 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
-import contextlib
 import dataclasses
 import importlib.metadata
 from collections.abc import Mapping, Sequence
@@ -9,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.checkpoint.directories import is_complete
-from largebatch.checkpoint.staging import downloaded
-from largebatch.errors import CheckpointError, UserError, one_line
+from largebatch.checkpoint.place import BucketPlace
+from largebatch.checkpoint.remote import downloaded
+from largebatch.errors import UserError, one_line
 from largebatch.models import Model
+from largebatch.object_store import Bucket
 from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
 from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
@@ -52,17 +52,14 @@ def read(
     """
     path, trust = Path(path), (trust,) if isinstance(trust, str) else trust
     if url := url_of(path).removesuffix("/checkpoints"):
-        if not best:
-            with contextlib.suppress(CheckpointError):  # an older checkpoint may be valid
-                return _downloaded(url, ema=ema, best=False, trust=trust, newest_only=True)
-        return _downloaded(url, ema=ema, best=best, trust=trust, newest_only=False)
+        return _downloaded(url, ema=ema, best=best, trust=trust)
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
             return (run.best if best else run.newest)(path, ema=ema, trust=trust)
-        if not best and is_complete(path):
-            return run.checkpoint(path, ema=ema, trust=trust)
+    if not best and run.is_checkpoint(path):
+        return run.checkpoint(path, ema=ema, trust=trust)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
     if ema:
@@ -85,12 +82,15 @@ def read(
     raise WeightsError(f"{path} is not a file of weights; use {_KINDS}")
 
 
-def _downloaded(
-    url: str, *, ema: bool, best: bool, trust: Sequence[str], newest_only: bool
-) -> Weights:
-    with downloaded(url, newest_only=newest_only) as local:
+def _downloaded(url: str, *, ema: bool, best: bool, trust: Sequence[str]) -> Weights:
+    """Read a run, or one of its checkpoints, in an object store."""
+    folder, slash, name = url.rpartition("/checkpoints/")
+    with downloaded(folder if slash else url) as local:
+        place = BucketPlace(Bucket(f"{folder if slash else url}/checkpoints"))
+        if slash:
+            return run.one(place, name, local, ema=ema, trust=trust)
         try:
-            found = read(local, ema=ema, best=best, trust=trust)
+            found = (run.best if best else run.newest)(local, place, ema=ema, trust=trust)
         except UserError as error:
             raise type(error)(str(error).replace(str(local), url)) from error
         return dataclasses.replace(found, origin=found.origin.replace(str(local), url))

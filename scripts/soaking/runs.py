@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from largebatch.checkpoint import manifest
+from largebatch.checkpoint.checkpoints import manifest_of, steps_in
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, Plan, freeze, resolve
 from largebatch.environment import ROOT
 from largebatch.files import read_json
@@ -112,8 +113,7 @@ def attempt(
 
 def checkpoints(workdir: Path) -> list[int]:
     """Return the steps of the complete checkpoints, ascending, after a 0."""
-    found = (workdir / "checkpoints").glob(f"*/{manifest.NAME}")
-    return sorted([0, *(int(path.parent.name) for path in found if path.parent.name.isdigit())])
+    return [0, *reversed(steps_in(LocalPlace(workdir / "checkpoints")))]
 
 
 def last_row(workdir: Path) -> int:
@@ -139,12 +139,12 @@ def evidence(workdir: Path) -> dict[str, Any]:
     """
     summary, newest = Summary.read(workdir), checkpoints(workdir)[-1]
     folder = workdir / "checkpoints"
-    about = manifest.decode((folder / str(newest) / manifest.NAME).read_bytes())
+    about = manifest_of(LocalPlace(folder), newest)
     found = {
         "status": summary and summary.status,
         "steps": summary and summary.steps,
         "newest checkpoint": newest,
-        "left over": sorted(each.name for each in folder.iterdir() if not each.name.isdigit()),
+        "left over": sorted(p.name for p in folder.iterdir() if p.suffix != ".safetensors"),
     }
     found |= {f"array {name}": array for name, array in about.arrays.items()}
     for file in ("metrics.jsonl", "layers.jsonl"):

@@ -5,8 +5,8 @@ import contextlib
 import jax
 import numpy as np
 import pytest
-
 from largebatch.checkpoint.manager import Checkpoints
+
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.training.dispatch import run_step

@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 
 from largebatch.checkpoint import lock
-from largebatch.checkpoint.directories import complete
-from largebatch.checkpoint.lock_holder import lives, parse, this_process
+from largebatch.checkpoint.checkpoints import steps_in
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.parallel import compile_cache, processes
 from largebatch.store_urls import url_of
 from largebatch.tools.doctor.job import Job
@@ -37,18 +37,11 @@ def lock_free(job: Job) -> str:
     workdir, existing = job.workdir, _existing(job.workdir)
     if not os.access(existing, os.W_OK):
         raise Problem((f"{existing} is not writable", "give another --workdir"))
-    with contextlib.suppress(OSError):
-        path = workdir / lock.NAME
-        holder, age_s = parse(path.read_bytes()), time.time() - path.stat().st_mtime
-        here = this_process()
-        is_here = holder and (holder.host, holder.system) == (here.host, here.system)
-        if lives(holder) if is_here else age_s < lock.PATIENCE_S:
-            who = holder.description if holder else "another run"
-            found = f"{workdir} is in use by {who}, heartbeat {max(0.0, age_s):.0f} s ago"
-            raise Problem((found, "give another --workdir, or stop that process"))
-    step = None
-    with contextlib.suppress(OSError):
-        step = max(complete(workdir / "checkpoints"), default=None)
+    if lock.is_held(workdir):
+        holder = lock.holder(workdir)
+        who = holder.description if holder else "another run"
+        raise Problem((f"{workdir} is in use by {who}", "give another --workdir, or stop it"))
+    step = max(steps_in(LocalPlace(workdir / "checkpoints")), default=None)
     resumes = "" if step is None else f"; a run resumes from step {step:,} unless --resume=never"
     return f"{workdir} is free{resumes}"
 
