@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from largebatch.checkpoint import lock
 from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
 from largebatch.tools.sweep import directory
 from largebatch.tools.sweep.executors import Executor, Handle, Job
