@@ -89,6 +89,8 @@ class _Save:
 
     about: Manifest
     arrays: dict[str, np.ndarray]
+    replace: bool
+    """Whether an existing checkpoint of this step is replaced."""
 
 
 class Checkpoints:
@@ -181,9 +183,8 @@ class Checkpoints:
             raise self._write_error("two consecutive checkpoints could not be written")
         if not self._is_reported:
             self._warn(f"{self._report('a checkpoint could not be written')}; training continues")
-        if replace or progress.step not in self.steps():
-            about = manifest.described(progress, plan)
-            self._start(_Save(about, file.on_host(state)))
+        about = manifest.described(progress, plan)
+        self._start(_Save(about, file.on_host(state), replace))
 
     def wait(self) -> None:
         """Wait until the newest save is on disk, with one retry after a failure.
@@ -341,14 +342,16 @@ class Checkpoints:
     def _write(self, save: _Save) -> str:
         """Write a checkpoint and delete old ones, in the thread; return a warning or ''."""
         step = save.about.progress.step
+        if step in self.steps():
+            try:
+                manifest_of(self._place, step)
+            except (Rejected, OtherVersion):  # it is not replaced
+                self._set_aside(step)
+            else:
+                if not save.replace:
+                    return ""
         self._before()
         content = file.encode(save.about, save.arrays)
-        with contextlib.suppress(OtherVersion):
-            try:
-                if step in self.steps():
-                    manifest_of(self._place, step)
-            except Rejected:  # not of this program: it is not replaced
-                self._set_aside(step)
         self._place.write(name_of(step), content)
         self._after(step)
         try:
