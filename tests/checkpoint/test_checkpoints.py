@@ -24,6 +24,7 @@ from largebatch.checkpoint.place import BucketPlace, LocalPlace
 from largebatch.config import Facts, freeze, override, resolve
 from largebatch.errors import CheckpointError
 from largebatch.object_store import Bucket, StorageError
+from tests.object_servers import Gateway
 
 ROOT = Path(__file__).parents[2]
 CONFIG = freeze({"batch": {"workers": 8, "images_per_worker": 3}, "schedule": {"peak": 2.0}})
@@ -63,12 +64,18 @@ def same(one, other):
 
 
 @pytest.fixture(params=["folder", "store"])
-def place(request, tmp_path):
+def place(request, tmp_path, monkeypatch):
     if request.param == "folder":
         made = LocalPlace(tmp_path / "checkpoints")
         made.create()
-        return made
-    return BucketPlace(Bucket(f"{request.getfixturevalue('served')[1]}/checkpoints"))
+        yield made
+        return
+    gateway = Gateway(request.getfixturevalue("moto"))
+    for name, value in gateway.environment("s3").items():
+        monkeypatch.setenv(name, value)
+    yield BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}/checkpoints"))
+    gateway.shutdown()
+    gateway.server_close()
 
 
 @contextlib.contextmanager
@@ -158,9 +165,8 @@ def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(place)
     assert steps_in(place) == [8, 6, 4, 2]
     found, told = newest(place)
     assert found == 2
-    assert [f"{step}.safetensors.corrupt" in line for step, line in zip((8, 6, 4), told)] == [
-        True
-    ] * 3
+    for step, line in zip((8, 6, 4), told, strict=True):
+        assert f"{step}.safetensors.corrupt" in line
     assert steps_in(place) == [2]
     assert place.read("6.safetensors.corrupt") == content[4]
     place.delete(name_of(2))
