@@ -158,7 +158,7 @@ def tear(workdir, draw):
 
 @pytest.mark.parametrize("policy", FAULTS)
 @pytest.mark.parametrize(
-    "runs", [4, pytest.param(45, marks=pytest.mark.accuracy)], ids=["some", "many"]
+    "runs", [4, pytest.param(50, marks=pytest.mark.accuracy)], ids=["some", "many"]
 )
 def test_interrupted_anywhere(policy, runs, tmp_path, monkeypatch):
     made, draw = config(policy), random.Random(f"{policy} {runs}")
