@@ -88,7 +88,7 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
         raise UserError(f"--out: expected a folder for the report of {url}; use --out=report")
     from largebatch.checkpoint.remote import downloaded
 
-    return copies.enter_context(downloaded(url))
+    return copies.enter_context(downloaded(url)).logs
 
 
 def run(arguments: Sequence[str]) -> None:

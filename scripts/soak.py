@@ -38,7 +38,6 @@ from soaking.runs import (
 from soaking.slow_host import slow_host
 
 from largebatch.checkpoint.place import BucketPlace
-from largebatch.checkpoint.remote import Logs
 from largebatch.cli import Parser, written
 from largebatch.config import Plan
 from largebatch.config.plan import StagePlan
@@ -199,11 +198,11 @@ class Soak:
             if self.store:
                 shutil.rmtree(local, ignore_errors=True)
                 local.mkdir()
-                Logs(Bucket(target), local).pull()
-                place = BucketPlace(Bucket(f"{target}/checkpoints"))
+                place = BucketPlace(Bucket(target), local)
+                place.fetch_logs()
                 (local / "checkpoints").mkdir()
-                for name in place.names():
-                    (local / "checkpoints" / name).write_bytes(place.read(name))
+                for name in place.files("checkpoints"):
+                    (local / "checkpoints" / name).write_bytes(place.read(f"checkpoints/{name}"))
 
 
 def _interval(stage: StagePlan) -> int:

@@ -1,7 +1,7 @@
 """The checkpoints of a run: asynchronous saves, retention, and agreement between processes.
 
-A checkpoint is the file ``STEP.safetensors`` in a `Place`. Process 0 writes; all processes read the
-same one.
+A checkpoint is the file ``checkpoints/STEP.safetensors`` of a run directory. Process 0 writes; all
+processes read the same one.
 """
 
 import contextlib
@@ -25,20 +25,21 @@ from largebatch.object_store import StorageError
 from largebatch.parallel import processes
 
 PyTree = Any
+FOLDER = "checkpoints"
 _NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.safetensors")
 _SET_ASIDE = re.compile(rf"{_NAME.pattern}\.corrupt(-[0-9]+)?")
 # Verdict of one process on a checkpoint; the minimum over all processes decides.
 _ABSENT, _REJECTED, _REFUSED, _VALID = range(4)
 
 
-def name_of(step: int) -> str:
-    """Return the name of the file of a checkpoint."""
-    return f"{step}{file.SUFFIX}"
+def path_of(step: int) -> str:
+    """Return the path of a checkpoint in its run directory."""
+    return f"{FOLDER}/{step}{file.SUFFIX}"
 
 
 def steps_in(place: Place) -> list[int]:
     """Return the steps of all files with the name of a checkpoint, newest first, unverified."""
-    found = map(_NAME.fullmatch, place.names())
+    found = map(_NAME.fullmatch, place.files(FOLDER))
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
@@ -50,9 +51,9 @@ def manifest_of(place: Place, step: int) -> Manifest:
       OtherVersion: a different version of this program wrote it.
     """
     try:
-        begin = place.read(name_of(step), 0, file.HEADER_BYTES)
+        begin = place.read(path_of(step), 0, file.HEADER_BYTES)
         size = file.header_length(begin)
-        return file.decode_header(place.read(name_of(step), file.HEADER_BYTES, size))[0]
+        return file.decode_header(place.read(path_of(step), file.HEADER_BYTES, size))[0]
     except OSError as error:
         raise Rejected(f"it cannot be read ({error})") from error
 
@@ -80,7 +81,7 @@ def best(place: Place) -> Progress | None:
 
 def has_checkpoints(place: Place) -> bool:
     """Return whether there is a checkpoint, including corrupt ones."""
-    return any(p.fullmatch(name) for name in place.names() for p in (_NAME, _SET_ASIDE))
+    return any(p.fullmatch(name) for name in place.files(FOLDER) for p in (_NAME, _SET_ASIDE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +106,7 @@ class Checkpoints:
         keep_best: bool = False,
         read_only: bool = False,
         extends: bool = False,
-        before: Callable[[], None] = lambda: None,
-        after: Callable[[int], None] = lambda step: None,
+        saved: Callable[[int], None] = lambda step: None,
     ) -> None:
         """Change nothing yet.
 
@@ -117,16 +117,15 @@ class Checkpoints:
           keep_best: also keep the checkpoint of the greatest validation accuracy.
           read_only: change nothing, because the directory may belong to a different run.
           extends: whether the run may resume with another schedule.
-          before: called in the thread before a checkpoint is written, such as to upload its rows.
-          after: called in the thread with the step of a checkpoint that is complete.
+          saved: called in the thread with the step of a checkpoint that is complete.
         """
-        self._place = place
+        self._place, self._where = place, f"{place.url}/{FOLDER}"
         self._keep = keep
         self._keep_best = keep_best
         self._warn = warn
         self._read_only = read_only
         self._extends = extends
-        self._before, self._after = before, after
+        self._saved = saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[str] | None = None
         self._save: _Save | None = None
@@ -139,7 +138,7 @@ class Checkpoints:
 
     def path(self, step: int) -> str:
         """Return the path or the URL of the checkpoint of ``step``."""
-        return f"{self._place.url}/{name_of(step)}"
+        return f"{self._place.url}/{path_of(step)}"
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, newest first, without verification."""
@@ -264,12 +263,12 @@ class Checkpoints:
             remedy = "use another --workdir"
         if rejected:
             raise CheckpointError(
-                f"no checkpoint in {self._place.url} is valid ({rejected} rejected); repair one "
+                f"no checkpoint in {self._where} is valid ({rejected} rejected); repair one "
                 f"and restore its name, or {remedy}"
             )
         if processes.from_first_process(1 if has_checkpoints(self._place) else None):
             raise CheckpointError(
-                f"all checkpoints in {self._place.url} are marked as corrupt; repair one and "
+                f"all checkpoints in {self._where} are marked as corrupt; repair one and "
                 f"restore its name, or {remedy}"
             )
         # The directory of a different host may have checkpoints that process 0 does not see.
@@ -291,7 +290,7 @@ class Checkpoints:
         """
         path = self.path(step)
         try:
-            content = self._place.read(name_of(step))
+            content = self._place.read(path_of(step))
             size = file.header_length(content)
             about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
             if about.progress.step != step:
@@ -350,10 +349,10 @@ class Checkpoints:
             else:
                 if not save.replace:
                     return ""
-        self._before()
+        self._place.keep_logs()
         content = file.encode(save.about, save.arrays)
-        self._place.write(name_of(step), content)
-        self._after(step)
+        self._place.write(path_of(step), content)
+        self._saved(step)
         try:
             self._prune()
         except (OSError, StorageError) as error:
@@ -374,7 +373,7 @@ class Checkpoints:
         if self._keep_best and (evaluated := best(self._place)) is not None:
             kept.add(evaluated.step)
         for step in known.keys() - kept:
-            self._place.delete(name_of(step))
+            self._place.delete(path_of(step))
 
     def _regular(self) -> list[int]:
         """Return the steps of the checkpoints that an uninterrupted run has too, newest first.
@@ -396,7 +395,7 @@ class Checkpoints:
         sizes = f"one needs {mebibytes(needed)}, {mebibytes(free)} are free"
         if free < needed:
             raise CheckpointError(
-                f"no checkpoint fits into {self._place.url}: {sizes}; free disk space, or use "
+                f"no checkpoint fits into {self._where}: {sizes}; free disk space, or use "
                 "another --workdir"
             )
         # The oldest checkpoint is deleted only after the newest is complete.
@@ -405,7 +404,7 @@ class Checkpoints:
             return ""
         also = ", the best one" if self._keep_best else ""
         return (
-            f"{self._place.url} has no space for run.keep_checkpoints={self._keep} checkpoints"
+            f"{self._where} has no space for run.keep_checkpoints={self._keep} checkpoints"
             f"{also} and one more during a write: {sizes}; free disk space, or use a smaller "
             "run.keep_checkpoints"
         )
@@ -416,7 +415,7 @@ class Checkpoints:
         free = None
         with contextlib.suppress(OSError):
             free = self._place.free_bytes()
-        room = "" if free is None else f" and {mebibytes(free)} free in {self._place.url}"
+        room = "" if free is None else f" and {mebibytes(free)} free in {self._where}"
         needed = mebibytes(file.bytes_needed(self._save.arrays))
         good = "no checkpoint exists" if newest is None else f"the newest is {self.path(newest)}"
         return (
@@ -463,14 +462,14 @@ class Checkpoints:
 
     def _set_aside(self, step: int) -> str:
         """Rename a file that is no checkpoint to ``STEP.safetensors.corrupt``; return the name."""
-        taken, name = self._place.names(), f"{name_of(step)}.corrupt"
+        taken, name = self._place.files(FOLDER), f"{step}{file.SUFFIX}.corrupt"
         free = next(n for k in itertools.count(1) if (n := name + f"-{k}" * (k > 1)) not in taken)
-        self._place.rename(name_of(step), free)
+        self._place.move(path_of(step), f"{FOLDER}/{free}")
         return free
 
     def _not_shared(self) -> CheckpointError:
         return CheckpointError(
-            f"the processes see different checkpoints in {self._place.url}, this one "
+            f"the processes see different checkpoints in {self._where}, this one "
             f"{self.steps()}; use a directory that all processes share"
         )
 

@@ -118,7 +118,9 @@ def dry_run(
         try:
             if jax.process_index() == 0:
                 watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
-            processes.first_process_does(lambda: directory.prepare(place, archive=False))
+            processes.first_process_does(
+                lambda: directory.prepare(LocalPlace(place), archive=False)
+            )
             _rehearse(run, place, watchdog, weights, shared)
         finally:
             if jax.process_index() == 0:
@@ -215,10 +217,8 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) ->
     start = time.perf_counter()
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
     options, like = run.plan.config.run, run.checkpoint_shapes
-    folder = LocalPlace(place / "checkpoints")
-    processes.first_process_does(folder.create)
     opened = Checkpoints(
-        folder,
+        LocalPlace(place),
         keep=options.keep_checkpoints,
         keep_best=options.keep_best,
         warn=run.console.warn,

@@ -15,8 +15,7 @@ from largebatch.store_urls import url_of
 from largebatch.tracking.callbacks import Callback
 
 if TYPE_CHECKING:  # imports JAX
-    from largebatch.checkpoint.place import Place
-    from largebatch.checkpoint.remote import Logs
+    from largebatch.checkpoint.place import BucketPlace, Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +36,8 @@ class Request:
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
     notes: tuple[str, ...] = ()
     """Lines to print about what the options have changed in the recipe."""
-    remote: "Logs | None" = None
-    """The logs of a run in an object store; ``workdir`` is their local copy."""
+    remote: "BucketPlace | None" = None
+    """The run directory, if it is in an object store; ``workdir`` is the local copy of its logs."""
 
     @property
     def given(self) -> frozenset[str]:
@@ -48,18 +47,15 @@ class Request:
     @property
     def place(self) -> str:
         """The run directory as the user knows it."""
-        url = self.remote.bucket.url if self.remote else url_of(self.workdir)
+        url = self.remote.url if self.remote else url_of(self.workdir)
         return url or str(self.workdir)
 
     @property
-    def checkpoints(self) -> "Place":
-        """The folder of the run's checkpoints."""
-        from largebatch.checkpoint.place import BucketPlace, LocalPlace
-        from largebatch.object_store import Bucket
+    def directory(self) -> "Place":
+        """The run directory."""
+        from largebatch.checkpoint.place import LocalPlace
 
-        if self.remote:
-            return BucketPlace(Bucket(f"{self.place}/checkpoints"))
-        return LocalPlace(self.workdir / "checkpoints")
+        return self.remote or LocalPlace(self.workdir)
 
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""

@@ -27,18 +27,13 @@ if TYPE_CHECKING:  # weights are read by few runs
 
 def open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
     """Open the checkpoints; create the run directory, or archive an earlier run."""
+    place = request.directory
     if not request.eval_only:
-        archive = request.resume == "never"
         moved = processes.first_process_does(
-            request.remote.archive
-            if request.remote and archive
-            else lambda: run_directory.prepare(request.workdir, archive=archive)
+            lambda: run_directory.prepare(place, archive=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.place} is now in {moved}")
-    place = request.checkpoints
-    if request.remote is None and not request.eval_only:
-        processes.first_process_does(place.create)
     return Checkpoints(
         place,
         keep=config.run.keep_checkpoints,
@@ -46,8 +41,7 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
         warn=console.warn,
         read_only=request.eval_only,
         extends=request.resume == "extend",
-        before=request.remote.push if request.remote else lambda: None,
-        after=lambda step: run_directory.note_saved(request.workdir, step),
+        saved=lambda step: run_directory.note_saved(place, step),
     )
 
 

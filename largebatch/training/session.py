@@ -76,7 +76,7 @@ def run(
         note=console.note,
         warn=console.warn,
     ) as remote:
-        copied = dataclasses.replace(request, workdir=remote.local, remote=remote)
+        copied = dataclasses.replace(request, workdir=remote.logs, remote=remote)
         return _run(config, copied, console, hosts, devices, watchdog)
 
 
@@ -161,7 +161,7 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         tracking.check_installed(name)
     check_request(config, request)
     begin = config.model.init_from
-    if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):
+    if not begin or (request.resume != "never" and has_checkpoints(request.directory)):
         return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 

@@ -1,6 +1,5 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
-import dataclasses
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.checkpoint.place import BucketPlace
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.checkpoint.remote import downloaded
-from largebatch.errors import UserError, one_line
+from largebatch.errors import one_line
 from largebatch.models import Model
-from largebatch.object_store import Bucket
 from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
 from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
@@ -35,7 +33,7 @@ def read(
 
     Args:
       path: a run directory, also in an object store, whose newest valid checkpoint is read; a
-        checkpoint's directory; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
+        checkpoint's file; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
         names; a ``.pth`` or ``.pt`` state dict, read without executing pickles; a folder of
         transformers or timm for Hugging Face's hub; an ``.onnx`` file that we exported.
       best: read the checkpoint of a run with the greatest validation accuracy instead of the
@@ -57,8 +55,8 @@ def read(
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return (run.best if best else run.newest)(path, ema=ema, trust=trust)
-    if not best and run.is_checkpoint(path):
+            return (run.best if best else run.newest)(LocalPlace(path), ema=ema, trust=trust)
+    if run.is_checkpoint(path) and not best:
         return run.checkpoint(path, ema=ema, trust=trust)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
@@ -85,15 +83,13 @@ def read(
 def _downloaded(url: str, *, ema: bool, best: bool, trust: Sequence[str]) -> Weights:
     """Read a run, or one of its checkpoints, in an object store."""
     folder, slash, name = url.rpartition("/checkpoints/")
-    with downloaded(folder if slash else url) as local:
-        place = BucketPlace(Bucket(f"{folder if slash else url}/checkpoints"))
+    step = name.removesuffix(".safetensors")
+    if slash and not step.isdecimal():
+        raise WeightsError(f"{url} is not a checkpoint; use {_KINDS}")
+    with downloaded(folder if slash else url) as place:
         if slash:
-            return run.one(place, name, local, ema=ema, trust=trust)
-        try:
-            found = (run.best if best else run.newest)(local, place, ema=ema, trust=trust)
-        except UserError as error:
-            raise type(error)(str(error).replace(str(local), url)) from error
-        return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
+            return run.at_step(place, int(step), ema=ema, trust=trust)
+        return (run.best if best else run.newest)(place, ema=ema, trust=trust)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:

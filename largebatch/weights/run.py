@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from largebatch.checkpoint import checkpoints, file
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
-from largebatch.checkpoint.place import LocalPlace, Place
+from largebatch.checkpoint.place import Place
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.config.recipe_file import split_argument
 from largebatch.data.openers import is_photographs, own_reference
@@ -54,14 +54,11 @@ def check_no_run(path: Path, flag: str) -> None:
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
-def newest(
-    path: Path, place: Place | None = None, *, ema: bool = False, trust: Sequence[str] = ()
-) -> Weights:
+def newest(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the newest valid checkpoint of a run; invalid ones are left as they are.
 
     Args:
-      path: directory of the run, or a copy of its logs.
-      place: of the checkpoints; None: in ``path``.
+      place: the run directory.
       ema: as in `checkpoint`.
       trust: as in `checkpoint`.
 
@@ -69,31 +66,27 @@ def newest(
       CheckpointError: there is none.
       WeightsError: the run has no averaged weights.
     """
-    place = place or LocalPlace(path / "checkpoints")
     rejected = []
     for step in checkpoints.steps_in(place):
         try:
-            found = one(place, checkpoints.name_of(step), path, ema=ema, trust=trust)
+            found = at_step(place, step, ema=ema, trust=trust)
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
         remark = f", since {len(rejected)} newer cannot be used" if rejected else ""
         return dataclasses.replace(found, origin=found.origin + remark)
     if rejected:
-        raise CheckpointError(f"no checkpoint of {path} can be read: {rejected[0]}")
-    raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
+        raise CheckpointError(f"no checkpoint of {place.url} can be read: {rejected[0]}")
+    raise CheckpointError(f"{place.url} holds no checkpoint yet; train first, or use another run")
 
 
-def best(
-    path: Path, place: Place | None = None, *, ema: bool = False, trust: Sequence[str] = ()
-) -> Weights:
+def best(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
 
     Of a run with averaged weights, it is their accuracy that chose the checkpoint; they are read.
 
     Args:
-      path: as in `newest`.
-      place: as in `newest`.
+      place: the run directory.
       ema: as in `checkpoint`.
       trust: as in `checkpoint`.
 
@@ -101,16 +94,15 @@ def best(
       CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
       WeightsError: the run has no averaged weights.
     """
-    place = place or LocalPlace(path / "checkpoints")
     found = checkpoints.best(place)
     if found is None:
         raise CheckpointError(
-            f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
-            "its newest checkpoint, without --best"
+            f"{place.url} has no checkpoint of an evaluated step; train with run.keep_best=true, "
+            "or use its newest checkpoint, without --best"
         )
     arrays = checkpoints.manifest_of(place, found.step).arrays
     averaged = any(name.startswith(_AVERAGES) for name in arrays)
-    read = one(place, checkpoints.name_of(found.step), path, ema=ema or averaged, trust=trust)
+    read = at_step(place, found.step, ema=ema or averaged, trust=trust)
     chosen = ", by whose accuracy it is the best" if averaged else ""
     return dataclasses.replace(read, origin=read.origin + chosen)
 
@@ -121,8 +113,10 @@ def is_checkpoint(path: Path) -> bool:
         with path.open("rb") as stream:
             size = file.header_length(stream.read(file.HEADER_BYTES))
             file.decode_header(stream.read(size))
-    except (OSError, Rejected):
+    except OSError:
         return False
+    except Rejected:
+        return path.parent.name == checkpoints.FOLDER
     except OtherVersion:
         return True
     return True
@@ -141,19 +135,20 @@ def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> W
       ConfigError: its network is code that is not in ``trust``.
       WeightsError: it has no averaged weights.
     """
-    return _decoded(path.read_bytes(), path, path.parent.parent, ema=ema, trust=trust)
+    return _decoded(path.read_bytes(), str(path), path.parent.parent, ema, trust)
 
 
-def one(place: Place, name: str, run: Path, *, ema: bool, trust: Sequence[str]) -> Weights:
-    """Read and verify the checkpoint of a name; see `checkpoint`."""
+def at_step(place: Place, step: int, *, ema: bool, trust: Sequence[str]) -> Weights:
+    """Read and verify the checkpoint of a step; see `checkpoint`."""
+    path = checkpoints.path_of(step)
     try:
-        content = place.read(name)
+        content = place.read(path)
     except OSError as error:
-        raise CheckpointError(f"{place.url}/{name} cannot be read ({error})") from error
-    return _decoded(content, Path(place.url, name), run, ema=ema, trust=trust)
+        raise CheckpointError(f"{place.url}/{path} cannot be read ({error})") from error
+    return _decoded(content, f"{place.url}/{path}", place.logs, ema, trust)
 
 
-def _decoded(content: bytes, path: Path, run: Path, *, ema: bool, trust: Sequence[str]) -> Weights:
+def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[str]) -> Weights:
     """Return the weights of a checkpoint; see `checkpoint`.
 
     Args:

@@ -159,7 +159,7 @@ def _of_loop(run: Run, steps: int) -> Figures:
         where = Path(directory)
         history = journal.opened(run, where, Progress(), began, callbacks=recorder)
         history.files.layers = recorder.noting(history.files.layers)
-        checkpoints = Checkpoints(LocalPlace(where / "checkpoints"), keep=1, warn=print)
+        checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
         with (
             contextlib.closing(checkpoints),
             contextlib.closing(history),

@@ -113,7 +113,7 @@ def attempt(
 
 def checkpoints(workdir: Path) -> list[int]:
     """Return the steps of the complete checkpoints, ascending, after a 0."""
-    return [0, *reversed(steps_in(LocalPlace(workdir / "checkpoints")))]
+    return [0, *reversed(steps_in(LocalPlace(workdir)))]
 
 
 def last_row(workdir: Path) -> int:
@@ -139,7 +139,7 @@ def evidence(workdir: Path) -> dict[str, Any]:
     """
     summary, newest = Summary.read(workdir), checkpoints(workdir)[-1]
     folder = workdir / "checkpoints"
-    about = manifest_of(LocalPlace(folder), newest)
+    about = manifest_of(LocalPlace(workdir), newest)
     found = {
         "status": summary and summary.status,
         "steps": summary and summary.steps,

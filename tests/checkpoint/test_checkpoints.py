@@ -5,6 +5,7 @@ import dataclasses
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 
 from largebatch.checkpoint import checkpoints as stored
 from largebatch.checkpoint import file
-from largebatch.checkpoint.checkpoints import Checkpoints, name_of, steps_in
+from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.manifest import Progress
 from largebatch.checkpoint.place import BucketPlace, LocalPlace
 from largebatch.config import Facts, freeze, override, resolve
@@ -66,14 +67,14 @@ def same(one, other):
 @pytest.fixture(params=["folder", "store"])
 def place(request, tmp_path, monkeypatch):
     if request.param == "folder":
-        made = LocalPlace(tmp_path / "checkpoints")
+        made = LocalPlace(tmp_path / "run")
         made.create()
         yield made
         return
     gateway = Gateway(request.getfixturevalue("moto"))
     for name, value in gateway.environment("s3").items():
         monkeypatch.setenv(name, value)
-    yield BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}/checkpoints"))
+    yield BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}"), tmp_path)
     gateway.shutdown()
     gateway.server_close()
 
@@ -111,7 +112,7 @@ def test_what_is_restored_is_what_was_saved(place):
         found = checkpoints.newest(PLAN, LIKE)
     assert (found.progress, found.table, told) == (progress, "", [])
     assert same(found.state, tree(7))
-    assert place.names() == ["7.safetensors"]
+    assert place.files("checkpoints") == ["7.safetensors"]
 
 
 def test_the_newest_the_best_and_those_of_an_uninterrupted_run_are_kept(place):
@@ -146,20 +147,20 @@ FOREIGN = ("notes.md", "500.ckpt", "7", "best.safetensors", "07.safetensors")
 
 def test_files_of_others_are_never_touched(place):
     for name in FOREIGN:
-        place.write(name, b"theirs")
+        place.write(f"checkpoints/{name}", b"theirs")
     for step in range(1, 6):
         save(place, step, keep=1)
     assert newest(place) == (5, [])
-    assert sorted(place.names()) == sorted([*FOREIGN, "5.safetensors"])
-    assert all(place.read(name) == b"theirs" for name in FOREIGN)
+    assert sorted(place.files("checkpoints")) == sorted([*FOREIGN, "5.safetensors"])
+    assert all(place.read(f"checkpoints/{name}") == b"theirs" for name in FOREIGN)
 
 
 def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(place):
     save(place, 2, 4, 6, 8)
-    content = {step: place.read(name_of(step)) for step in (2, 4, 6, 8)}
-    place.write(name_of(8), content[8][:-1])
-    place.write(name_of(6), content[4])
-    place.write(name_of(4), b"")
+    content = {step: place.read(path_of(step)) for step in (2, 4, 6, 8)}
+    place.write(path_of(8), content[8][:-1])
+    place.write(path_of(6), content[4])
+    place.write(path_of(4), b"")
     found, told = newest(place, read_only=True)
     assert (found, len(told)) == (2, 3)
     assert steps_in(place) == [8, 6, 4, 2]
@@ -168,17 +169,17 @@ def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(place)
     for step, line in zip((8, 6, 4), told, strict=True):
         assert f"{step}.safetensors.corrupt" in line
     assert steps_in(place) == [2]
-    assert place.read("6.safetensors.corrupt") == content[4]
-    place.delete(name_of(2))
+    assert place.read("checkpoints/6.safetensors.corrupt") == content[4]
+    place.delete(path_of(2))
     with pytest.raises(CheckpointError, match="--resume=never"):
         newest(place)
 
 
 def test_a_file_of_another_program_is_set_aside_before_its_name_is_used(place):
-    place.write(name_of(3), b"theirs")
+    place.write(path_of(3), b"theirs")
     save(place, 3)
     assert newest(place) == (3, [])
-    assert place.read("3.safetensors.corrupt") == b"theirs"
+    assert place.read("checkpoints/3.safetensors.corrupt") == b"theirs"
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,7 @@ def test_a_file_of_another_program_is_set_aside_before_its_name_is_used(place):
 )
 def test_the_options_of_a_run_must_suit(tmp_path, key, value, words):
     place = LocalPlace(tmp_path)
+    place.create()
     save(place, 4)
     plan = resolve(override(CONFIG, key, value), FACTS)
     if words is None:
@@ -208,6 +210,7 @@ def test_the_options_of_a_run_must_suit(tmp_path, key, value, words):
 )
 def test_the_data_of_a_run_must_be_the_same(tmp_path, change):
     place = LocalPlace(tmp_path)
+    place.create()
     facts = dataclasses.replace(FACTS, identity=5, content=7, validation_identity=3)
     with opened(place) as (checkpoints, _):
         checkpoints.save(tree(4), Progress(4, 96), resolve(CONFIG, facts))
@@ -243,6 +246,7 @@ class Failing(LocalPlace):
 @pytest.mark.parametrize("at", range(1, 9))
 def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(at, late, tmp_path):
     place = Failing(tmp_path, at, late)
+    place.create()
     told, saved = [], 0
     made = Checkpoints(place, keep=1, warn=told.append)
     with contextlib.suppress(KeyboardInterrupt, CheckpointError):
@@ -257,6 +261,7 @@ def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(at, late, tmp
 
 def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
     place = LocalPlace(tmp_path)
+    place.create()
     write, fails = LocalPlace.write, iter([True, False, True, True])
 
     def failing(self, name, content):
@@ -277,17 +282,18 @@ def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_was_removed_does_not_appear_again(tmp_path):
-    place = LocalPlace(tmp_path / "run" / "checkpoints")
+    place = LocalPlace(tmp_path / "run")
     place.create()
-    place.folder.rmdir()
+    shutil.rmtree(place.logs)
     with opened(place) as (checkpoints, told):
         checkpoints.save(tree(1), Progress(1, 24), PLAN)
     assert len(told) == 1
-    assert not place.folder.exists()
+    assert not place.logs.exists()
 
 
 def test_space_is_checked_before_training(tmp_path, monkeypatch):
     place = LocalPlace(tmp_path)
+    place.create()
     needed = file.bytes_needed(LIKE)
     with opened(place, keep=2) as (checkpoints, told):
         monkeypatch.setattr(place, "free_bytes", lambda: 3 * needed)
@@ -301,8 +307,8 @@ def test_space_is_checked_before_training(tmp_path, monkeypatch):
             checkpoints.check_space(LIKE)
 
 
-def test_a_store_that_fails_costs_warnings(served, monkeypatch):
-    place = BucketPlace(Bucket(f"{served[1]}/checkpoints"))
+def test_a_store_that_fails_costs_warnings(served, monkeypatch, tmp_path):
+    place = BucketPlace(Bucket(served[1]), tmp_path)
     save(place, 1)
     monkeypatch.setattr(
         Bucket, "write", lambda *_, **__: (_ for _ in ()).throw(StorageError("no answer"))
@@ -353,7 +359,7 @@ from largebatch.errors import CheckpointError
 from largebatch.checkpoint.checkpoints import Checkpoints
 from largebatch.checkpoint.manifest import Progress, Rejected
 from largebatch.checkpoint.place import LocalPlace
-from tests.checkpoint.test_checkpoints import LIKE, PLAN, name_of, opened, same, tree
+from tests.checkpoint.test_checkpoints import LIKE, PLAN, path_of, opened, same, tree
 
 directory, first = Path(sys.argv[1]), jax.process_index() == 0
 found, place = [], LocalPlace(directory / "shared")
@@ -370,7 +376,7 @@ with opened(place) as (checkpoints, told):
 
     restore()
     if first:
-        place.write(name_of(6), b"{}")
+        place.write(path_of(6), b"{}")
     processes.wait_for_all("damaged")
     restore()
     if not first:  # what one process alone cannot read, none takes
@@ -418,5 +424,5 @@ def test_two_processes_restore_the_same(tmp_path):
         "True [6, 4, 2, True]",
         "[(True, False), (False, True)]",
     ]
-    names = LocalPlace(tmp_path / "shared").names()
+    names = LocalPlace(tmp_path / "shared").files("checkpoints")
     assert names == ["2.safetensors", "4.safetensors.corrupt", "6.safetensors.corrupt"]

@@ -41,7 +41,7 @@ def lock_free(job: Job) -> str:
         holder = lock.holder(workdir)
         who = holder.description if holder else "another run"
         raise Problem((f"{workdir} is in use by {who}", "give another --workdir, or stop it"))
-    step = max(steps_in(LocalPlace(workdir / "checkpoints")), default=None)
+    step = max(steps_in(LocalPlace(workdir)), default=None)
     resumes = "" if step is None else f"; a run resumes from step {step:,} unless --resume=never"
     return f"{workdir} is free{resumes}"
 
