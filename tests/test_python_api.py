@@ -21,7 +21,7 @@ import jax
 import pytest
 
 import largebatch
-from largebatch.checkpoint import lock, lock_holder
+from largebatch.checkpoint import lock
 from largebatch.config import default_config, freeze
 from largebatch.errors import ConfigError, DataError, UserError
 
@@ -163,8 +163,8 @@ class TakesTheLock(largebatch.Callback):
         self.workdir = workdir
 
     def on_log(self, step, row):
-        other = dataclasses.replace(lock_holder.this_process(), host="elsewhere")
-        (self.workdir / lock.NAME).write_bytes(lock_holder.content(other))
+        other = dataclasses.replace(lock.this_process(), host="elsewhere")
+        (self.workdir / lock.NAME).write_bytes(lock.content(other))
         (self.workdir / "summary.json").write_text("theirs")
         time.sleep(1.0)
 

@@ -15,7 +15,7 @@ from largebatch.checkpoint.checkpoints import FOLDER, has_checkpoints, steps_in
 from largebatch.checkpoint.place import LocalPlace, Place, is_own
 from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import Watchdog
-from largebatch.files import read_json
+from largebatch.files import no_folder_reason, read_json
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
@@ -171,7 +171,13 @@ def _archived(place: Place) -> str | None:
     target = f"previous/{1 + max(numbers, default=0)}"
     folders = [name for name in _FOLDERS if name in place.folders()]
     for path in [*filter(is_own, [*files, *kept]), *folders]:
-        place.move(path, f"{target}/{path}")
+        try:
+            place.move(path, f"{target}/{path}")
+        except OSError as error:
+            raise CheckpointError(
+                f"--workdir={place.url}: {path} cannot be moved to {target} "
+                f"({no_folder_reason(error)}); use another --workdir"
+            ) from error
         (place.logs / path).unlink(missing_ok=True)  # the local copy of a file in a store
     return f"{place.url}/{target}"
 

@@ -25,7 +25,6 @@ from largebatch.checkpoint.place import BucketPlace, LocalPlace
 from largebatch.config import Facts, freeze, override, resolve
 from largebatch.errors import CheckpointError
 from largebatch.object_store import Bucket, StorageError
-from tests.object_servers import Gateway
 
 ROOT = Path(__file__).parents[2]
 CONFIG = freeze({"batch": {"workers": 8, "images_per_worker": 3}, "schedule": {"peak": 2.0}})
@@ -62,21 +61,6 @@ def same(one, other):
     return jax.tree.structure(one) == jax.tree.structure(other) and all(
         (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in pairs
     )
-
-
-@pytest.fixture(params=["folder", "store"])
-def place(request, tmp_path, monkeypatch):
-    if request.param == "folder":
-        made = LocalPlace(tmp_path / "run")
-        made.create()
-        yield made
-        return
-    gateway = Gateway(request.getfixturevalue("moto"))
-    for name, value in gateway.environment("s3").items():
-        monkeypatch.setenv(name, value)
-    yield BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}"), tmp_path)
-    gateway.shutdown()
-    gateway.server_close()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 import train as entry
 from largebatch.checkpoint import lock
-from largebatch.checkpoint.lock_holder import content, this_process
+from largebatch.checkpoint.lock import content, this_process
 from largebatch.config import Facts, load, override, resolve
 from largebatch.data import open_source
 from largebatch.data.prepare.metadata import Manifest, Shard, files_of

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from largebatch.checkpoint.lock_holder import content, this_process
+from largebatch.checkpoint.lock import content, this_process
 from largebatch.errors import UserError
 from largebatch.tools.sweep import driver as module
 from largebatch.tools.sweep import session
