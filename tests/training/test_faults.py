@@ -38,7 +38,7 @@ class Processes:
 
     def __init__(self, workdir, count, *options, fault=()):
         self.workdir = workdir
-        script = ["scripts/soaking/faulty.py", *fault, "--"] if fault else ["train.py"]
+        script = ["scripts/benchmarks/faulty.py", *fault, "--"] if fault else ["train.py"]
         command = [sys.executable, "scripts/launch_local.py", f"--processes={count}", "--"]
         self.launcher = subprocess.Popen(
             [*command, *script, f"--workdir={workdir}", *OPTIONS, *options],

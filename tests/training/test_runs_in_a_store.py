@@ -61,7 +61,7 @@ def started(tmp_path):
 def test_two_processes_are_killed_and_resume_on_another_host(served, started, tmp_path):
     _, url = served
     bucket = Bucket(url)
-    hanging = ("scripts/soaking/faulty.py", "hang", "0", "50", "--")
+    hanging = ("scripts/benchmarks/faulty.py", "hang", "0", "50", "--")
     first = started(url, "one", script=hanging)
     limit = time.monotonic() + 600
     while not any(name.endswith("manifest.json") for name in bucket.objects("checkpoints")):
