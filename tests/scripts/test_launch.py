@@ -263,7 +263,7 @@ def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
     assert launch.called("scontrol") == [["requeue", job["SLURM_JOB_ID"]]]
     stopped = summary(tmp_path / "run")
     assert stopped["status"] == "preempted"
-    assert (tmp_path / "run" / "checkpoints" / str(stopped["steps"])).is_dir()
+    assert (tmp_path / "run" / "checkpoints" / f"{stopped['steps']}.safetensors").exists()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["facts"]["processes"] == 2
 
