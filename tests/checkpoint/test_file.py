@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,13 @@ from largebatch.checkpoint import file, manifest
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rejected
 from largebatch.config import Facts
 
+ROOT = Path(__file__).parents[2]
 FACTS = Facts(1000, 100, 10, (8, 8, 3), devices=8, identity=5, content=7)
 ABOUT = Manifest(
     Progress(
         step=3, samples=96, wall_s=0.1, loss=math.nan, top1=math.inf, memory={"row": {"a": 1}}
     ),
-    {"run": {"seed": 3}, "data": {"source": "größe"}},
+    {"optimizer": {"name": "lars"}, "data": {"source": "größe"}},
     FACTS,
 )
 STATE = {
@@ -51,12 +53,19 @@ def test_what_is_written_is_read():
     assert file.decode_header(CONTENT[file.HEADER_BYTES : start])[0].facts == FACTS
 
 
-def test_any_framework_opens_it(tmp_path):
-    path = tmp_path / "3.safetensors"
+def test_the_example_of_the_documentation_reads_it(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "runs/digits/checkpoints/450.safetensors"
+    path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT)
-    found = safetensors.numpy.load_file(path)
-    assert found.keys() == ARRAYS.keys()
-    assert all((found[path] == ARRAYS[path]).all() for path in found)
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/weights.md").read_text()
+    example = page.partition("## A checkpoint without")[2].partition("```python")[2]
+    names = {}
+    exec(example.partition("```")[0], names)
+    assert names["arrays"].keys() == ARRAYS.keys()
+    assert all((names["arrays"][path] == ARRAYS[path]).all() for path in ARRAYS)
+    assert names["manifest"]["facts"]["classes"] == FACTS.classes
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(ARRAYS)
 
 
 def test_a_change_of_any_byte_is_found():

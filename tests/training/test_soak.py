@@ -128,8 +128,8 @@ def cases(where, kills, steps, mark):
 @pytest.mark.parametrize(
     ("opened", "kills", "steps"),
     [
-        cases("disk", 3, 120, pytest.mark.slow),
-        cases("store", 2, 120, pytest.mark.slow),
+        cases("disk", 2, 80, pytest.mark.slow),
+        cases("store", 1, 80, pytest.mark.slow),
         cases("disk", 50, 400, pytest.mark.accuracy),
         cases("store", 20, 400, pytest.mark.accuracy),
     ],
