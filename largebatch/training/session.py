@@ -130,7 +130,7 @@ def _run(
             )
         with reporting_out_of_memory(this_run.plan.first_stage):
             if request.dry_run:
-                dry_run(this_run, request.workdir, watchdog, weights, shared=request.remote is None)
+                dry_run(this_run, request, watchdog, weights)
                 return None
             if checkpoints is None:
                 checkpoints = resume.open_checkpoints(config, request, console)

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import re
 import shutil
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from largebatch import tracking
+from largebatch.checkpoint import lock
 from largebatch.config import freeze
 from largebatch.errors import CheckpointError, UserError
 from largebatch.models.loss import classification_sums
@@ -232,6 +235,18 @@ def test_dry_run_leaves_nothing(tmp_path, capsys):
     shown = capsys.readouterr().out
     for word in ("compile", "GiB", "ETA", "20 steps"):
         assert word in shown
+
+
+def test_a_dry_run_tells_where_a_training_would_start(tmp_path, capsys):
+    train(changed(CONFIG, run__stop_after="1 steps"), tmp_path)
+    before = worlds.summary(tmp_path)
+    capsys.readouterr()
+    train(CONFIG, tmp_path, dry_run=True)
+    assert re.search(r"run directory .*resumes from step 1\b", capsys.readouterr().out)
+    with lock.hold(tmp_path, note=print):
+        train(CONFIG, tmp_path, dry_run=True)
+    assert f"in use by process {os.getpid()}" in capsys.readouterr().out
+    assert worlds.summary(tmp_path) == before
 
 
 def test_running_out_of_memory_names_the_microbatch_to_use(tmp_path, monkeypatch):
