@@ -5,7 +5,7 @@ import resource
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,20 +16,22 @@ from largebatch.config.sections import Loss
 from largebatch.environment import IS_CHECKOUT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
-from largebatch.tracking import Summary, Target
+from largebatch.tracking import Summary
 from largebatch.tracking.progress import loss_text
 from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
 from largebatch.training.objective import layer_of
 from largebatch.training.request import Request
-from largebatch.training.run import Run
 from largebatch.trees import flatten_paths
+
+if TYPE_CHECKING:
+    from largebatch.training.run import Run
 
 Rows = list[tuple[str, str]]
 
 
-def plan_rows(run: Run, hosts: str) -> Rows:
+def plan_rows(run: "Run", hosts: str) -> Rows:
     """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
     steps = run.first_stage.programs.steps
@@ -98,7 +100,7 @@ def _interval(option: str, every: int, stage: StagePlan) -> str:
     return f"every {steps} steps" if "step" in option else f"every {option} ({steps} steps)"
 
 
-def _statistics(run: Run, span: str) -> str:
+def _statistics(run: "Run", span: str) -> str:
     """Return what BatchNorm layers normalize with."""
     steps = run.first_stage.programs.steps
     layers = {layer_of(path) for path in flatten_paths(steps.model.shapes()[1])}
@@ -110,7 +112,7 @@ def _statistics(run: Run, span: str) -> str:
     return f"{line}; {kept} with those of the initial weights" if frozen else line
 
 
-def _stage_rows(run: Run) -> Rows:
+def _stage_rows(run: "Run") -> Rows:
     """Return a row for each later stage with the options that it changes."""
     return [
         (
@@ -122,7 +124,7 @@ def _stage_rows(run: Run) -> Rows:
     ]
 
 
-def memory(run: Run) -> str:
+def memory(run: "Run") -> str:
     """Return the peak memory of the programs on a device and of this process, in GiB."""
     on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
@@ -179,9 +181,7 @@ def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, st
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
 
 
-def closing_rows(
-    run: Run, request: Request, summary: Summary, result: Result | None, target: Target
-) -> Rows:
+def closing_rows(run: "Run", request: Request, summary: Summary) -> Rows:
     """Return the rows that a training ends with."""
     words = ["python", command_path("scripts/report.py"), request.place]
     following = [("next", shlex.join(words))] if IS_CHECKOUT else []
@@ -190,8 +190,8 @@ def closing_rows(
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
     best = best_checkpoint(request.directory) if run.plan.config.run.keep_best else None
     return [
-        *result_rows(result, run.plan),
-        *target.rows(),
+        *result_rows(run.result, run.plan),
+        *run.target.rows(),
         ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
         ("throughput", f"{summary.images_per_s:,.0f} images/s"),
         ("memory", memory(run)),
@@ -201,7 +201,7 @@ def closing_rows(
     ]
 
 
-def resolved(run: Run) -> dict[str, Any]:
+def resolved(run: "Run") -> dict[str, Any]:
     """Return everything that determines the run, for ``config.json``."""
     plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
     return {

@@ -16,7 +16,7 @@ from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
-from largebatch.training.checkpointer import Checkpointer
+from largebatch.training.run import Run
 from largebatch.training.session import Request
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -84,15 +84,15 @@ def too_far(batch, rates):
 
 def killed_after_saving(monkeypatch, killed):
     """Have the process end when the checkpoint of this step is on disk."""
-    save = Checkpointer.save
+    save = Run.save
 
     def saves(self, step, state, **options):
         save(self, step, state, **options)
         if step == killed:
-            self.wait()
+            self.wait_for_checkpoint()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpointer, "save", saves)
+    monkeypatch.setattr(Run, "save", saves)
 
 
 def events(workdir, *names):
