@@ -66,16 +66,6 @@ class Parser(argparse.ArgumentParser):
         self._takes_recipe, self._default, self._optional = True, default, optional
         self.add_argument("--config", metavar="RECIPE", help=help)
 
-    def add_record(self, *, required: bool = False) -> None:
-        """Add ``--json FILE``, the output file of a record; ``--out`` is its old name."""
-        self.add_argument(
-            *("--json", "--out"),
-            type=Path,
-            required=required,
-            metavar="FILE",
-            help="output file of the record; --out is the old name",
-        )
-
     def add_trust(self) -> None:
         """Add ``--trust MODULE``, the user's own modules that may be imported."""
         self.add_argument(

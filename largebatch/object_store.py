@@ -117,10 +117,10 @@ class Bucket:
                 found |= {each["path"]: Entry.of(each) for each in page}
         return found
 
-    def entries(self) -> dict[str, Entry]:
-        """Return the objects of the first level, those in no folder, by name."""
+    def entries(self, prefix: str = "") -> dict[str, Entry]:
+        """Return the objects directly in a folder, or those in none, by name."""
         with _one_line_errors(self.url):
-            found = self._store.list_with_delimiter()["objects"]
+            found = self._store.list_with_delimiter(prefix or None)["objects"]
         return {each["path"]: Entry.of(each) for each in found}
 
     def folders(self, prefix: str = "") -> list[str]:

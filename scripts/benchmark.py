@@ -29,6 +29,7 @@ SUBCOMMANDS = (
     "correctness",
     "optimizer",
     "microbatch",
+    "slow_host",
     "gpu",
 )
 

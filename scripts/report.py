@@ -86,9 +86,9 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
         return path
     if out is None:
         raise UserError(f"--out: expected a folder for the report of {url}; use --out=report")
-    from largebatch.checkpoint.staging import downloaded
+    from largebatch.checkpoint.remote import downloaded
 
-    return copies.enter_context(downloaded(url, checkpoints=False))
+    return copies.enter_context(downloaded(url)).logs
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -20,7 +20,6 @@ def parser(**recipe):
     made.add_argument("--old-name", action="store_true")
     made.add_argument("--count", type=int)
     made.add_argument("--kind", choices=("first", "second"))
-    made.add_record()
     return made
 
 
@@ -54,15 +53,6 @@ def test_dashes_and_underscores_are_the_same():
         assert flags.out_dir == Path("a-b")
         assert flags.old_name
         assert flags.config is None
-
-
-def test_a_record_has_two_names_and_may_be_required():
-    made = Parser("For a test.")
-    made.add_record(required=True)
-    for words in (["--json=a.json"], ["--out=a.json"]):
-        assert made.parse_args(words).json == Path("a.json")
-    with pytest.raises(ConfigError, match="--json"):
-        made.parse_args([])
 
 
 @pytest.mark.parametrize(

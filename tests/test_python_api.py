@@ -21,9 +21,10 @@ import jax
 import pytest
 
 import largebatch
-from largebatch.checkpoint import lock, lock_holder
+from largebatch.checkpoint import lease, lock
 from largebatch.config import default_config, freeze
 from largebatch.errors import ConfigError, DataError, UserError
+from largebatch.object_store import Bucket
 
 ROOT = Path(largebatch.__file__).parents[1]
 
@@ -159,24 +160,25 @@ def test_nothing_of_a_call_outlives_it(error, more, tmp_path):
 class TakesTheLock(largebatch.Callback):
     """Another process takes the run directory over, as of a computer that slept for a while."""
 
-    def __init__(self, workdir):
-        self.workdir = workdir
+    def __init__(self, bucket):
+        self.bucket = bucket
 
     def on_log(self, step, row):
-        other = dataclasses.replace(lock_holder.this_process(), host="elsewhere")
-        (self.workdir / lock.NAME).write_bytes(lock_holder.content(other))
-        (self.workdir / "summary.json").write_text("theirs")
+        other = dataclasses.replace(lock.this_process(), host="elsewhere")
+        self.bucket.write(lock.NAME, lock.content(other))
+        self.bucket.write("summary.json", b"theirs")
         time.sleep(1.0)
 
 
-def test_a_lost_directory_ends_the_call_and_not_the_interpreter(tmp_path, monkeypatch):
+def test_a_lost_directory_ends_the_call_and_not_the_interpreter(served, monkeypatch):
     monkeypatch.setattr("largebatch.fault_tolerance.watchdog.end_now", pytest.fail)
-    monkeypatch.setattr(lock, "hold", functools.partial(lock.hold, every_s=0.1))
-    given = {"workdir": tmp_path, "overrides": SHORT, "quiet": True}
+    monkeypatch.setattr(lease, "hold", functools.partial(lease.hold, every_s=0.1))
+    given = {"workdir": served[1], "overrides": SHORT, "quiet": True}
+    bucket = Bucket(served[1])
     with pytest.raises(UserError, match="elsewhere"):
-        largebatch.train("digits", **given, callbacks=[TakesTheLock(tmp_path)])
-    assert (tmp_path / "summary.json").read_text() == "theirs"
-    assert b"elsewhere" in (tmp_path / lock.NAME).read_bytes()
-    assert not (tmp_path / "checkpoints").exists()
-    (tmp_path / lock.NAME).unlink()
+        largebatch.train("digits", **given, callbacks=[TakesTheLock(bucket)])
+    assert bucket.read("summary.json")[0] == b"theirs"
+    assert b"elsewhere" in bucket.read(lock.NAME)[0]
+    assert not bucket.objects("checkpoints")
+    bucket.delete(lock.NAME)
     assert largebatch.train("digits", **given).status == "complete"  # another call is not affected

@@ -1,27 +1,18 @@
 """Lock of a run directory in an object store, by conditional writes.
 
-``URL/lock.json`` names the holder, as in `largebatch.checkpoint.lock`. It is created only if it is
+``URL/lock.json`` names the holder, as on a disk. It is created only if it is
 absent, and replaced only if it is unchanged, so that of two processes one succeeds. The heartbeat
 of a living holder replaces the object, which then has another version.
 """
 
 import contextlib
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from largebatch.checkpoint.lock import NAME
-from largebatch.checkpoint.lock_holder import (
-    Holder,
-    beating,
-    content,
-    is_here,
-    lives,
-    parse,
-    taken,
-    this_process,
-)
+from largebatch.checkpoint.lock import NAME, Holder, content, parse, state_of, this_process
 from largebatch.errors import UserError
 from largebatch.object_store import Bucket, StorageError, Version
 
@@ -59,7 +50,7 @@ def hold(
     mine = this_process()
     lease = _Lease(bucket, mine, _take(bucket, mine, note, patience_s))
     try:
-        with beating(lambda end: lease.beat(end, lost, every_s), "largebatch-lease", patience_s):
+        with _beating(lambda end: lease.beat(end, lost, every_s), "largebatch-lease", patience_s):
             yield
     finally:
         with contextlib.suppress(StorageError):
@@ -84,7 +75,11 @@ class _Lease:
                 if version is None and (found := self.bucket.read(NAME)) is not None:
                     holder = parse(found[0])
                     if holder is None or holder.token != self.mine.token:
-                        lost(taken(_described(holder), self.bucket.url))
+                        lost(
+                            f"{_described(holder)} took the lock of {self.bucket.url}; it probably "
+                            "saw no heartbeat of this process; two runs in one directory damage "
+                            "each other"
+                        )
                         return
                     version = found[1]  # our own write, whose answer was lost
                 if version is None:  # deleted by hand
@@ -136,8 +131,8 @@ def _stale(
         f"{bucket.url} is in use by {_described(holder)}; use another --workdir, or stop that "
         "process"
     )
-    if holder and is_here(holder):
-        if lives(holder):
+    if holder and _is_here(holder):
+        if _lives(holder):
             raise in_use
         return "that process has ended"
     note(f"{bucket.url} is locked; taking it over without a heartbeat within {patience_s:.0f} s")
@@ -150,3 +145,44 @@ def _stale(
         if now[1] != version:
             raise in_use
     return f"no heartbeat within {patience_s:.0f} s"
+
+
+def _is_here(holder: Holder) -> bool:
+    """Return whether a holder is a process of this system, whose life can be seen."""
+    here = this_process()
+    return (holder.host, holder.system) == (here.host, here.system)
+
+
+def _lives(holder: Holder) -> bool:
+    """Return whether a holder on this system is still running."""
+    try:
+        os.kill(holder.pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # a process of a different user
+    now, started = state_of(holder.pid)
+    if now in ("Z", "X"):  # killed, but its parent has not waited for it yet
+        return False
+    return started is None or holder.started is None or started == holder.started
+
+
+@contextlib.contextmanager
+def _beating(
+    beat: Callable[[threading.Event], None], name: str, patience_s: float
+) -> Iterator[None]:
+    """Run a heartbeat in a thread while the body runs.
+
+    Args:
+      beat: returns soon after the event is set.
+      name: of the thread.
+      patience_s: most seconds to wait for the thread, which may hang in a write.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=beat, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(patience_s)

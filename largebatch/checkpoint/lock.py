@@ -1,229 +1,187 @@
-"""Lock of a run directory, which prevents that two processes write to it.
+"""Lock of a run directory on a disk, which prevents that two processes write to it.
 
-``WORKDIR/lock.json`` names the holder. The file is created exclusively and replaced by renames,
-operations that network file systems support reliably. A holder on the same system is alive if its
-process runs. A holder on a different host is alive if its heartbeat, a counter, changes during the
-observation; the clocks of the hosts are not compared.
-
-A process takes over a stale lock with token T by creating ``.lock.json.T`` first. This claim is a
-lock of the same kind. Its holder may rename it to ``lock.json`` while that still has token T.
+``WORKDIR/lock.json`` names the holder for messages; ``flock`` holds the lock, which the system
+releases when the process ends, however it ends. NFS from version 4 locks over all hosts.
 """
 
 import contextlib
 import dataclasses
 import errno
-import hashlib
+import fcntl
+import json
 import os
-import threading
+import re
+import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
-from largebatch.checkpoint.lock_holder import (
-    Holder,
-    beating,
-    content,
-    is_here,
-    lives,
-    parse,
-    taken,
-    this_process,
-)
 from largebatch.errors import UserError
-from largebatch.files import no_folder_reason, replacing
+from largebatch.files import is_still, no_folder_reason
 
 NAME = "lock.json"
-EVERY_S = 5.0
-"""Seconds between two heartbeats."""
-PATIENCE_S = 20.0
-"""Seconds without a heartbeat after which a lock of a different host is stale."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
-    """Content of a lock file."""
+class Holder:
+    """A process that holds a lock, as described in the lock file."""
 
+    host: str
+    system: str
+    """Boot and process namespace in which the process id is valid."""
+    pid: int
+    started: int | None
+    """Start of the process in clock ticks after boot, to detect a reused process id."""
+    taken: str
+    """Time in UTC at which the process took the lock."""
     token: str
-    holder: Holder | None
-    """None: the file is damaged or incomplete."""
-    text: bytes
-    age_s: float
-    """Seconds since the last write, by the clock of this host; only for messages."""
+    beat: int = 0
 
     @property
     def description(self) -> str:
-        """Description of the holder for messages."""
-        return self.holder.description if self.holder else f"an unknown process ({NAME} is damaged)"
+        """Description of the process for messages."""
+        return f"process {self.pid} on {self.host}, since {self.taken}"
 
 
-class _Held(Exception):
-    """A living process holds the lock."""
+def parse(text: bytes) -> Holder | None:
+    """Parse the content of a lock file; None if it is invalid."""
+    try:
+        holder = Holder(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    words = (holder.host, holder.system, holder.taken, holder.token)
+    valid = (
+        all(isinstance(word, str) and word.isprintable() for word in words)
+        and re.fullmatch("[0-9a-f]{32}", holder.token)  # part of a file name
+        and isinstance(holder.pid, int)
+        and holder.pid > 0
+        and isinstance(holder.started, int | None)
+    )
+    return holder if valid else None
 
-    def __init__(self, found: _Found) -> None:
-        self.found = found
+
+def content(holder: Holder) -> bytes:
+    """Return the content of the lock file."""
+    return json.dumps(dataclasses.asdict(holder), indent=2).encode() + b"\n"
+
+
+def this_process() -> Holder:
+    """Return this process as a holder, with a new token."""
+    pid = os.getpid()
+    return Holder(
+        host=socket.gethostname(),
+        system=_system(),
+        pid=pid,
+        started=state_of(pid)[1],
+        taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        token=secrets.token_hex(16),
+    )
 
 
 @contextlib.contextmanager
-def hold(
-    workdir: Path,
-    *,
-    note: Callable[[str], None],
-    lost: Callable[[str], None],
-    every_s: float = EVERY_S,
-    patience_s: float = PATIENCE_S,
-) -> Iterator[None]:
+def hold(workdir: Path, *, note: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of a run directory while the body runs; a missing directory is created.
-
-    A killed process leaves its lock behind. The next process takes it over, at once on the same
-    system, otherwise after ``patience_s`` without a heartbeat.
 
     Args:
       workdir: the directory.
-      note: called with a message when this process waits for or takes over a stale lock.
-      lost: called once, in a separate thread, if a different process took this lock.
-      every_s: seconds between heartbeats.
-      patience_s: several times ``every_s``, and equal for all processes.
+      note: called with a message where the file system has no locks.
 
     Raises:
       UserError: a different process holds the lock, or the directory cannot be written to.
     """
     path = workdir / NAME
-    mine = this_process()
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        _take(path, mine, note, patience_s)
-    except _Held as held:
-        raise UserError(
-            f"{workdir} is in use by {held.found.description}, heartbeat {held.found.age_s:.0f} s "
-            "ago; use another --workdir, or stop that process"
-        ) from None
+        stream = _locked(path, note)
     except OSError as error:
         raise UserError(
             f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
             "another --workdir"
         ) from error
-
-    def beat(ended: threading.Event) -> None:
-        _beat(path, mine, ended, lost, every_s)
-
-    try:
-        with beating(beat, "largebatch-lock", patience_s):
+    if stream is None:
+        who = holder(workdir)
+        raise UserError(
+            f"{workdir} is in use by {who.description if who else 'another process'}; use another "
+            "--workdir, or stop that process"
+        )
+    with stream:
+        try:
+            stream.truncate(0)
+            stream.write(content(this_process()))
+            stream.flush()
             yield
-    finally:
-        with contextlib.suppress(OSError):
-            found = _read(path)
-            if found is not None and found.token == mine.token:
-                path.unlink()
+        finally:
+            with contextlib.suppress(OSError):
+                if is_still(path, os.fstat(stream.fileno())):
+                    path.unlink()
 
 
-def _take(path: Path, mine: Holder, note: Callable[[str], None], patience_s: float) -> None:
-    """Create the lock, or take over a stale lock.
-
-    Raises:
-      _Held: a live process holds the lock or is taking it over.
-      OSError: the file cannot be created.
-    """
-    while True:
-        if _create(path, mine):
-            return
-        found = _read(path)
-        if found is None:
-            continue
-        why = _stale(path, found, note, patience_s)
-        if not why:
-            continue  # the holder has changed
-        claim = path.with_name(f".{NAME}.{found.token}")
-        _take(claim, mine, note, patience_s)
-        # Only the holder of the claim replaces a lock with this token.
-        now = _read(path)
-        if now is not None and now.token == found.token:
-            os.replace(claim, path)
-            note(f"took over the lock of {path.parent} from {found.description}: {why}")
-            return
-        claim.unlink(missing_ok=True)
-
-
-def _stale(path: Path, found: _Found, note: Callable[[str], None], patience_s: float) -> str:
-    """Return why a lock is stale; '' if it is gone or has a new holder.
-
-    Raises:
-      _Held: the holder is alive.
-    """
-    holder = found.holder
-    if holder and is_here(holder):
-        if lives(holder):
-            raise _Held(found)
-        return "that process has ended"
-    limit, noted = time.monotonic() + patience_s, False
-    while time.monotonic() < limit:
-        time.sleep(patience_s / 50)
-        now = _read(path)
-        if now is None or now.token != found.token:
-            return ""
-        if now.text != found.text:
-            raise _Held(now)
-        if not noted:
-            noted = True
-            note(
-                f"{path.parent} is locked by {found.description}; taking it over if there is no "
-                f"heartbeat within {patience_s:.0f} s"
-            )
-    return f"no heartbeat within {patience_s:.0f} s"
-
-
-def _beat(
-    path: Path,
-    mine: Holder,
-    ended: threading.Event,
-    lost: Callable[[str], None],
-    every_s: float,
-) -> None:
-    """Increment the heartbeat until the end, or until a different process has the lock."""
-    while not ended.wait(every_s):
-        # A failed read or write may succeed at the next heartbeat.
-        with contextlib.suppress(OSError):
-            found = _read(path)
-            if found is not None and found.holder is not None and found.token != mine.token:
-                lost(taken(found.description, path.parent))
-                return
-            mine = dataclasses.replace(mine, beat=mine.beat + 1)
-            if found is None:  # deleted by hand
-                _create(path, mine)
-                continue
-            with replacing(path) as stream:
-                stream.write(content(mine))
-
-
-def _create(path: Path, mine: Holder) -> bool:
-    """Create the file unless it exists; return whether it is ours."""
+def holder(workdir: Path) -> Holder | None:
+    """Return the process that the lock file of a directory names, if it names one."""
     try:
-        stream = path.open("xb", buffering=0)
-    except FileExistsError:
+        return parse((workdir / NAME).read_bytes())
+    except OSError:
+        return None
+
+
+def is_held(workdir: Path) -> bool:
+    """Return whether a process holds the lock of a directory."""
+    try:
+        with (workdir / NAME).open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
         return False
-    try:
-        with stream:
-            stream.write(content(mine))
-    except OSError:  # for example a full disk: leave no empty lock
-        path.unlink(missing_ok=True)
-        raise
-    found = _read(path)
-    return found is not None and found.token == mine.token
+    return False
 
 
-def _read(path: Path) -> _Found | None:
-    """Read a lock file; None if there is none."""
+def _locked(path: Path, note: Callable[[str], None]) -> BinaryIO | None:
+    """Return the open and locked file; None if another process has the lock."""
+    looks = 0
+    while True:
+        stream = path.open("a+b")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.close()
+            looks += 1
+            if looks == 3:
+                return None
+            time.sleep(0.02)  # `is_held` of another process may have it for an instant
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                stream.close()
+                raise
+            note(
+                f"{path.parent} is on a file system without locks ({error.strerror}); start no "
+                "second run there"
+            )
+        if is_still(path, os.fstat(stream.fileno())):  # its last holder may have deleted it
+            return stream
+        stream.close()
+
+
+def _system() -> str:
+    """Return the boot and the namespace of process ids; '' if unknown."""
+    # Hosts may have equal names; containers on one host may have equal names and the same boot.
     try:
-        with path.open("rb") as stream:
-            about = os.fstat(stream.fileno())
-            text = stream.read()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # the second: replaced while we read
-            return None
-        raise
-    age_s = max(0.0, time.time() - about.st_mtime)
-    holder = parse(text)
-    if holder is not None:
-        return _Found(holder.token, holder, text, age_s)
-    # Inode and time of the write identify a damaged file.
-    key = f"{about.st_ino} {about.st_mtime_ns} ".encode() + text
-    return _Found(hashlib.blake2b(key, digest_size=16).hexdigest(), None, text, age_s)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def state_of(pid: int) -> tuple[str, int | None]:
+    """Return a process's state and start in clock ticks after boot; ('', None) if unknown."""
+    try:
+        # The name in the second field may contain spaces and parentheses.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return "", None

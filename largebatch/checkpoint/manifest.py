@@ -1,4 +1,4 @@
-"""Manifest of a checkpoint: progress, options, arrays and files with digests.
+"""Manifest of a checkpoint: progress, options, facts, and the arrays with their digests.
 
 A manifest is untrusted data. The decoder checks types, ranges and names, and the text must be
 byte-identical to the encoding of its content. It executes nothing.
@@ -15,26 +15,13 @@ from typing import Any
 from largebatch.config import Facts, Plan
 from largebatch.files import plain
 
-FORMAT = 4
-"""Format of the checkpoint directory; increment it with each change of the fields below."""
-NAME = "manifest.json"
-LARGEST = 64 * 2**20
-"""Largest size in bytes; the manifest of ResNet-50 has 100,000."""
+FORMAT = 5
+"""Format of the checkpoint; increment it with each change of the fields below."""
+NAME = "manifest"
+"""The entry of the metadata of the file."""
 
-_ADDED = {
-    "validation_top1": -1.0,
-    "wait_s": 0.0,
-    "evaluation_s": 0.0,
-    "checkpoint_s": 0.0,
-    "for_stop": 0,
-    "memory": {},
-}
-"""Fields of the progress that earlier versions did not write, with their values in this case."""
-_ADDED_FACTS = {"content": 0, "validation_identity": 0}
-"""Likewise of the facts."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _PATH = re.compile(r"[^\x00-\x1f]{1,500}")
 
 
@@ -94,15 +81,7 @@ class Array:
     dtype: str
     """Name of the dtype, such as ``float32`` or ``bfloat16``."""
     digest: str
-    """`digest_of` the elements in C order, little-endian."""
-
-
-@dataclasses.dataclass(frozen=True)
-class File:
-    """A file of a checkpoint."""
-
-    bytes: int
-    digest: str
+    """BLAKE2b of the elements in C order, little-endian: 16 bytes in hexadecimal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +94,6 @@ class Manifest:
     facts: Facts
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
     """Arrays by '/'-joined path in the state."""
-    files: dict[str, File] = dataclasses.field(default_factory=dict)
-    """Files by path in the checkpoint's directory, without the manifest."""
 
 
 def described(progress: Progress, plan: Plan) -> Manifest:
@@ -124,24 +101,21 @@ def described(progress: Progress, plan: Plan) -> Manifest:
     return Manifest(progress, plain(dataclasses.asdict(plan.config)), plan.facts)
 
 
-def digest_of(parts: Iterable[bytes | memoryview]) -> str:
-    """Return the 16-byte BLAKE2b digest of concatenated parts, in hexadecimal."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+def encode(manifest: Manifest, arrays: Mapping[str, Array]) -> str:
+    """Encode a manifest together with its digest.
+
+    Args:
+      manifest: without arrays.
+      arrays: those of the checkpoint, by path.
+
+    Raises:
+      ValueError: JSON cannot represent a number.
+    """
+    body = plain(dataclasses.asdict(dataclasses.replace(manifest, arrays=dict(arrays))))
+    return _sealed({"format": FORMAT, **body, "progress": _written(manifest.progress)})
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Encode a manifest as the content of its file."""
-    body = plain(dataclasses.asdict(manifest)) | {"progress": _written(manifest.progress)}
-    run = {"config": body["config"], "facts": body["facts"]}
-    return sealed(
-        {"format": FORMAT, "step": manifest.progress.step, **body, "plan": _plan_hash(run)}
-    )
-
-
-def decode(text: bytes) -> Manifest:
+def decode(text: Any) -> Manifest:
     """Decode an untrusted manifest; the inverse of `encode`.
 
     Raises:
@@ -151,56 +125,38 @@ def decode(text: bytes) -> Manifest:
     body = _opened(text)
     version = body.get("format")
     if version != FORMAT or type(version) is not int:
-        raise OtherVersion(f"its format is {_shown(version)}, expected {FORMAT}")
-    names = {"step", "plan", "format"} | {f.name for f in dataclasses.fields(Manifest)}
-    _same_names(body, names, "")
-    progress = _numbers(Progress, _ADDED | _mapping(body["progress"], "progress"), "progress")
-    if progress.step != body["step"] or type(body["step"]) is not int:
-        raise Rejected(f"step is {_shown(body['step'])}, but progress.step is {progress.step}")
+        raise OtherVersion(f"its format is {shown(version)}, expected {FORMAT}")
+    _same_names(body, {"format", *(f.name for f in dataclasses.fields(Manifest))}, "")
+    progress = _numbers(Progress, body["progress"], "progress")
     config = _mapping(body["config"], "config")
     for section, options in config.items():
-        _mapping(options, f"config.{_shown(section)}")
-    facts = _numbers(Facts, _ADDED_FACTS | _mapping(body["facts"], "facts"), "facts")
-    if body["plan"] != _plan_hash({"config": config, "facts": body["facts"]}):
-        raise Rejected("plan is not the hash of config and facts")
-    arrays = _entries(Array, body["arrays"], "arrays", _PATH)
-    files = _entries(File, body["files"], "files", _FILE)
-    return Manifest(progress, config, facts, arrays, files)
+        _mapping(options, f"config.{shown(section)}")
+    facts = _numbers(Facts, body["facts"], "facts")
+    return Manifest(progress, config, facts, _arrays(body["arrays"]))
 
 
-def sealed(body: Mapping[str, Any]) -> bytes:
-    """Encode the fields of a manifest together with their digest.
-
-    Raises:
-      ValueError: JSON cannot represent a number.
-    """
-    digest = digest_of([_text(body).encode()])
-    return (_text({**body, "digest": digest}) + "\n").encode()
+def _sealed(body: Mapping[str, Any]) -> str:
+    digest = hashlib.blake2b(_text(body).encode(), digest_size=16).hexdigest()
+    return _text({**body, "digest": digest})
 
 
-def _opened(text: bytes) -> dict[str, Any]:
-    """Decode a text and check that it is the result of `sealed`."""
-    if len(text) > LARGEST:
-        raise Rejected(f"{NAME} has {len(text):,} bytes, more than {LARGEST:,}")
+def _opened(text: Any) -> dict[str, Any]:
+    """Decode a text and check that it is the result of `_sealed`."""
     try:
-        body = json.loads(text.decode("ascii"))
+        body = json.loads(text)
         if not isinstance(body, dict):
-            raise Rejected(f"{NAME} is {_shown(body)}, expected an object")
+            raise Rejected(f"its manifest is {shown(body)}, expected an object")
         body.pop("digest", None)
-        valid = sealed(body) == text
-    except (ValueError, RecursionError) as error:
-        raise Rejected(f"{NAME} is not JSON ({_shown(str(error))})") from error
+        valid = _sealed(body) == text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Rejected(f"its manifest is not JSON ({shown(str(error))})") from error
     if not valid:
-        raise Rejected(f"{NAME} does not match its digest")
+        raise Rejected("its manifest does not match its digest")
     return body
 
 
 def _text(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, indent=1, sort_keys=True, allow_nan=False)
-
-
-def _plan_hash(run: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_text(run).encode()).hexdigest()
+    return json.dumps(body, sort_keys=True, allow_nan=False)
 
 
 def _written(progress: Progress) -> dict[str, Any]:
@@ -227,69 +183,64 @@ def _numbers(cls: type, value: Any, where: str) -> Any:
         else:
             built[name] = _shape(given, place)
             if len(built[name]) != len(kind.__args__):
-                raise Rejected(f"{place} is {_shown(given)}")
+                raise Rejected(f"{place} is {shown(given)}")
     return cls(**built)
 
 
-def _entries(cls: type, value: Any, where: str, known: re.Pattern) -> dict[str, Any]:
-    """Decode the entries of the arrays or files."""
-    fields = {field.name for field in dataclasses.fields(cls)}
+def _arrays(value: Any) -> dict[str, Array]:
+    """Decode the entries of the arrays."""
     found = {}
-    for name, entry in _mapping(value, where).items():
-        place = f"{where}.{_shown(name)}"
-        if not known.fullmatch(name):
+    for path, entry in _mapping(value, "arrays").items():
+        place = f"arrays.{shown(path)}"
+        if not _PATH.fullmatch(path):
             raise Rejected(f"{place} is not a valid name")
-        _same_names(_mapping(entry, place), fields, f"{place}.")
-        found[name] = cls(**{key: _CHECKS[key](entry[key], f"{place}.{key}") for key in fields})
+        _same_names(_mapping(entry, place), ("shape", "dtype", "digest"), f"{place}.")
+        found[path] = Array(
+            _shape(entry["shape"], f"{place}.shape"),
+            _word(entry["dtype"], f"{place}.dtype", _TYPE),
+            _word(entry["digest"], f"{place}.digest", _DIGEST),
+        )
     return found
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Rejected(f"{where} is {_shown(value)}")
+        raise Rejected(f"{where} is {shown(value)}")
     return value
 
 
 def _same_names(found: Iterable[str], wanted: Iterable[str], where: str) -> None:
     for name in sorted(set(found) ^ set(wanted)):
         if name in found:
-            raise OtherVersion(f"{where}{_shown(name)} is an unknown field")
+            raise OtherVersion(f"{where}{shown(name)} is an unknown field")
         raise OtherVersion(f"the field {where}{name} is missing")
 
 
 def _whole(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value < 2**61:
-        raise Rejected(f"{where} is {_shown(value)}")
+        raise Rejected(f"{where} is {shown(value)}")
     return value
 
 
 def _real(value: Any, where: str) -> float:
     if type(value) is not float and value not in ("inf", "-inf", "nan"):
-        raise Rejected(f"{where} is {_shown(value)}")
+        raise Rejected(f"{where} is {shown(value)}")
     return float(value)
 
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 32:
-        raise Rejected(f"{where} is {_shown(value)}")
+        raise Rejected(f"{where} is {shown(value)}")
     return tuple(_whole(size, where) for size in value)
 
 
 def _word(value: Any, where: str, pattern: re.Pattern) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise Rejected(f"{where} is {_shown(value)}")
+        raise Rejected(f"{where} is {shown(value)}")
     return value
 
 
-_CHECKS = {
-    "shape": _shape,
-    "dtype": lambda value, where: _word(value, where, _TYPE),
-    "digest": lambda value, where: _word(value, where, _DIGEST),
-    "bytes": _whole,
-}
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Format any value in one short line."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

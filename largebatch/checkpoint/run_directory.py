@@ -4,40 +4,25 @@ import contextlib
 import dataclasses
 import errno
 import json
-import os
-import re
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
-from largebatch.checkpoint import directories, lock
-from largebatch.errors import UserError
+from largebatch.checkpoint import lock
+from largebatch.checkpoint.checkpoints import FOLDER, has_checkpoints, steps_in
+from largebatch.checkpoint.place import LocalPlace, Place, is_own
+from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import no_folder_reason, read_json
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
 
-_CHECKPOINTS = "checkpoints"
-_CONFIG = "config.json"
-_PREVIOUS = "previous"
-_OWN = re.compile(
-    r"checkpoints|config\.json|evaluation\.json|(events|layers|metrics)\.jsonl|profile|report|"
-    r"result_\d+\.txt|saved\.json|stacks_\d+\.txt|summary\.json|tensorboard|trackers\.json|"
-    r"unreadable_\d+\.jsonl|wandb"
-)
-"""Names of the files and folders that a run writes into its directory."""
-_MARKS = {_CONFIG, "events.jsonl", "metrics.jsonl", directories.SAVED, "summary.json"}
-"""Those which show that a directory is that of a run."""
-
-
-def own_names(names: Iterable[str]) -> list[str]:
-    """Return the names of the first level that a run has written; none if there is no run."""
-    found = sorted(name for name in names if _OWN.fullmatch(name))
-    return found if _MARKS & set(found) or _CHECKPOINTS in found else []
+_FOLDERS = ("profile", "report", "tensorboard", "wandb")
+_MARKS = {"config.json", "events.jsonl", "metrics.jsonl", "saved.json", "summary.json"}
+"""Files of which each shows that a directory is that of a run."""
 
 
 @contextlib.contextmanager
@@ -73,8 +58,8 @@ def held(
     Raises:
       UserError: a different run holds the lock, or the directory cannot be created.
     """
-    with remove_if_empty(workdir / _CHECKPOINTS), contextlib.ExitStack() as stack:
-        locked = lock.hold(workdir, note=note, lost=watchdog.end)
+    with remove_if_empty(workdir / FOLDER), contextlib.ExitStack() as stack:
+        locked = lock.hold(workdir, note=note)
         processes.first_process_does(lambda: stack.enter_context(locked))
         if jax.process_index() == 0:
             watchdog.finally_do("lock", lambda *_: stack.close())
@@ -90,18 +75,18 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
     try:
         before = Summary(**json.loads((workdir / "summary.json").read_text()))
     except (OSError, ValueError, TypeError):  # absent, or from a different version
-        steps = max(directories.complete(workdir / _CHECKPOINTS), default=0)
+        steps = max(steps_in(LocalPlace(workdir)), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
     if before.status != "complete":
         dataclasses.replace(before, status=status).write(workdir)
 
 
-def prepare(workdir: Path, *, archive: bool) -> Path | None:
-    """Create ``workdir``, check that it is writable, and archive an earlier run if required.
+def prepare(place: Place, *, archive: bool) -> str | None:
+    """Create a run directory, check that it is writable, and archive an earlier run if required.
 
     Args:
-      workdir: the directory.
+      place: the directory.
       archive: move the files of an earlier run to ``previous/N/``. A trained run that has never
         saved a checkpoint is always archived. Nothing is deleted, and nothing is moved that this
         program has not written.
@@ -113,70 +98,88 @@ def prepare(workdir: Path, *, archive: bool) -> Path | None:
       UserError: the directory cannot be created or written to, is used by another program, or is
         that of a run whose checkpoints are missing.
     """
+    place.create()
+    _check_not_foreign(place)
+    if has_checkpoints(place):
+        return _archived(place) if archive else None
+    if not archive:
+        _check_format(place)
+    logs = place.logs / "metrics.jsonl"
+    trained = logs.is_file() and logs.stat().st_size
+    saved = _was_saved(place)
+    if trained and saved is not None and not archive:
+        raise UserError(
+            f"--workdir={place.url} is that of a run which saved checkpoint {saved:,}, but "
+            f"{place.url}/{FOLDER} holds none; mount or restore it, or use --resume=never, which "
+            "moves the rest of that run to previous/ and starts a new one"
+        )
+    return _archived(place) if archive or trained else None
+
+
+def note_saved(place: Place, step: int) -> None:
+    """Note in the logs that a checkpoint was saved; see `prepare`.
+
+    A run directory that was removed meanwhile must not appear again: this creates none.
+    """
+    with contextlib.suppress(OSError):  # the checkpoint is complete without it
+        note = place.logs / ".saved.json.tmp"
+        note.write_text(json.dumps({"step": step}))
+        note.replace(place.logs / "saved.json")
+
+
+def _was_saved(place: Place) -> int | None:
+    """Return the step of the newest checkpoint that a run has saved; None if it saved none."""
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=workdir):
-            pass
-        _check_not_foreign(workdir)
-        return _archive(workdir, always=archive)
-    except OSError as error:
-        raise UserError(
-            f"--workdir={workdir} cannot be written to ({no_folder_reason(error)}); use "
-            "another --workdir"
-        ) from error
-
-
-def _check_not_foreign(workdir: Path) -> None:
-    """Raise a UserError if another program uses names of a run in this directory."""
-    foreign = [f"{_CHECKPOINTS}/{name}" for name in directories.foreign(workdir / _CHECKPOINTS)]
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            own = isinstance(read_json(workdir / _CONFIG).get("config"), dict)
-        except ValueError:
-            own = False
-        foreign += [] if own else [_CONFIG]
-    if foreign:
-        raise UserError(
-            f"--workdir={workdir} holds {' and '.join(foreign[:3])} of another program, which "
-            "is never moved or replaced; use another --workdir"
-        )
-
-
-def _archive(workdir: Path, *, always: bool) -> Path | None:
-    """Move an earlier run to ``previous/N/``, if it is asked for or the run cannot be resumed."""
-    checkpoints = workdir / _CHECKPOINTS
-    names = set(os.listdir(workdir))
-    if not (checkpoints.is_symlink() or directories.own_entries(checkpoints)):
-        names.discard(_CHECKPOINTS)
-    own = [workdir / name for name in own_names(names)]
-    logs = workdir / "metrics.jsonl"
-    trained = (
-        logs.is_file() and logs.stat().st_size and not directories.has_checkpoints(checkpoints)
-    )
-    saved = directories.was_saved(checkpoints)
-    if trained and saved is not None and not always:
-        raise UserError(
-            f"--workdir={workdir} is that of a run which saved checkpoint {saved:,}, but "
-            f"{checkpoints} holds none; mount or restore it, or use --resume=never, which moves "
-            f"the rest of that run to {_PREVIOUS}/ and starts a new one"
-        )
-    if not own or not (always or trained):
+        return int(read_json(place.logs / "saved.json")["step"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    previous = workdir / _PREVIOUS
-    number = 1 + max((int(p.name) for p in previous.glob("*") if p.name.isdecimal()), default=0)
-    target = previous / str(number)
-    target.mkdir(parents=True)
-    for path in own:
-        if path != checkpoints or path.is_symlink() or not path.is_dir():
-            path.rename(target / path.name)
-            continue
-        kept = target / path.name  # which may hold other programs' files
-        kept.mkdir()
-        for entry in directories.own_entries(path):
-            entry.rename(kept / entry.name)
-        with contextlib.suppress(OSError):  # not empty
-            path.rmdir()
-    return target
+
+
+def _check_not_foreign(place: Place) -> None:
+    """Raise a UserError if another program uses names of a run in this directory."""
+    try:
+        own = isinstance(read_json(place.logs / "config.json").get("config"), dict)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        own = False
+    if not own:
+        raise UserError(
+            f"--workdir={place.url} holds config.json of another program, which is never moved or "
+            "replaced; use another --workdir"
+        )
+
+
+def _check_format(place: Place) -> None:
+    """Raise a CheckpointError if the checkpoints are directories, as of earlier versions."""
+    for step in filter(str.isdecimal, place.folders(FOLDER)):
+        if "manifest.json" in place.files(f"{FOLDER}/{step}"):
+            raise CheckpointError(
+                f"{place.url}/{FOLDER}/{step} is a checkpoint of an earlier version; export it "
+                "with that version and continue by --init_from, or start a new run with "
+                "--resume=never"
+            )
+
+
+def _archived(place: Place) -> str | None:
+    """Move the files of an earlier run to ``previous/N/``; return the archive, None if no run."""
+    files = place.files()
+    kept = [f"{FOLDER}/{name}" for name in place.files(FOLDER)]
+    if not (_MARKS & {*files} or any(map(is_own, kept))):
+        return None
+    numbers = [int(name) for name in place.folders("previous") if name.isdecimal()]
+    target = f"previous/{1 + max(numbers, default=0)}"
+    folders = [name for name in _FOLDERS if name in place.folders()]
+    for path in [*filter(is_own, [*files, *kept]), *folders]:
+        try:
+            place.move(path, f"{target}/{path}")
+        except OSError as error:
+            raise CheckpointError(
+                f"--workdir={place.url}: {path} cannot be moved to {target} "
+                f"({no_folder_reason(error)}); use another --workdir"
+            ) from error
+        (place.logs / path).unlink(missing_ok=True)  # the local copy of a file in a store
+    return f"{place.url}/{target}"
 
 
 @contextlib.contextmanager

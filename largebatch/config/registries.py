@@ -1,6 +1,6 @@
 """Registries of networks, all-reduce schemes, wire formats, trackers and optimizers.
 
-An entry makes a name known to the options, the planner, the doctor and the documentation. Data
+An entry makes a name known to the options, the planner and the documentation. Data
 sources are in `largebatch.data.openers`. This module does not import JAX.
 """
 

@@ -12,9 +12,8 @@ from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops
 from largebatch.optim.flavours import lars_of
 from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import Hardware, machine
-from largebatch.planning import device_time, ladder, step_time
+from largebatch.planning import device_time, ladder
 from largebatch.planning.calibration import table
 from largebatch.planning.prediction import (
     Prediction,
@@ -27,7 +26,7 @@ from largebatch.planning.prediction import (
 
 LEAST_SIZE = 96
 """Side of the smallest images with a prediction; the fitted runs had 128 and more."""
-_MEASURE = "measure a step instead: scripts/doctor.py --measure_step"
+_MEASURE = "measure steps instead: train.py --dry_run"
 
 
 def why_no_forecast(plan: Plan) -> str:
@@ -109,26 +108,6 @@ def forecast(plan: Plan, model: Model, devices: int, cluster: str, round: str = 
       ConfigError: see `workload_of`; or the cluster does not have such devices.
     """
     return predict(workload_of(plan, model, devices), cluster, round=round)
-
-
-def step_on(plan: Plan, model: Model, cluster: Cluster) -> step_time.Step:
-    """Predict a step of a plan's first stage on present devices, with the latest software.
-
-    Raises:
-      ConfigError: see `workload_of`.
-    """
-    work = workload_of(plan, model, cluster.devices)
-    first = work.segments[0]
-    return step_time.step_of(
-        load_fitted().parameters,
-        cluster,
-        images=first.images_per_device,
-        year=max(table().rounds.values()),
-        size=first.image_size,
-        network=work.network,
-        passes=first.passes,
-        wire_bytes=work.wire_bytes,
-    )
 
 
 def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> list[str]:

@@ -1,1 +1,1 @@
-"""What the commands call: report, sweep, doctor, reproduction records, recipe pages."""
+"""What the commands call: report, sweep, reproduction records, recipe pages."""

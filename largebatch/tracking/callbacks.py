@@ -4,7 +4,7 @@ A callback receives what the trackers receive: plain Python values that are on t
 cannot reach the state on the devices, so a run with callbacks is bitwise identical to one without.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from largebatch.errors import UserError, one_line, own_line
@@ -42,7 +42,7 @@ class Callback:
 
         Args:
             step: steps completed at the checkpoint.
-            path: its directory; later checkpoints replace it (`run.keep_checkpoints`).
+            path: its file; later checkpoints replace it (`run.keep_checkpoints`).
         """
 
     def on_end(self, summary: Summary) -> None:
@@ -52,9 +52,14 @@ class Callback:
 class CallbackTracker:
     """Translates the records of a run to calls of callbacks."""
 
-    def __init__(self, callbacks: Sequence[Callback], checkpoints: Path) -> None:
-        """Take the callbacks and the directory of the checkpoints."""
-        self._callbacks, self._checkpoints = callbacks, checkpoints
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        path: Callable[[int], str],
+        is_saved: Callable[[int], bool],
+    ) -> None:
+        """Take the callbacks, and the path of a checkpoint and whether it is complete by step."""
+        self._callbacks, self._path, self._is_saved = callbacks, path, is_saved
         self._begun: int | None = None
         """Step of a checkpoint that is being written."""
 
@@ -79,11 +84,11 @@ class CallbackTracker:
         self._call("on_end", summary)
 
     def _report_checkpoint(self) -> None:
-        """Call ``on_checkpoint`` once the directory exists: it appears with all its files."""
+        """Call ``on_checkpoint`` once the checkpoint is complete."""
         step = self._begun
-        if step is not None and (path := self._checkpoints / str(step)).is_dir():
+        if step is not None and self._is_saved(step):
             self._begun = None
-            self._call("on_checkpoint", step, path)
+            self._call("on_checkpoint", step, Path(self._path(step)))
 
     def _call(self, method: str, *arguments: object) -> None:
         for callback in self._callbacks:

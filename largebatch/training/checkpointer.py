@@ -4,8 +4,9 @@ import dataclasses
 import time
 
 from largebatch import data
-from largebatch.checkpoint.arrays import on_devices
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.file import on_devices
+from largebatch.checkpoint.manifest import Progress
 from largebatch.fault_tolerance import Watchdog
 from largebatch.fault_tolerance.health import Health
 from largebatch.parallel import processes

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from largebatch.checkpoint.directories import best as best_checkpoint
+from largebatch.checkpoint.checkpoints import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
 from largebatch.config.sections import Loss
@@ -188,7 +188,7 @@ def closing_rows(
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
-    best = best_checkpoint(request.checkpoints) if run.plan.config.run.keep_best else None
+    best = best_checkpoint(request.directory) if run.plan.config.run.keep_best else None
     return [
         *result_rows(result, run.plan),
         *target.rows(),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from largebatch.checkpoint.arrays import on_devices
+from largebatch.checkpoint.file import on_devices
 from largebatch.errors import DataError
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.models.loss import Sums

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from largebatch import data
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.manifest import Progress
 from largebatch.fault_tolerance import IDLE, Interrupted, Watchdog
 from largebatch.fault_tolerance.health import WELL, Health, Verdict
 from largebatch.parallel.transfer import OnDevices

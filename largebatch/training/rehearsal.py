@@ -11,9 +11,11 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint import file, lock
 from largebatch.checkpoint import run_directory as directory
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints, steps_in
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import CheckpointError, UserError, counted
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
@@ -23,8 +25,12 @@ from largebatch.training import description
 from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
+from largebatch.training.memory import GIB
+from largebatch.training.preflight import LOG_BYTES
+from largebatch.training.request import Request
 from largebatch.training.run import Run, StageRun
 from largebatch.training.state import TrainState
+from largebatch.training.timing import Clock
 
 if TYPE_CHECKING:  # few runs begin with weights
     from largebatch.weights import Weights
@@ -93,32 +99,33 @@ def _made_up(
 
 def dry_run(
     run: Run,
-    workdir: Path,
+    request: Request,
     watchdog: Watchdog = IDLE,
     weights: "Weights | None" = None,
-    *,
-    shared: bool = True,
 ) -> None:
-    """Compile, train two steps, evaluate one batch, save and restore; report time and memory.
+    """Compile, train two steps, evaluate one batch, save and restore; a line for each part.
+
+    All processes have compared their programs, options and data by then.
 
     Args:
       run: ready to start.
-      workdir: of the run; what is written there is removed.
+      request: names the run directory; what is written there is removed.
       watchdog: bounds the time of each part.
       weights: those of ``model.init_from``, if they have been read already.
-      shared: whether all processes see ``workdir``; otherwise only process 0 restores.
 
     Raises:
       UserError: what would stop the run too.
     """
-    place = workdir.absolute() / ".dry_run"
+    place = request.workdir.absolute() / ".dry_run"
     processes.first_process_does(lambda: _check_left_behind(place))
     with directory.remove_if_empty(place):
         try:
             if jax.process_index() == 0:
                 watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
-            processes.first_process_does(lambda: directory.prepare(place, archive=False))
-            _rehearse(run, place, watchdog, weights, shared)
+            processes.first_process_does(
+                lambda: directory.prepare(LocalPlace(place), archive=False)
+            )
+            _rehearse(run, request, place, watchdog, weights)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
@@ -126,14 +133,13 @@ def dry_run(
 
 def _check_left_behind(place: Path) -> None:
     """Raise a UserError unless a killed dry run has left this directory, which is deleted."""
-    own = {"checkpoints", checkpoint_directories.SAVED}
-    others = {path.name for path in place.glob("*")} - own
-    if place.is_symlink() or others or checkpoint_directories.foreign(place / "checkpoints"):
+    paths = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
+    if place.is_symlink() or not all(map(directory.is_own, paths)):
         raise UserError(f"{place} is not of a dry run, which would delete it; rename it")
 
 
 def _rehearse(
-    run: Run, place: Path, watchdog: Watchdog, weights: "Weights | None", shared: bool
+    run: Run, request: Request, place: Path, watchdog: Watchdog, weights: "Weights | None"
 ) -> None:
     plan, console = run.plan, run.console
     run.warn_of_unreadable()
@@ -153,17 +159,55 @@ def _rehearse(
         evaluations += count
 
     with watchdog.section("checkpoint"):
-        saved_s = _save_and_restore(run, state, place, shared)
-    rounds = counted(evaluations, "evaluation")
+        saved_s = _save_and_restore(run, state, place, shared=request.remote is None)
+    rounds, hosts = counted(evaluations, "evaluation"), plan.facts.processes
     console.closing(
         [
+            (
+                "processes",
+                f"{hosts:,}, alike in program, versions, options, environment and data"
+                if hosts > 1
+                else "one",
+            ),
+            ("run directory", f"{request.place}: {_state_of(request)}"),
+            ("disk", _disk(run, place, request)),
             ("compile", f"{run.compile_s:.1f} s"),
             ("memory", description.memory(run)),
-            ("checkpoint", f"saved and restored in {saved_s:.1f} s"),
+            ("checkpoint", f"saved and restored in {saved_s:.1f} s, bitwise identical"),
             ("ETA", f"{eta:,.0f} s for {plan.steps:,} steps and {rounds}"),
         ],
         "dry run succeeded; nothing was kept",
     )
+
+
+def _state_of(request: Request) -> str:
+    """Return whether a training may start in the run directory, and from where."""
+    place = request.directory
+    if request.remote:
+        with contextlib.suppress(FileNotFoundError):
+            holder = lock.parse(place.read(lock.NAME))
+            return f"locked by {holder.description if holder else 'another process'}"
+    elif lock.is_held(request.workdir):
+        holder = lock.holder(request.workdir)
+        who = holder.description if holder else "another process"
+        return f"in use by {who}; a training waits for its end or needs another --workdir"
+    step = max(steps_in(place), default=None)
+    if step is None:
+        return "free"
+    if request.resume == "never":
+        return "free; a training moves the earlier run to previous/"
+    return f"free; a training resumes from step {step:,}"
+
+
+def _disk(run: Run, place: Path, request: Request) -> str:
+    """Return the space that checkpoints and logs need, and the free space."""
+    options = run.plan.config.run
+    count = options.keep_checkpoints + options.keep_best + 1
+    needed = count * file.bytes_needed(run.checkpoint_shapes) + LOG_BYTES
+    words = f"{needed / GIB:,.2f} GiB needed"
+    if request.remote:
+        return words
+    return f"{words}, {shutil.disk_usage(place).free / GIB:,.1f} GiB free"
 
 
 def _rehearse_stage(
@@ -175,18 +219,20 @@ def _rehearse_stage(
       The state; the seconds of a step, and of an evaluation.
     """
     plan, programs, console = stage.plan, stage.programs, run.console
-    seconds = []
+    seconds, clock = [], Clock()
     begin = plan.first_sample
     stop = begin + STEPS * plan.samples_per_step + plan.microbatch_samples
-    with contextlib.closing(stage.train_microbatches(begin, stop)) as feed:
+    with contextlib.closing(stage.train_microbatches(begin, stop)) as batches:
+        feed = clock.timed(batches)
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
-            start = time.perf_counter()
+            start, waited = time.perf_counter(), clock.wait_s
             state, metrics = run_step(programs, state, feed, run.plan.rates(step), watchdog)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(
                 f"step {step}  loss {loss:.4f}  {seconds[-1]:.2f} s, "
-                f"{plan.samples_per_step / seconds[-1]:,.0f} images/s"
+                f"{plan.samples_per_step / seconds[-1]:,.0f} images/s, "
+                f"{(clock.wait_s - waited) / seconds[-1]:.0%} of it waiting for data"
             )
         if plan.norm_statistics == "precise":
             images = next(feed).images
@@ -206,7 +252,7 @@ def _rehearse_stage(
     return state, seconds[-1], count * evaluation_s
 
 
-def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) -> float:
+def _save_and_restore(run: Run, state: TrainState, place: Path, *, shared: bool) -> float:
     """Return the seconds that a save and a restore take.
 
     Raises:
@@ -216,7 +262,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) ->
     progress = Progress(step=STEPS, samples=run.plan.position(STEPS))
     options, like = run.plan.config.run, run.checkpoint_shapes
     opened = Checkpoints(
-        place / "checkpoints",
+        LocalPlace(place),
         keep=options.keep_checkpoints,
         keep_best=options.keep_best,
         warn=run.console.warn,
@@ -229,10 +275,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, shared: bool) ->
         if shared:
             restored = checkpoints.newest(run.plan, like)
         else:
-            path = checkpoints.path(STEPS)
-            restored = processes.first_process_does(
-                lambda: checkpoint_directories.read(path, run.plan, like)
-            )
+            restored = processes.first_process_does(lambda: checkpoints.read(STEPS, run.plan, like))
     saved = jax.device_get(jax.tree.leaves(state))
     stored = saved if restored is None else jax.tree.leaves(restored.state)
     if [a.tobytes() for a in saved] != [b.tobytes() for b in stored]:

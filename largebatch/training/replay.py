@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from largebatch import parallel
-from largebatch.checkpoint.arrays import by_path
+from largebatch.checkpoint.file import by_path
 from largebatch.parallel import REPLICATED, SPLIT
 from largebatch.parallel.processes import agreed_minimum, gather
 from largebatch.training.state import MEASURED, Metrics, TrainState

@@ -15,7 +15,7 @@ from largebatch.store_urls import url_of
 from largebatch.tracking.callbacks import Callback
 
 if TYPE_CHECKING:  # imports JAX
-    from largebatch.checkpoint.remote_directory import RemoteDirectory
+    from largebatch.checkpoint.place import BucketPlace, Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Request:
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
     notes: tuple[str, ...] = ()
     """Lines to print about what the options have changed in the recipe."""
-    remote: "RemoteDirectory | None" = None
-    """The run directory, if it is in an object store; ``workdir`` is then its local copy."""
+    remote: "BucketPlace | None" = None
+    """The run directory, if it is in an object store; ``workdir`` is the local copy of its logs."""
 
     @property
     def given(self) -> frozenset[str]:
@@ -47,17 +47,19 @@ class Request:
     @property
     def place(self) -> str:
         """The run directory as the user knows it."""
-        url = self.remote.bucket.url if self.remote else url_of(self.workdir)
+        url = self.remote.url if self.remote else url_of(self.workdir)
         return url or str(self.workdir)
 
     @property
-    def checkpoints(self) -> Path:
-        """The directory of the run's checkpoints."""
-        return self.workdir / "checkpoints"
+    def directory(self) -> "Place":
+        """The run directory."""
+        from largebatch.checkpoint.place import LocalPlace
+
+        return self.remote or LocalPlace(self.workdir)
 
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""
-        return f"{self.place}/checkpoints/{step}"
+        return f"{self.place}/checkpoints/{step}.safetensors"
 
     @property
     def trains(self) -> bool:
@@ -100,7 +102,8 @@ def check(config: Config, request: Request) -> None:
         if request.resume == "never" and f"{begin}/".startswith(f"{url}/"):
             raise _moved(config, request)
         return
-    if request.needs_checkpoint and not request.checkpoints.is_dir():
+    here = request.remote is None  # what a store holds is looked for when the data is open
+    if request.needs_checkpoint and here and not (request.workdir / "checkpoints").is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
     if not weights or url_of(weights):

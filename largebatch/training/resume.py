@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import jax
-
 from largebatch import data, tracking
 from largebatch.checkpoint import run_directory
-from largebatch.checkpoint.arrays import on_devices
-from largebatch.checkpoint.directories import Stored
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.file import on_devices
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.resumable import Stored
 from largebatch.config import Config
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError, ConfigError
@@ -28,23 +27,21 @@ if TYPE_CHECKING:  # weights are read by few runs
 
 def open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
     """Open the checkpoints; create the run directory, or archive an earlier run."""
+    place = request.directory
     if not request.eval_only:
-        archive = request.resume == "never"
         moved = processes.first_process_does(
-            request.remote.archive
-            if request.remote and archive
-            else lambda: run_directory.prepare(request.workdir, archive=archive)
+            lambda: run_directory.prepare(place, archive=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.place} is now in {moved}")
     return Checkpoints(
-        request.checkpoints,
+        place,
         keep=config.run.keep_checkpoints,
         keep_best=config.run.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
         extends=request.resume == "extend",
-        share=request.remote.share if request.remote and jax.process_count() > 1 else None,
+        saved=lambda step: run_directory.note_saved(place, step),
     )
 
 
@@ -55,11 +52,7 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
       CheckpointError: it belongs to another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    try:
-        stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
-    except CheckpointError as error:
-        local = str(request.workdir.absolute())
-        raise CheckpointError(str(error).replace(local, request.place)) from error
+    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
     if stored is not None and not request.eval_only:

@@ -11,9 +11,9 @@ import jax
 
 from largebatch import tracking
 from largebatch.checkpoint import run_directory
-from largebatch.checkpoint.directories import has_checkpoints
-from largebatch.checkpoint.manager import Checkpoints, Progress
-from largebatch.checkpoint.staging import staged
+from largebatch.checkpoint.checkpoints import Checkpoints, has_checkpoints
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.remote import staged
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
@@ -72,13 +72,11 @@ def run(
     with staged(
         url,
         trains=request.trains,
-        fresh=request.trains and request.resume == "never",
-        transfers=not request.dry_run,
         watchdog=watchdog,
         note=console.note,
         warn=console.warn,
     ) as remote:
-        copied = dataclasses.replace(request, workdir=remote.local, remote=remote)
+        copied = dataclasses.replace(request, workdir=remote.logs, remote=remote)
         return _run(config, copied, console, hosts, devices, watchdog)
 
 
@@ -132,7 +130,7 @@ def _run(
             )
         with reporting_out_of_memory(this_run.plan.first_stage):
             if request.dry_run:
-                dry_run(this_run, request.workdir, watchdog, weights, shared=request.remote is None)
+                dry_run(this_run, request, watchdog, weights)
                 return None
             if checkpoints is None:
                 checkpoints = resume.open_checkpoints(config, request, console)
@@ -163,7 +161,7 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         tracking.check_installed(name)
     check_request(config, request)
     begin = config.model.init_from
-    if not begin or (request.resume != "never" and has_checkpoints(request.checkpoints)):
+    if not begin or (request.resume != "never" and has_checkpoints(request.directory)):
         return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 
@@ -189,7 +187,9 @@ class _Session:
         self.began = began
         self.watchdog = watchdog
         self.console = run.console
-        self.callbacks = tracking.CallbackTracker(request.callbacks, request.checkpoints)
+        self.callbacks = tracking.CallbackTracker(
+            request.callbacks, request.checkpoint, checkpoints.is_saved
+        )
         if not request.eval_only and start.step != run.plan.steps:
             checkpoints.check_space(run.checkpoint_shapes)
 

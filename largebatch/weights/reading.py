@@ -1,7 +1,5 @@
 """Reads weights: runs, checkpoints, safetensors, state dicts, ONNX and hub folders."""
 
-import contextlib
-import dataclasses
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.checkpoint.directories import is_complete
-from largebatch.checkpoint.staging import downloaded
-from largebatch.errors import CheckpointError, UserError, one_line
+from largebatch.checkpoint.place import LocalPlace
+from largebatch.checkpoint.remote import downloaded
+from largebatch.errors import one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
 from largebatch.weights import architecture, hub, onnx_file, run
@@ -35,7 +33,7 @@ def read(
 
     Args:
       path: a run directory, also in an object store, whose newest valid checkpoint is read; a
-        checkpoint's directory; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
+        checkpoint's file; a ``.safetensors`` file with torchvision's, timm's or Hugging Face's
         names; a ``.pth`` or ``.pt`` state dict, read without executing pickles; a folder of
         transformers or timm for Hugging Face's hub; an ``.onnx`` file that we exported.
       best: read the checkpoint of a run with the greatest validation accuracy instead of the
@@ -52,17 +50,14 @@ def read(
     """
     path, trust = Path(path), (trust,) if isinstance(trust, str) else trust
     if url := url_of(path).removesuffix("/checkpoints"):
-        if not best:
-            with contextlib.suppress(CheckpointError):  # an older checkpoint may be valid
-                return _downloaded(url, ema=ema, best=False, trust=trust, newest_only=True)
-        return _downloaded(url, ema=ema, best=best, trust=trust, newest_only=False)
+        return _downloaded(url, ema=ema, best=best, trust=trust)
     if path.is_dir():
         if path.name == "checkpoints" and not run.is_run(path):
             path = path.parent
         if run.is_run(path):
-            return (run.best if best else run.newest)(path, ema=ema, trust=trust)
-        if not best and is_complete(path):
-            return run.checkpoint(path, ema=ema, trust=trust)
+            return (run.best if best else run.newest)(LocalPlace(path), ema=ema, trust=trust)
+    if run.is_checkpoint(path) and not best:
+        return run.checkpoint(path, ema=ema, trust=trust)
     if best:
         raise WeightsError(f"{path}: only a run has a best checkpoint; omit --best")
     if ema:
@@ -85,15 +80,16 @@ def read(
     raise WeightsError(f"{path} is not a file of weights; use {_KINDS}")
 
 
-def _downloaded(
-    url: str, *, ema: bool, best: bool, trust: Sequence[str], newest_only: bool
-) -> Weights:
-    with downloaded(url, newest_only=newest_only) as local:
-        try:
-            found = read(local, ema=ema, best=best, trust=trust)
-        except UserError as error:
-            raise type(error)(str(error).replace(str(local), url)) from error
-        return dataclasses.replace(found, origin=found.origin.replace(str(local), url))
+def _downloaded(url: str, *, ema: bool, best: bool, trust: Sequence[str]) -> Weights:
+    """Read a run, or one of its checkpoints, in an object store."""
+    folder, slash, name = url.rpartition("/checkpoints/")
+    step = name.removesuffix(".safetensors")
+    if slash and not step.isdecimal():
+        raise WeightsError(f"{url} is not a checkpoint; use {_KINDS}")
+    with downloaded(folder if slash else url) as place:
+        if slash:
+            return run.at_step(place, int(step), ema=ema, trust=trust)
+        return (run.best if best else run.newest)(place, ema=ema, trust=trust)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from largebatch.checkpoint import arrays as stored_arrays
-from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint import checkpoints, file
 from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
+from largebatch.checkpoint.place import Place
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.config.recipe_file import split_argument
 from largebatch.data.openers import is_photographs, own_reference
@@ -48,17 +48,17 @@ def check_no_run(path: Path, flag: str) -> None:
     run = path.parent if path.name == "checkpoints" else path
     if (
         is_run(run)
-        or checkpoint_directories.is_complete(path)
-        or any((path / file).is_file() for file in _LOGS)
+        or path.parent.name == "checkpoints"
+        or any((path / name).is_file() for name in _LOGS)
     ):
         raise WeightsError(f"{path} is a run, which is never overwritten; use another {flag}")
 
 
-def newest(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
+def newest(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the newest valid checkpoint of a run; invalid ones are left as they are.
 
     Args:
-      path: directory of the run.
+      place: the run directory.
       ema: as in `checkpoint`.
       trust: as in `checkpoint`.
 
@@ -66,28 +66,27 @@ def newest(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weigh
       CheckpointError: there is none.
       WeightsError: the run has no averaged weights.
     """
-    directory = path / "checkpoints"
     rejected = []
-    for step in checkpoint_directories.numbered(directory):
+    for step in checkpoints.steps_in(place):
         try:
-            found = checkpoint(directory / str(step), ema=ema, trust=trust)
+            found = at_step(place, step, ema=ema, trust=trust)
         except CheckpointError as error:
             rejected.append(one_line(error))
             continue
         remark = f", since {len(rejected)} newer cannot be used" if rejected else ""
         return dataclasses.replace(found, origin=found.origin + remark)
     if rejected:
-        raise CheckpointError(f"no checkpoint of {path} can be read: {rejected[0]}")
-    raise CheckpointError(f"{path} holds no checkpoint yet; train first, or use another run")
+        raise CheckpointError(f"no checkpoint of {place.url} can be read: {rejected[0]}")
+    raise CheckpointError(f"{place.url} holds no checkpoint yet; train first, or use another run")
 
 
-def best(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
+def best(place: Place, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read the checkpoint of a run with the greatest validation accuracy (``run.keep_best``).
 
     Of a run with averaged weights, it is their accuracy that chose the checkpoint; they are read.
 
     Args:
-      path: directory of the run.
+      place: the run directory.
       ema: as in `checkpoint`.
       trust: as in `checkpoint`.
 
@@ -95,26 +94,39 @@ def best(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights
       CheckpointError: no checkpoint has been evaluated, or the best one cannot be used.
       WeightsError: the run has no averaged weights.
     """
-    found = checkpoint_directories.best(path / "checkpoints")
+    found = checkpoints.best(place)
     if found is None:
         raise CheckpointError(
-            f"{path} has no checkpoint of an evaluated step; train with run.keep_best=true, or use "
-            "its newest checkpoint, without --best"
+            f"{place.url} has no checkpoint of an evaluated step; train with run.keep_best=true, "
+            "or use its newest checkpoint, without --best"
         )
-    place = path / "checkpoints" / str(found.step)
-    averaged = any(
-        n.startswith(_AVERAGES) for n in checkpoint_directories.read_manifest(place).arrays
-    )
-    read = checkpoint(place, ema=ema or averaged, trust=trust)
+    arrays = checkpoints.manifest_of(place, found.step).arrays
+    averaged = any(name.startswith(_AVERAGES) for name in arrays)
+    read = at_step(place, found.step, ema=ema or averaged, trust=trust)
     chosen = ", by whose accuracy it is the best" if averaged else ""
     return dataclasses.replace(read, origin=read.origin + chosen)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file is a checkpoint of this program, without verification."""
+    try:
+        with path.open("rb") as stream:
+            size = file.header_length(stream.read(file.HEADER_BYTES))
+            file.decode_header(stream.read(size))
+    except OSError:
+        return False
+    except Rejected:
+        return path.parent.name == checkpoints.FOLDER
+    except OtherVersion:
+        return True
+    return True
 
 
 def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> Weights:
     """Read and verify one checkpoint.
 
     Args:
-      path: directory of the checkpoint.
+      path: the file.
       ema: read the averaged weights (``schedule.ema``) with their statistics.
       trust: modules of the user's own that may be imported (see `registry.check_trusted`).
 
@@ -123,14 +135,38 @@ def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> W
       ConfigError: its network is code that is not in ``trust``.
       WeightsError: it has no averaged weights.
     """
+    return _decoded(path.read_bytes(), str(path), path.parent.parent, ema, trust)
+
+
+def at_step(place: Place, step: int, *, ema: bool, trust: Sequence[str]) -> Weights:
+    """Read and verify the checkpoint of a step; see `checkpoint`."""
+    path = checkpoints.path_of(step)
     try:
-        about = checkpoint_directories.read_manifest(path)
+        content = place.read(path)
+    except OSError as error:
+        raise CheckpointError(f"{place.url}/{path} cannot be read ({error})") from error
+    return _decoded(content, f"{place.url}/{path}", place.logs, ema, trust)
+
+
+def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[str]) -> Weights:
+    """Return the weights of a checkpoint; see `checkpoint`.
+
+    Args:
+      content: of the file.
+      path: of the file, for messages.
+      run: directory with the ``config.json`` of its run.
+      ema: as in `checkpoint`.
+      trust: as in `checkpoint`.
+    """
+    try:
+        size = file.header_length(content)
+        about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
         # All arrays, since a checkpoint is verified as a whole.
         like = {
             name: jax.ShapeDtypeStruct(array.shape, jnp.dtype(array.dtype))
             for name, array in about.arrays.items()
         }
-        arrays = stored_arrays.read(path, about, like)
+        arrays = file.decode(content, like)[1]
     except (Rejected, OtherVersion, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
     try:
@@ -140,7 +176,7 @@ def checkpoint(path: Path, *, ema: bool = False, trust: Sequence[str] = ()) -> W
         raise CheckpointError(
             f"checkpoint {path} is of another version: {one_line(error)}"
         ) from error
-    written = _written(path)
+    written = _written(run)
     if is_reference(config.model.name):
         hint = _beside(written.get("recipe"), config.model.name)
         check_trusted(config.model.name, "model.name", str(path), trust, hint)
@@ -205,10 +241,10 @@ def _stage(about: Manifest) -> StagePlan:
     return resolve(freeze(about.config), about.facts).stage_at(about.progress.step)
 
 
-def _written(path: Path) -> Mapping[str, Any]:
-    """The ``config.json`` of the run of a checkpoint; empty if there is none."""
+def _written(run: Path) -> Mapping[str, Any]:
+    """The ``config.json`` of a run; empty if there is none."""
     try:
-        return read_json(path.parent.parent / "config.json")
+        return read_json(run / "config.json")
     except (OSError, ValueError):
         return {}
 

@@ -27,7 +27,9 @@ from benchmarks import training
 from benchmarks.competitor import Competitor, Figures, Race
 from benchmarks.measure import Result, read_record, require_positive
 from benchmarks.training import StepWork
-from largebatch.checkpoint.manager import Checkpoints, Progress
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, map_over
 from largebatch.training import journal
@@ -157,7 +159,7 @@ def _of_loop(run: Run, steps: int) -> Figures:
         where = Path(directory)
         history = journal.opened(run, where, Progress(), began, callbacks=recorder)
         history.files.layers = recorder.noting(history.files.layers)
-        checkpoints = Checkpoints(where / "checkpoints", keep=1, warn=print)
+        checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
         with (
             contextlib.closing(checkpoints),
             contextlib.closing(history),

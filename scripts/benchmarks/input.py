@@ -11,6 +11,7 @@ with --devices_per_host devices.
 """
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,6 @@ from benchmarks.measure import PER_CPU, RATE, Result, chosen, require_positive
 from benchmarks.peers import dali, pipelines
 from largebatch.config import load
 from largebatch.errors import ConfigError
-from largebatch.tools.doctor.speed import input_advice
 
 PEERS = {
     "flax": pipelines.flax,
@@ -85,9 +85,26 @@ def run(flags: argparse.Namespace) -> list[Result]:
         results += throughput(work, race)
     if flags.device_images_per_s:  # of the last number of cores
         needed = flags.device_images_per_s * flags.devices_per_host
-        note = input_advice(needed, median(race.column(RATE)), work.threads)
+        note = _advice(needed, median(race.column(RATE)), work.threads)
         results.append(Result("need of this host", RATE, (needed,), note=note))
     return results
+
+
+def _advice(needed: float, given: float, cores: int) -> str:
+    """Return whether a host's input keeps up, or the number of cores that would.
+
+    Args:
+        needed: images/s that the devices of the host train.
+        given: images/s that its input delivers; in proportion to the cores.
+        cores: number of cores that deliver them.
+    """
+    share = given / needed
+    if share >= 1:
+        return f"the input keeps up, {share:.2f} times what is needed"
+    return (
+        f"the input gives {share:.2f} of what is needed: use {math.ceil(cores / share):,} cores "
+        f"per host instead of {cores}"
+    )
 
 
 def check(flags: argparse.Namespace) -> list[str]:

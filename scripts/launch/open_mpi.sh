@@ -5,7 +5,7 @@
 #
 # HOSTFILE has a line for each host; its first is where process 0 runs and coordinates, at PORT.
 # The checkout and --workdir are at the same path on all hosts. What follows the script's name goes to
-# SCRIPT (train.py; scripts/reproduce.py, scripts/doctor.py). mpirun starts this script again on each
+# SCRIPT (train.py; scripts/reproduce.py). mpirun starts this script again on each
 # host, where it sets the variables of its process. Only train.py is started again after a failure.
 
 python="${PYTHON:-python}"

@@ -7,8 +7,8 @@
 #
 # Submit from the checkout. What follows the script's name goes to SCRIPT (train.py). Options given to
 # sbatch replace those below: adapt partition, account, GPUs and cores to the cluster.
-# DOCTOR=1 checks the hosts first and ends the job if there is a problem. COPY=FROM:TO copies a folder
-# to the disk of each node first, such as COPY=/shared/data/imagenet2012:/local/data/imagenet2012.
+# COPY=FROM:TO copies a folder to the disk of each node first, such as
+# COPY=/shared/data/imagenet2012:/local/data/imagenet2012.
 # Only train.py is requeued: it resumes, other scripts would begin again.
 #SBATCH --job-name=largebatch
 #SBATCH --nodes=1
@@ -88,9 +88,6 @@ if [[ -n "${COPY:-}" ]]; then # whole or not at all: a copy that was cut short h
     cp -r "$1" "$2.partial" && mv "$2.partial" "$2"; }'
   nodes="${SLURM_JOB_NUM_NODES:-1}"
   prepare srun "--ntasks=$nodes" --ntasks-per-node=1 bash -c "$copy" copy "${COPY%%:*}" "${COPY#*:}"
-fi
-if [[ -n "${DOCTOR:-}" ]]; then
-  prepare "${step[@]}" "$python" scripts/doctor.py "--devices=${SLURM_NTASKS:-0}" "${options[@]}"
 fi
 if ((code == 0)); then
   began=1

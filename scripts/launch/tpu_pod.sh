@@ -8,8 +8,8 @@
 #   scripts/launch/tpu_pod.sh stop              # save and stop; run goes on
 #   scripts/launch/tpu_pod.sh delete
 #
-# doctor in place of run checks the slice first, with the same options. --workdir lies in a bucket, or
-# on a file system that all hosts have mounted. run starts SCRIPT (train.py), such as SCRIPT=scripts/reproduce.py.
+# run … --dry_run checks the slice first. --workdir lies in a bucket, or on a file system that all hosts
+# have mounted. run starts SCRIPT (train.py), such as SCRIPT=scripts/reproduce.py.
 set -euo pipefail
 
 : "${NAME:?}" "${ZONE:?}"
@@ -26,7 +26,7 @@ start() { # a script of the checkout with options
   everywhere "cd largebatch && echo \$\$ > $pidfile && exec ${HOST_PYTHON:-.venv/bin/python} $words"
 }
 
-verb="${1:?create, install, doctor, run, stop or delete}"
+verb="${1:?create, install, run, stop or delete}"
 shift
 case "$verb" in
   create)
@@ -40,7 +40,6 @@ case "$verb" in
       largebatch/.venv/bin/pip install -e 'largebatch[tpu,storage]' &&
       sudo mkdir -p /mnt/data && sudo chown \"\$(id -u)\" /mnt/data"
     ;;
-  doctor) start scripts/doctor.py "$@" ;;
   run) start "${SCRIPT:-train.py}" "$@" ;;
   # A stopped process acts on SIGTERM when it continues.
   stop) everywhere "kill -TERM \$(cat $pidfile) && kill -CONT \$(cat $pidfile)" ;;
@@ -48,7 +47,7 @@ case "$verb" in
     gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
     ;;
   *)
-    echo "error: $verb is none of create, install, doctor, run, stop, delete" >&2
+    echo "error: $verb is none of create, install, run, stop, delete" >&2
     exit 2
     ;;
 esac

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from largebatch.checkpoint import lease
-from largebatch.checkpoint.lock_holder import content, parse, this_process
+from largebatch.checkpoint.lock import content, parse, this_process
 from largebatch.errors import UserError
 from largebatch.object_store import Bucket
 

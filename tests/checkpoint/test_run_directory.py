@@ -1,160 +1,180 @@
-"""What of a run directory is moved, and what is left alone."""
+"""What of a run directory is moved, and what is left alone, on a disk and in an object store."""
 
-import json
 import os
 
 import pytest
 
-from largebatch.checkpoint import directories, manifest
-from largebatch.checkpoint.run_directory import prepare
-from largebatch.errors import UserError
+from largebatch.checkpoint.place import LocalPlace, is_own
+from largebatch.checkpoint.run_directory import note_saved, prepare
+from largebatch.errors import CheckpointError, UserError
 
+OWN = {
+    "metrics.jsonl": '{"step": 1}\n',
+    "config.json": '{"config": {}}',
+    "checkpoints/4.safetensors": "ours",
+    "checkpoints/2.safetensors.corrupt": "ours",
+    "checkpoints/2.safetensors.corrupt-3": "ours",
+    "result_1.txt": "ours",
+    "report/report.html": "ours",
+}
 OTHERS = (
-    ".hidden",
-    ".writable",
-    "a/checkpoints/8/manifest.json",
+    "a/checkpoints/8.safetensors",
     "a/metrics.jsonl",
-    "checkpoints/.9.partial/state/d/0",
-    "checkpoints/.writing/x",
+    "checkpoints/500/_CHECKPOINT_METADATA",
+    "checkpoints/500/default/manifest.ocdbt",
+    "checkpoints/600/metrics.jsonl",
     "checkpoints/last.ckpt",
-    "checkpoints/model_500/weights",
+    "checkpoints/model.safetensors",
+    "checkpoints/007.safetensors",
+    "lock.json.backup",
     "notes.txt",
+    "previous.txt",
     "previous/notes.txt",
     "result_final.txt",
     "stacks_of_cards.txt",
 )
 
 
-def put(directory, *names, text="theirs"):
-    for name in names:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text)
+def put(place, *paths, text="theirs"):
+    for path in paths:
+        if isinstance(place, LocalPlace):
+            (place.logs / path).parent.mkdir(parents=True, exist_ok=True)
+        place.write(path, text.encode())
 
 
-def run_in(directory):
-    put(directory, "metrics.jsonl", text='{"step": 1}\n')
-    put(directory, "config.json", text='{"config": {}}')
-    put(directory, "checkpoints/4/manifest.json", "checkpoints/4/arrays/d/0", text="ours")
-    put(directory, "checkpoints/.8.partial/arrays/d/0", "checkpoints/2.corrupt/manifest.json")
-    put(directory, "result_1.txt", "report/report.html", text="ours")
+def run_in(place):
+    for path, text in OWN.items():
+        put(place, path, text=text)
 
 
-def content(directory):
-    return {str(p.relative_to(directory)) for p in directory.rglob("*") if not p.is_dir()}
+def ready(place, *, archive):
+    """`prepare`, as a run calls it."""
+    if not isinstance(place, LocalPlace):
+        place.fetch_logs()
+    return prepare(place, archive=archive)
 
 
-def test_an_archive_holds_the_run_alone(tmp_path):
-    put(tmp_path, "beside/metrics.jsonl")
-    workdir = tmp_path / "run"
-    run_in(workdir)
-    ours = content(workdir)
-    put(workdir, *OTHERS)
-    assert prepare(workdir, archive=True) == workdir / "previous" / "1"
-    assert content(workdir) == {*OTHERS, *(f"previous/1/{name}" for name in ours)}
-    assert prepare(workdir, archive=True) is None  # there is no run any more
-    assert (tmp_path / "beside/metrics.jsonl").exists()
+def content(place):
+    """The paths of all files of a run directory."""
+    if isinstance(place, LocalPlace):
+        found = {str(p.relative_to(place.logs)) for p in place.logs.rglob("*") if not p.is_dir()}
+    else:
+        found = {*place.bucket.objects()}
+    return found
 
 
-def test_without_a_run_nothing_is_moved(tmp_path):
+def test_an_archive_holds_the_run_alone(place):
+    run_in(place)
+    put(place, *OTHERS)
+    for number in (1, 2):
+        assert ready(place, archive=True) == f"{place.url}/previous/{number}"
+        archived = {f"previous/{n + 1}/{path}" for n in range(number) for path in OWN}
+        assert content(place) == {*OTHERS, *archived}
+        assert not list(place.logs.glob("*.jsonl"))
+        assert ready(place, archive=True) is None  # there is no run any more
+        run_in(place)
+    assert all(place.read(path) == b"theirs" for path in OTHERS)
+
+
+def test_without_a_run_nothing_is_moved(place):
     names = ("report/thesis.tex", "wandb/x", "profile/me.png", "tensorboard/events.out.tfevents.1")
-    put(tmp_path, *names, *OTHERS[:4], *OTHERS[8:])
-    before = content(tmp_path)
-    assert prepare(tmp_path, archive=True) is None
-    assert prepare(tmp_path, archive=False) is None
-    assert content(tmp_path) == before
+    put(place, *names, *OTHERS)
+    for archive in (True, False):
+        assert ready(place, archive=archive) is None
+        assert content(place) == {*names, *OTHERS}
+
+
+def test_a_run_starts_beside_the_checkpoints_of_another_program(place):
+    put(place, *OTHERS)
+    run_in(place)
+    assert ready(place, archive=False) is None
+    assert content(place) == {*OTHERS, *OWN}
 
 
 @pytest.mark.parametrize("archive", [True, False])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "checkpoints/500/_CHECKPOINT_METADATA",
-        "checkpoints/7/state/d/0",
-        "checkpoints/0/weights.pth",
-        "config.json",
-    ],
-)
-@pytest.mark.parametrize("ours", [True, False])
-def test_directories_of_other_programs_are_refused(name, ours, archive, tmp_path):
-    if ours:
-        run_in(tmp_path)
-    if name == "config.json":
-        put(tmp_path, name, text='{"architectures": ["ResNetForImageClassification"]}')
-    else:
-        put(tmp_path, name)
-    before = content(tmp_path)
-    with pytest.raises(UserError, match="/".join(name.split("/")[:2])):
-        prepare(tmp_path, archive=archive)
-    assert content(tmp_path) == before
+@pytest.mark.parametrize("text", ['{"architectures": ["ResNet"]}', "[]", "null", "{"])
+def test_the_configuration_of_another_program_is_refused(place, archive, text):
+    run_in(place)
+    put(place, "config.json", text=text)
+    with pytest.raises(UserError, match=r"config\.json"):
+        ready(place, archive=archive)
+    assert content(place) == {*OWN}
+
+
+def test_checkpoints_of_an_earlier_version_are_named(place):
+    put(place, "metrics.jsonl", "checkpoints/4/manifest.json", "checkpoints/4/arrays/d/0")
+    before = content(place)
+    with pytest.raises(CheckpointError, match=r"checkpoints/4 .*--init_from.*--resume=never"):
+        ready(place, archive=False)
+    assert content(place) == before
+    assert ready(place, archive=True) == f"{place.url}/previous/1"
+    assert content(place) == {
+        "previous/1/metrics.jsonl",
+        "checkpoints/4/manifest.json",
+        "checkpoints/4/arrays/d/0",
+    }
+
+
+@pytest.mark.parametrize("left", [None, "checkpoints/lost+found/x", "checkpoints/notes"])
+def test_a_run_without_its_checkpoints_is_refused(place, left):
+    put(place, "metrics.jsonl", text='{"step": 9}\n')
+    if left:
+        put(place, left)
+    note_saved(place, 8)
+    if not isinstance(place, LocalPlace):
+        place.send_logs()
+    before = content(place)
+    with pytest.raises(UserError, match=r"checkpoint 8.*mount.*--resume=never"):
+        ready(place, archive=False)
+    assert content(place) == before
+    assert ready(place, archive=True) == f"{place.url}/previous/1"
+    assert ready(place, archive=False) is None
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(place):
+    put(place, "metrics.jsonl", text='{"step": 9}\n')
+    assert ready(place, archive=False) == f"{place.url}/previous/1"
 
 
 def test_links_are_not_followed(tmp_path):
-    elsewhere = tmp_path / "elsewhere"
+    elsewhere = LocalPlace(tmp_path / "elsewhere")
+    elsewhere.create()
     run_in(elsewhere)
     put(elsewhere, "checkpoints/notes.txt")
     before = content(elsewhere)
-    workdir = tmp_path / "run"
-    workdir.mkdir()
-    put(workdir, "metrics.jsonl", text='{"step": 1}\n')
-    for name in ("checkpoints", "report", "wandb"):
-        (workdir / name).symlink_to(elsewhere / name)
-    prepare(workdir, archive=True)
+    place = LocalPlace(tmp_path / "run")
+    place.create()
+    put(place, "metrics.jsonl", text='{"step": 1}\n')
+    for name in ("report", "wandb", "checkpoints/7.safetensors"):
+        (place.logs / name).symlink_to(elsewhere.logs / name.replace("7", "4"))
+    assert prepare(place, archive=True)
     assert content(elsewhere) == before
-    assert os.readlink(workdir / "previous/1/checkpoints") == str(elsewhere / "checkpoints")
-    # A linked run directory, and a link in the place of a checkpoint.
-    linked = tmp_path / "linked"
-    linked.symlink_to(elsewhere)
-    (elsewhere / "checkpoints" / "12").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="checkpoints/12"):
-        prepare(linked, archive=True)
-    (elsewhere / "checkpoints" / "12").unlink()
-    assert prepare(linked, archive=True) == linked / "previous" / "1"
+    assert os.readlink(place.logs / "previous/1/report") == str(elsewhere.logs / "report")
+    assert (place.logs / "previous/1/checkpoints/7.safetensors").is_symlink()
 
 
-def test_saving_replaces_and_deletes_only_own_checkpoints(tmp_path):
-    names = (".3.partial/state/x", "5/_CHECKPOINT_METADATA", "6/manifest.json", "6/model.bin")
-    put(tmp_path, *names)
-    (tmp_path / ".7.replaced").symlink_to(tmp_path.parent)
-    (tmp_path / ".8.partial").symlink_to(tmp_path.parent)
-    before = content(tmp_path)
-    directories.clear(tmp_path)
-    for step in (3, 5, 6, 7, 8):
-        about = manifest.Manifest(manifest.Progress(step=step), {}, None)
-        with pytest.raises(FileExistsError):
-            directories.write(tmp_path, about, {})
-    directories.prune(tmp_path, 1)
-    directories.prune(tmp_path, 0)
-    assert content(tmp_path) == before
-
-
-@pytest.mark.parametrize("left", [None, "checkpoints", "checkpoints/lost+found"])
-def test_a_run_without_its_checkpoints_is_refused(left, tmp_path):
-    put(tmp_path, "metrics.jsonl", text='{"step": 9}\n')
-    put(tmp_path, directories.SAVED, text='{"step": 8}')
-    if left:
-        (tmp_path / left).mkdir(parents=True)
-    before = content(tmp_path)
-    with pytest.raises(UserError, match=r"checkpoint 8.*mount.*--resume=never"):
-        prepare(tmp_path, archive=False)
-    assert content(tmp_path) == before
-    assert prepare(tmp_path, archive=True) == tmp_path / "previous" / "1"
-    assert prepare(tmp_path, archive=False) is None
-
-
-@pytest.mark.parametrize("left", [None, "checkpoints", "checkpoints/.8.partial/arrays"])
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(left, tmp_path):
-    put(tmp_path, "metrics.jsonl", text='{"step": 9}\n')
-    row = {"time": 0, "event": "checkpoint", "step": 8, "samples": 8}
-    put(tmp_path, "events.jsonl", text=json.dumps(row))
-    if left:
-        (tmp_path / left).mkdir(parents=True)
-    assert prepare(tmp_path, archive=False) == tmp_path / "previous" / "1"
+def test_a_linked_run_directory_is_archived_where_it_is(tmp_path):
+    elsewhere = LocalPlace(tmp_path / "elsewhere")
+    elsewhere.create()
+    run_in(elsewhere)
+    (tmp_path / "linked").symlink_to(elsewhere.logs)
+    assert prepare(LocalPlace(tmp_path / "linked"), archive=True)
+    assert content(elsewhere) == {f"previous/1/{path}" for path in OWN}
 
 
 def test_a_file_in_the_place_of_the_archive_is_one_line(tmp_path):
-    run_in(tmp_path)
-    put(tmp_path, "previous")
-    before = content(tmp_path)
+    place = LocalPlace(tmp_path)
+    place.create()
+    run_in(place)
+    put(place, "previous")
+    before = content(place)
     with pytest.raises(UserError, match="--workdir="):
-        prepare(tmp_path, archive=True)
-    assert content(tmp_path) == before
+        prepare(place, archive=True)
+    assert content(place) == before
+
+
+def test_only_files_of_a_run_are_its_own():
+    assert all(map(is_own, OWN))
+    assert not any(map(is_own, OTHERS))
+    assert is_own("metrics.jsonl.part-000000000000123")
+    assert not is_own("notes.txt.part-000000000000123")

@@ -56,14 +56,19 @@ def test_a_number_that_is_not_finite_stops_the_run(value, where):
 
     def newest(step):
         asked.append(step)
-        return "runs/a/checkpoints/4"
+        return "runs/a/checkpoints/4.safetensors"
 
     health = Health(made, newest=newest)
     fed(health, [WELL] * 6)
     loss, norm = (value, 1.0) if where == "loss" else (WELL, value)
     with pytest.raises(HealthError) as caught:
         health.look(7, loss, norm, 0.5, IMAGES)
-    for words in ("step 7", "schedule.peak=2", "health.policy=skip", "runs/a/checkpoints/4"):
+    for words in (
+        "step 7",
+        "schedule.peak=2",
+        "health.policy=skip",
+        "runs/a/checkpoints/4.safetensors",
+    ):
         assert words in str(caught.value)
     assert set(asked) == {6}  # what was saved with this step or after it is of no use
 

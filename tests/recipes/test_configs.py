@@ -114,4 +114,4 @@ def runs_end_to_end(path, tmp_path, model):
     assert summary.status == "complete"
     assert math.isfinite(summary.loss)
     assert summary.steps >= wanted - 2
-    assert (tmp_path / "checkpoints" / str(summary.steps)).is_dir()
+    assert (tmp_path / "checkpoints" / f"{summary.steps}.safetensors").exists()

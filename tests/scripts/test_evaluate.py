@@ -99,7 +99,7 @@ def test_the_counts_are_those_of_training(trained, evaluated):
     # float32 sums of a batch there, float64 sums of float32 losses here.
     assert ours["smoothed_loss"] == pytest.approx(theirs["loss"], rel=1e-5)
     assert ours["loss"] < ours["smoothed_loss"]
-    assert ours["weights"] == str(workdir / "checkpoints" / "12")
+    assert ours["weights"] == str(workdir / "checkpoints" / "12.safetensors")
     assert f"({ours['top1_count']} of 360; 95 % interval" in evaluated[1]
 
 
@@ -110,7 +110,7 @@ def test_a_run_keeps_its_summary(trained, tmp_path, capsys):
     logs.mkdir()
     (logs / "metrics.jsonl").write_text("")
     checkpoints = workdir / "checkpoints"
-    for out in (workdir, checkpoints, checkpoints / "12", logs):
+    for out in (workdir, checkpoints, logs):
         assert f"{out} is a run" in fails(capsys, workdir, f"--out={out}")
     assert (workdir / "summary.json").read_bytes() == before
     assert Summary.read(workdir).steps == 12

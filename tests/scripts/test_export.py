@@ -22,7 +22,8 @@ def test_a_run_becomes_a_file(run, tmp_path, capsys):
     target = tmp_path / "x.safetensors"
     assert export.main([str(run), f"--to={target}", "--verify"]) == 0
     printed = capsys.readouterr().out
-    assert f"from     {run}/checkpoints/4: resnet10, width 4, 10 classes (10 names)" in printed
+    begin = f"from     {run}/checkpoints/4.safetensors: resnet10, width 4, "
+    assert f"{begin}10 classes (10 names)" in printed
     assert f"written  {target} ({target.stat().st_size:,} bytes)" in printed
     assert "1 × 8 × 8, (pixel − mean) / std of 0..255: mean 73.2516; std 90.3172" in printed
     assert "note     norm.epsilon=2e-05" in printed
@@ -42,7 +43,8 @@ def test_averaged_weights(run, tmp_path, capsys):
     assert same(read(path), plain)
     assert not same(average, plain)
     assert export.main([str(path), f"--to={target}", "--format=flax", "--ema"]) == 0
-    assert f"from     {path}/checkpoints/4, averaged weights:" in capsys.readouterr().out
+    begin = f"from     {path}/checkpoints/4.safetensors, averaged weights:"
+    assert begin in capsys.readouterr().out
     assert same(read(target), average)
     assert export.main([str(run), f"--to={tmp_path / 'y.safetensors'}", "--ema"]) == 2
     assert "schedule.ema" in capsys.readouterr().err
@@ -59,7 +61,7 @@ def test_the_best_checkpoint(tmp_path, capsys):
         made[step] = checkpoint(path, step, seed=step, change=evaluated)
     target = tmp_path / "x.safetensors"
     assert export.main([str(path), f"--to={target}", "--format=flax", "--best"]) == 0
-    assert f"from     {path}/checkpoints/8:" in capsys.readouterr().out
+    assert f"from     {path}/checkpoints/8.safetensors:" in capsys.readouterr().out
     assert same(read(target), made[8])
     assert same(read(path), made[12])
 

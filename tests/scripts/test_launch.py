@@ -125,13 +125,13 @@ def test_a_script_is_sound(name):
 def commands(text):
     """The lines of scripts, pages and comments that call something of this checkout."""
     joined = re.sub(r"\\\n[# ]*", "", text)
-    called = r"(?:train\.py|scripts/doctor\.py|launch/\w+\.sh(?: run| doctor)?)"
+    called = r"(?:train\.py|launch/\w+\.sh(?: run)?)"
     return re.findall(called + r" +(--[^\n`&|#]*)", joined)
 
 
 def test_every_option_that_a_template_or_page_names_is_one():
     docs = ROOT / "docs"
-    texts = [*LAUNCH.iterdir(), *(docs / "launch").glob("*.md"), docs / "doctor.md"]
+    texts = [*LAUNCH.iterdir(), *(docs / "launch").glob("*.md")]
     seen = 0
     for path in texts:
         for found in commands(path.read_text()):
@@ -213,23 +213,16 @@ def test_slurm_copies_a_folder_to_each_node_whole_or_not_at_all(launch, tmp_path
     assert len(launch.called("srun")) == started + 1
 
 
-def test_slurm_does_not_train_where_the_doctor_finds_a_problem(launch):
-    done, _ = launch.run("slurm.sh", **JOB, FAKE_CODES="1,0", DOCTOR="1")
-    assert done == 1
-    assert len(launch.called("srun")) == 1
-
-
-@pytest.mark.parametrize("part", ["COPY", "DOCTOR"])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 @pytest.mark.parametrize(("restarts", "requeued"), [("3", True), ("20", False)])
 def test_slurm_is_requeued_by_a_signal_before_the_training(
-    launch, tmp_path, part, number, restarts, requeued
+    launch, tmp_path, number, restarts, requeued
 ):
-    slow = tmp_path / "bin" / ("cp" if part == "COPY" else "slow")
+    slow = tmp_path / "bin" / "cp"
     slow.write_text(f"#!/bin/bash\ntouch {tmp_path}/began\nexec sleep 60 > /dev/null 2>&1\n")
     slow.chmod(0o755)
-    given = {**JOB, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": restarts, "PYTHON": "slow"}
-    given[part] = "1" if part == "DOCTOR" else f"{tmp_path}:{tmp_path}/copied"
+    given = {**JOB, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": restarts}
+    given["COPY"] = f"{tmp_path}:{tmp_path}/copied"
     started = launch.start("slurm.sh", **given)
     limit = time.monotonic() + 60
     while not (tmp_path / "began").exists() and time.monotonic() < limit:
@@ -263,7 +256,7 @@ def test_slurm_saves_on_the_signal_and_is_requeued(launch, tmp_path):
     assert launch.called("scontrol") == [["requeue", job["SLURM_JOB_ID"]]]
     stopped = summary(tmp_path / "run")
     assert stopped["status"] == "preempted"
-    assert (tmp_path / "run" / "checkpoints" / str(stopped["steps"])).is_dir()
+    assert (tmp_path / "run" / "checkpoints" / f"{stopped['steps']}.safetensors").exists()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["facts"]["processes"] == 2
 

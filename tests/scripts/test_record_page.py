@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import doctor
 import plan
 import prepare_imagenet
 import pytest
@@ -83,16 +82,13 @@ def job(words, requests):
     if script == "train.py":
         flags, overrides = entry.parse(arguments)
         return load(ROOT / flags.config, overrides)
-    if script == "scripts/doctor.py":
-        flags, overrides = doctor.parse(arguments)
-        return load(ROOT / flags.config, overrides)
     assert script == "scripts/reproduce.py"
     assert reproduce.main(arguments) == 0
     return load(requests[-1].recipe, requests[-1].overrides)
 
 
-def test_there_are_ten_steps():
-    assert list(STEPS) == [str(number) for number in range(1, 11)]
+def test_there_are_nine_steps():
+    assert list(STEPS) == [str(number) for number in range(1, 10)]
 
 
 def test_the_installation_names_an_extra(cluster):
@@ -160,9 +156,8 @@ def prepared(cluster):
 @pytest.mark.parametrize(
     ("step", "scripts"),
     [
-        ("6", ["scripts/doctor.py"]),
-        ("7", ["train.py"]),
-        ("8", ["scripts/doctor.py", "scripts/reproduce.py"]),
+        ("6", ["train.py"]),
+        ("7", ["scripts/reproduce.py"]),
     ],
 )
 def test_jobs_copy_the_data_and_start_what_they_name(step, scripts, prepared, cluster, requests):
@@ -178,16 +173,16 @@ def test_jobs_copy_the_data_and_start_what_they_name(step, scripts, prepared, cl
     asked = cluster.called("sbatch")[-1]
     assert "--nodes=8" in asked
     assert "--no-requeue" in asked
-    if step == "8":
+    if step == "7":
         (request,) = requests
         assert (request.runs, request.scale, request.cluster) == (5, "full", "dgx-h100")
         assert str(request.out) == f"{cluster.folder}/shared/records"
-    if step == "7":
+    if step == "6":
         assert "--dry_run" in calls[0]
 
 
 def test_the_logs_are_checked(cluster):
-    (words,) = cluster.shell(STEPS["9"])
+    (words,) = cluster.shell(STEPS["8"])
     *checker, log = words
     assert log.endswith("/RECORD/result_0.txt")
     done = subprocess.run(
@@ -197,7 +192,7 @@ def test_the_logs_are_checked(cluster):
 
 
 def test_the_runs_are_drawn(cluster):
-    (words,) = cluster.shell(STEPS["10"])
+    (words,) = cluster.shell(STEPS["9"])
     script, *arguments = words
     assert script == "scripts/report.py"
     runs = [Path(word) for word in arguments if not word.startswith("-")]
@@ -208,7 +203,7 @@ def test_the_runs_are_drawn(cluster):
 
 
 def test_one_host(cluster, requests):
-    scripts = ["scripts/doctor.py", "train.py", "scripts/reproduce.py"]
+    scripts = ["train.py", "scripts/reproduce.py"]
     for line, script in zip(ONE_HOST.splitlines()[1:], scripts, strict=True):
         (words,) = cluster.shell(line)
         assert words[0] == script

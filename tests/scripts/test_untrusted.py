@@ -12,12 +12,14 @@ import predict
 import pytest
 import report
 from PIL import Image
+from safetensors.numpy import load_file
 
 import largebatch
 import train
 from largebatch import weights
-from largebatch.checkpoint import directories as checkpoint_directories
-from largebatch.checkpoint import manifest
+from largebatch.checkpoint import file
+from largebatch.checkpoint.checkpoints import manifest_of, path_of
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.environment import ROOT
 from largebatch.errors import UserError
 from largebatch.models import functional
@@ -113,7 +115,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("path", ["run", "run/checkpoints/4", "own.safetensors"])
+@pytest.mark.parametrize("path", ["run", "run/checkpoints/4.safetensors", "own.safetensors"])
 @pytest.mark.parametrize("reader", READERS)
 def test_a_network_is_imported_only_if_the_user_names_it(reader, path, here, capsys):
     before = list(sys.path)
@@ -190,11 +192,11 @@ def test_every_option_of_a_runs_files(option, plain, here, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(plain, run)
     section, _, key = option.partition(".")
-    checkpoint = run / "checkpoints" / "4"
-    about = checkpoint_directories.read_manifest(checkpoint)
+    about = manifest_of(LocalPlace(run), 4)
     config = {**about.config, section: {**about.config[section], key: NAMING[option]}}
-    text = manifest.encode(dataclasses.replace(about, config=config))
-    (checkpoint / manifest.NAME).write_bytes(text)
+    arrays = load_file(run / path_of(4))
+    content = file.encode(dataclasses.replace(about, config=config), arrays)
+    (run / path_of(4)).write_bytes(content)
     written = json.loads((run / "config.json").read_text())
     del written["source"]  # what the run recorded of its data, which are opened without it
     written |= {"config": config, "recipe": str(here / "recipes" / "mine.py")}

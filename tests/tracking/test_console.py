@@ -8,7 +8,7 @@ import pytest
 
 from largebatch.tracking import Console
 
-CHECKPOINT = "/gpfs/work/group/experiments/imagenet/resnet50/record-81920/checkpoints/1408"
+CHECKPOINT = "/gpfs/work/group/experiments/imagenet/resnet50/record/checkpoints/1408.safetensors"
 COMMAND = f"python scripts/export.py --checkpoint {CHECKPOINT} --format 'a  b'"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")

@@ -4,7 +4,9 @@ import jax
 import pytest
 
 from largebatch import weights
-from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint import checkpoints
+from largebatch.checkpoint.checkpoints import path_of, steps_in
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import CheckpointError, UserError
 from largebatch.training.session import Request, run
 from tests.training import worlds
@@ -53,18 +55,18 @@ def test_the_best_evaluation_has_a_checkpoint_beside_the_newest(trained):
     assert list(top1) == list(range(2, 25, 2))
     step = max(top1, key=top1.get)
     assert step < 24
-    assert sorted(checkpoint_directories.numbered(trained / "checkpoints")) == [step, 24]
+    assert steps_in(LocalPlace(trained)) == [24, step]
     assert worlds.manifest(trained, step)["progress"]["validation_top1"] == top1[step]
     best = weights.read(trained, best=True, trust="tests")
-    assert best.origin == str(trained / "checkpoints" / str(step))
-    assert weights.read(trained, trust="tests").origin.endswith("/24")
+    assert best.origin == str(trained / path_of(step))
+    assert weights.read(trained, trust="tests").origin.endswith("/24.safetensors")
 
 
 def test_resumed_is_bitwise_uninterrupted(trained, tmp_path):
     train(changed(CONFIG, run__stop_after="15 steps"), tmp_path)
     train(CONFIG, tmp_path)
-    steps = checkpoint_directories.numbered(tmp_path / "checkpoints")
-    assert steps == checkpoint_directories.numbered(trained / "checkpoints")
+    steps = steps_in(LocalPlace(tmp_path))
+    assert steps == steps_in(LocalPlace(trained))
     assert all(digests(tmp_path, step) == digests(trained, step) for step in steps)
 
 
@@ -72,10 +74,10 @@ def test_resumed_is_bitwise_uninterrupted(trained, tmp_path):
 def test_the_averaged_weights_decide(tmp_path):
     train(changed(CONFIG, schedule__ema="2 steps", schedule__length="24 steps"), tmp_path)
     top1 = accuracies(tmp_path, "ema_top1")
-    best = checkpoint_directories.best(tmp_path / "checkpoints")
+    best = checkpoints.best(LocalPlace(tmp_path))
     assert (best.step, best.validation_top1) == (max(top1, key=top1.get), max(top1.values()))
     assert weights.read(tmp_path, best=True, ema=True, trust="tests").origin.startswith(
-        str(tmp_path / "checkpoints" / str(best.step))
+        str(tmp_path / path_of(best.step))
     )
 
 
@@ -84,4 +86,4 @@ def test_without_an_evaluated_checkpoint(trained, tmp_path):
     with pytest.raises(CheckpointError, match=r"run\.keep_best"):
         weights.read(tmp_path, best=True)
     with pytest.raises(UserError, match="--best"):
-        weights.read(trained / "checkpoints" / "24", best=True)
+        weights.read(trained / path_of(24), best=True)

@@ -38,7 +38,7 @@ class Processes:
 
     def __init__(self, workdir, count, *options, fault=()):
         self.workdir = workdir
-        script = ["scripts/soaking/faulty.py", *fault, "--"] if fault else ["train.py"]
+        script = ["scripts/benchmarks/faulty.py", *fault, "--"] if fault else ["train.py"]
         command = [sys.executable, "scripts/launch_local.py", f"--processes={count}", "--"]
         self.launcher = subprocess.Popen(
             [*command, *script, f"--workdir={workdir}", *OPTIONS, *options],
@@ -83,7 +83,7 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_resumes(tmp_path)
     stopped = summary(tmp_path)
     assert stopped["status"] == "preempted"
     step = stopped["steps"]
-    assert (tmp_path / "checkpoints" / str(step) / "manifest.json").exists()
+    assert (tmp_path / "checkpoints" / f"{step}.safetensors").exists()
     assert [row["step"] for row in history(tmp_path)] == list(range(1, step + 1))
 
     options = [f"--config.run.stop_after={step + 3} steps", "--resume=must"]
@@ -110,7 +110,7 @@ def test_a_killed_process_is_named_and_the_other_ends(tmp_path):
     _, errors = run.end()
     assert f"pid {victim}" in errors
     assert summary(tmp_path)["status"] == "failed"
-    assert (tmp_path / "checkpoints" / "5" / "manifest.json").exists()
+    assert (tmp_path / "checkpoints" / "5.safetensors").exists()
     assert not (tmp_path / "lock.json").exists()
 
 

@@ -82,7 +82,7 @@ def test_another_network_is_refused_before_compiling(trained, tmp_path, monkeypa
 
 
 def test_a_run_that_would_be_archived_cannot_give_its_weights(trained):
-    config = changed(CONFIG, model__init_from=str(trained / "checkpoints" / "2"))
+    config = changed(CONFIG, model__init_from=str(trained / "checkpoints" / "2.safetensors"))
     request = Request(recipe=trained, workdir=trained, resume="never")
     with pytest.raises(UserError, match=r"model\.init_from=.*--resume=never"):
         run(config, request, devices=jax.devices()[:1])

@@ -93,7 +93,7 @@ def test_in_a_step(uninterrupted, tmp_path, monkeypatch):
     summary = interrupted(tmp_path)
     # Step 7 had not begun to compute: it is not waited for.
     assert summary["steps"] == 6
-    assert (tmp_path / "checkpoints" / "6").is_dir()
+    assert (tmp_path / "checkpoints" / "6.safetensors").exists()
     assert [row["step"] for row in rows(tmp_path)] == list(range(1, 7))
     events = [row["event"] for row in read_rows(tmp_path / "events.jsonl")]
     assert events[-3:] == ["preempted", "checkpoint", "times"]
@@ -104,7 +104,7 @@ def test_in_an_evaluation_which_is_then_repeated(uninterrupted, tmp_path, monkey
     after_calls(monkeypatch, evaluation, "evaluate_batch", 2, interrupt)
     summary = interrupted(tmp_path)
     assert summary["steps"] == 3  # of step 4 the evaluation is missing
-    assert (tmp_path / "checkpoints" / "4").is_dir()
+    assert (tmp_path / "checkpoints" / "4.safetensors").exists()
     assert rows(tmp_path)[-1]["step"] == 3
     resumes_to_the_same_end(tmp_path, uninterrupted)
 

@@ -1,15 +1,17 @@
 """What a run does when its numbers, its data or its disk fail it."""
 
+import contextlib
 import dataclasses
 import errno
-import functools
 import math
 
 import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint import directories as checkpoint_directories
+from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
+from largebatch.checkpoint.place import LocalPlace
+from largebatch.checkpoint.resumable import option_differences
 from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
 from largebatch.tracking import read_rows
@@ -101,15 +103,17 @@ def events(workdir, *names):
 def state(workdir, made, step):
     """The arrays of a checkpoint, verified."""
     run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
-    path = workdir / "checkpoints" / str(step)
-    return checkpoint_directories.read(
-        path, run.plan, run.first_stage.programs.checkpoint_shapes
-    ).state
+    return stored(workdir, step, run.plan, run.first_stage.programs.checkpoint_shapes).state
+
+
+def stored(workdir, step, plan, like):
+    with contextlib.closing(Checkpoints(LocalPlace(workdir), keep=9, warn=pytest.fail)) as found:
+        return found.read(step, plan, like)
 
 
 def all_sound(workdir, made):
     """The steps of the checkpoints; each holds finite numbers only."""
-    steps = checkpoint_directories.complete(workdir / "checkpoints")
+    steps = steps_in(LocalPlace(workdir))
     for step in steps:
         for leaf in jax.tree.leaves(state(workdir, made, step)):
             assert np.isfinite(leaf).all()
@@ -149,7 +153,7 @@ def test_stop(fault, at, kept, undisturbed, tmp_path, monkeypatch):
         faulty(patch, {at: fault})
         with pytest.raises(HealthError) as caught:
             train(config(), tmp_path)
-    assert f"{tmp_path}/checkpoints/{kept[-1]}" in str(caught.value)
+    assert f"{tmp_path}/checkpoints/{kept[-1]}.safetensors" in str(caught.value)
     assert summary(tmp_path)["status"] == "failed"
     assert all_sound(tmp_path, config()) == kept
     assert train(config(), tmp_path).status == "complete"
@@ -183,10 +187,10 @@ def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeyp
                 train(SKIP, tmp_path)
         assert manifest(tmp_path, killed)["progress"]["skips"] == killed // 4
     faulty(monkeypatch, {10: no_gradient})
-    with pytest.raises(HealthError, match=r"health\.max_skips=2.*checkpoints/9$"):
+    with pytest.raises(HealthError, match=r"health\.max_skips=2.*checkpoints/9\.safetensors$"):
         train(SKIP, tmp_path)
     assert (summary(tmp_path)["status"], summary(tmp_path)["skips"]) == ("failed", 2)
-    assert max(checkpoint_directories.complete(tmp_path / "checkpoints")) == 9
+    assert max(steps_in(LocalPlace(tmp_path))) == 9
 
 
 ROLL = config({"policy": "rollback", "max_rollbacks": 2})
@@ -272,7 +276,7 @@ def test_a_network_that_sees_nothing_is_stuck(altered, tmp_path, monkeypatch):
         augment=altered,
     )
     faulty(monkeypatch, Black())
-    with pytest.raises(HealthError, match=r"learned nothing.*10\.7.*checkpoints/30$"):
+    with pytest.raises(HealthError, match=r"learned nothing.*10\.7.*checkpoints/30\.safetensors$"):
         train(made, tmp_path)
     assert summary(tmp_path)["status"] == "failed"
     ((_, step),) = events(tmp_path, "unhealthy")
@@ -311,16 +315,15 @@ def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch)
 
 def full_disk(monkeypatch, steps):
     """Writing the checkpoints of these steps fails; returns how often it was tried."""
-    original, tried = checkpoint_directories.write, []
+    original, tried = LocalPlace.write, []
 
-    @functools.wraps(original)
-    def write(directory, about, arrays):
-        if about.progress.step in steps:
-            tried.append(about.progress.step)
+    def write(place, path, content):
+        if (step := next((s for s in steps if path == path_of(s)), None)) is not None:
+            tried.append(step)
             raise OSError(errno.ENOSPC, "No space left on device")
-        original(directory, about, arrays)
+        original(place, path, content)
 
-    monkeypatch.setattr(checkpoint_directories, "write", write)
+    monkeypatch.setattr(LocalPlace, "write", write)
     return tried
 
 
@@ -342,11 +345,13 @@ def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monke
         killed_after_saving(patch, 6)
         with pytest.raises(KeyboardInterrupt):
             train(ROLL, tmp_path)
-    assert sorted(checkpoint_directories.complete(tmp_path / "checkpoints")) == [4, 6]
+    assert sorted(steps_in(LocalPlace(tmp_path))) == [4, 6]
     assert manifest(tmp_path, 6)["progress"]["rollbacks"] == 1
     with monkeypatch.context() as patch:
         faulty(patch, {9: no_gradient, 12: no_gradient})
-        with pytest.raises(HealthError, match=r"raise health\.max_rollbacks=2; .*checkpoints/10$"):
+        with pytest.raises(
+            HealthError, match=r"raise health\.max_rollbacks=2; .*/10\.safetensors$"
+        ):
             train(ROLL, tmp_path)
     assert (summary(tmp_path)["status"], summary(tmp_path)["rollbacks"]) == ("failed", 2)
     assert train(ROLL, tmp_path).rollbacks == 2  # the trouble was of this turn alone
@@ -355,11 +360,11 @@ def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monke
 def test_a_resume_refuses_a_dataset_with_other_names(undisturbed):
     run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
     assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
-    path, like = undisturbed / "checkpoints" / "12", run.first_stage.programs.checkpoint_shapes
+    like = run.first_stage.programs.checkpoint_shapes
 
     def read(number):
         facts = dataclasses.replace(run.plan.facts, identity=number)
-        return checkpoint_directories.read(path, dataclasses.replace(run.plan, facts=facts), like)
+        return stored(undisturbed, STEPS, dataclasses.replace(run.plan, facts=facts), like)
 
     assert read(run.plan.facts.identity).step == read(0).step == STEPS  # 0: not known
     with pytest.raises(CheckpointError, match="digits"):
@@ -390,5 +395,5 @@ def test_the_same_shards_in_another_place_are_the_same_data(then, now, known, ch
         ({"identity": facts.identity + 1}, True),
     ):
         stored = dataclasses.replace(facts, **change)
-        (found,) = checkpoint_directories.option_differences(of(then), stored, plan)
+        (found,) = option_differences(of(then), stored, plan)
         assert (found.key, found.mathematics) == ("data.source", expected)

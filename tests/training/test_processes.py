@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -230,6 +231,16 @@ def test_addresses_must_be_complete_and_in_range(monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(UserError, match="JAX_NUM_PROCESSES='two'"):
         initialise()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_dry_run_of_two_processes(tmp_path):
+    done = launch(tmp_path / "run", 2, "--dry_run")
+    assert done.returncode == 0, done.stderr[-2000:]
+    for line in ("processes .*2, alike", "run directory .*free", "checkpoint .*bitwise identical"):
+        assert re.search(line, done.stdout), done.stdout
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import re
 import jax
 import pytest
 
-from largebatch.checkpoint import directories
+from largebatch.checkpoint.checkpoints import progresses
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
@@ -122,7 +123,8 @@ class Interruptions:
 def outcome(workdir, ending):
     """Everything that an interruption must not change."""
     left = worlds.summary(workdir)
-    kept = directories.regular(workdir / "checkpoints")
+    found = progresses(LocalPlace(workdir))
+    kept = [step for step in found if not found[step].for_stop]
     events = read_rows(workdir / "events.jsonl")
     decided = {
         (row["event"], row["step"], row.get("top1"), _unplaced(row.get("why", ""), workdir))
@@ -144,7 +146,7 @@ def outcome(workdir, ending):
 
 def _unplaced(text, workdir):
     """A message without its newest checkpoint: an interruption adds one."""
-    return re.sub(rf"{workdir}/checkpoints/\d+", "CHECKPOINT", text)
+    return re.sub(rf"{workdir}/checkpoints/\d+\.safetensors", "CHECKPOINT", text)
 
 
 def tear(workdir, draw):

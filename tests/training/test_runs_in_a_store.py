@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from largebatch.checkpoint.checkpoints import manifest_of
+from largebatch.checkpoint.place import BucketPlace
 from largebatch.object_store import Bucket
 from tests.training import worlds
 
@@ -61,10 +63,10 @@ def started(tmp_path):
 def test_two_processes_are_killed_and_resume_on_another_host(served, started, tmp_path):
     _, url = served
     bucket = Bucket(url)
-    hanging = ("scripts/soaking/faulty.py", "hang", "0", "50", "--")
+    hanging = ("scripts/benchmarks/faulty.py", "hang", "0", "50", "--")
     first = started(url, "one", script=hanging)
     limit = time.monotonic() + 600
-    while not any(name.endswith("manifest.json") for name in bucket.objects("checkpoints")):
+    while not any(name.endswith(".safetensors") for name in bucket.objects("checkpoints")):
         assert time.monotonic() < limit
         assert first.poll() is None, first.communicate()[1][-3000:]
         time.sleep(0.05)
@@ -81,6 +83,15 @@ def test_two_processes_are_killed_and_resume_on_another_host(served, started, tm
     rows = [json.loads(line) for line in bucket.read("metrics.jsonl")[0].splitlines()]
     assert [row["step"] for row in rows if "step" in row] == list(range(1, STEPS + 1))
     assert json.loads(bucket.read("summary.json")[0])["steps"] == STEPS
-    manifest = json.loads(bucket.read(f"checkpoints/{STEPS}/manifest.json")[0])
-    digests = {path: array["digest"] for path, array in manifest["arrays"].items()}
+    arrays = manifest_of(BucketPlace(bucket, tmp_path), STEPS).arrays
+    digests = {path: array.digest for path, array in arrays.items()}
     assert digests == worlds.digests(tmp_path / "whole", STEPS)
+
+    evaluated = started(url, "four", "--eval_only")
+    _, errors = evaluated.communicate(timeout=600)
+    assert evaluated.returncode == 0, errors[-3000:]
+    found = json.loads(bucket.read("evaluation.json")[0])
+    assert (found["steps"], found["top1"]) == (
+        STEPS,
+        json.loads(bucket.read("summary.json")[0])["top1"],
+    )

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import re
 import shutil
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from largebatch import tracking
+from largebatch.checkpoint import lock
 from largebatch.config import freeze
 from largebatch.errors import CheckpointError, UserError
 from largebatch.models.loss import classification_sums
@@ -64,7 +67,7 @@ def test_what_a_run_leaves(uninterrupted):
     assert (summary.status, summary.steps, summary.samples) == ("complete", 20, 1600)
     assert 0 <= summary.top1 <= summary.top5 <= 1
     assert 0 < summary.compile_s < summary.wall_s
-    assert sorted(int(p.name) for p in (workdir / "checkpoints").iterdir()) == [12, 16, 20]
+    assert sorted(int(p.stem) for p in (workdir / "checkpoints").iterdir()) == [12, 16, 20]
     found = read_rows(workdir / "metrics.jsonl")
     assert [row["step"] for row in found] == list(range(1, 21))
     for row in found:
@@ -123,7 +126,7 @@ def test_a_run_cut_off_after_a_checkpoint_leaves_no_second_history(uninterrupted
     train(changed(CONFIG, run__stop_after="6 steps"), tmp_path)
     # As if killed at step 6 before its checkpoint: the newest is that of step 4.
     checkpoints = tmp_path / "checkpoints"
-    (checkpoints / "6").rename(tmp_path / "lost")
+    (checkpoints / "6.safetensors").rename(tmp_path / "lost")
     train(CONFIG, tmp_path, resume="must")
     assert rows(tmp_path) == rows(workdir)
 
@@ -203,7 +206,7 @@ def test_only_the_runs_own_files_are_archived(tmp_path):
     assert [row["step"] for row in rows(tmp_path)] == [1]
     old = (tmp_path / "metrics.jsonl").read_text()
     assert train(short, tmp_path, resume="never").steps == 1
-    assert (tmp_path / "previous" / "2" / "checkpoints" / "1").is_dir()
+    assert (tmp_path / "previous" / "2" / "checkpoints" / "1.safetensors").exists()
     assert (tmp_path / "previous" / "2" / "metrics.jsonl").read_text() == old
 
 
@@ -232,6 +235,18 @@ def test_dry_run_leaves_nothing(tmp_path, capsys):
     shown = capsys.readouterr().out
     for word in ("compile", "GiB", "ETA", "20 steps"):
         assert word in shown
+
+
+def test_a_dry_run_tells_where_a_training_would_start(tmp_path, capsys):
+    train(changed(CONFIG, run__stop_after="1 steps"), tmp_path)
+    before = worlds.summary(tmp_path)
+    capsys.readouterr()
+    train(CONFIG, tmp_path, dry_run=True)
+    assert re.search(r"run directory .*resumes from step 1\b", capsys.readouterr().out)
+    with lock.hold(tmp_path, note=print):
+        train(CONFIG, tmp_path, dry_run=True)
+    assert f"in use by process {os.getpid()}" in capsys.readouterr().out
+    assert worlds.summary(tmp_path) == before
 
 
 def test_running_out_of_memory_names_the_microbatch_to_use(tmp_path, monkeypatch):

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint.manager import Checkpoints
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.training.dispatch import run_step
@@ -55,7 +56,7 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
         feed.close()
     found = with_final_statistics(made.stages[-1], found, 14 * 80)  # as the last evaluation did
     with contextlib.closing(
-        Checkpoints(workdir / "checkpoints", keep=3, warn=pytest.fail, read_only=True)
+        Checkpoints(LocalPlace(workdir), keep=3, warn=pytest.fail, read_only=True)
     ) as checkpoints:
         kept = checkpoints.newest(made.plan, made.first_stage.programs.checkpoint_shapes).state
     for a, b in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(kept), strict=True):

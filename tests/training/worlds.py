@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from largebatch import parallel
+from largebatch.checkpoint.checkpoints import manifest_of
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Config, Facts, freeze, override, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import Augmented, OnDevices
@@ -75,7 +77,7 @@ def summary(workdir: Path) -> dict[str, Any]:
 
 def manifest(workdir: Path, step: int) -> dict[str, Any]:
     """The manifest of a checkpoint."""
-    return json.loads((workdir / "checkpoints" / str(step) / "manifest.json").read_text())
+    return dataclasses.asdict(manifest_of(LocalPlace(workdir), step))
 
 
 def digests(workdir: Path, step: int) -> dict[str, str]:

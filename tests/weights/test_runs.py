@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from largebatch.checkpoint import arrays as stored_arrays
-from largebatch.checkpoint import directories as checkpoint_directories
-from largebatch.checkpoint import manifest
+from largebatch.checkpoint import file, manifest
+from largebatch.checkpoint.checkpoints import path_of
 from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze, resolve
 from largebatch.data import open_source
 from largebatch.data.photos import MEAN, STD
@@ -40,11 +40,10 @@ def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, ema=F
     state = TrainState(weights.params, weights.stats, {"momentum": weights.params})
     if ema:
         state = state._replace(ema=Averages(average.params, average.stats))
-    arrays = stored_arrays.on_host(state)
-    directory = run / "checkpoints"
-    directory.mkdir(parents=True, exist_ok=True)
+    place = LocalPlace(run)
+    place.create()
     about = change(manifest.described(Progress(step=step, samples=24 * step), plan))
-    checkpoint_directories.write(directory, about, arrays)
+    place.write(path_of(step), file.encode(about, file.on_host(state)))
     return weights
 
 
@@ -53,27 +52,26 @@ def run(tmp_path_factory):
     """A run with checkpoints 4, 8 and 12, the newest of which is damaged."""
     path = tmp_path_factory.mktemp("run")
     made = {step: checkpoint(path, step, seed=step) for step in (4, 8, 12)}
-    largest = max((path / "checkpoints/12/arrays").rglob("*"), key=lambda p: p.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
+    content = bytearray((path / path_of(12)).read_bytes())
+    content[-1000] ^= 1
+    (path / path_of(12)).write_bytes(content)
     return path, made
 
 
 def test_the_newest_valid_checkpoint(run):
     path, made = run
-    eighth = str(path / "checkpoints/8")
+    eighth = str(path / path_of(8))
     for place, origin in (
         (path, f"{eighth}, since 1 newer cannot be used"),
         (path / "checkpoints", f"{eighth}, since 1 newer cannot be used"),
-        (path / "checkpoints/8", eighth),
+        (path / path_of(8), eighth),
     ):
         found = read(place)
         assert same(found, made[8])
         assert found.origin == origin
-    assert same(read(path / "checkpoints/4"), made[4])
-    with pytest.raises(CheckpointError, match=r"12 cannot be used: .*digest"):
-        read(path / "checkpoints/12")
+    assert same(read(path / path_of(4)), made[4])
+    with pytest.raises(CheckpointError, match=r"12\.safetensors cannot be used: .*digest"):
+        read(path / path_of(12))
     digits = open_source("digits", "validation")
     assert found.model == MODEL  # float32, whatever the run computed in
     assert found.classes == tuple("0123456789")
@@ -81,7 +79,7 @@ def test_the_newest_valid_checkpoint(run):
     assert found.image_shape == (8, 8, 1)
     assert found.evaluation_crop == 1.0  # digits are never cropped
     assert found.data == "digits"
-    assert (path / "checkpoints/12").is_dir()  # reading moves nothing
+    assert (path / path_of(12)).exists()  # reading moves nothing
 
 
 @pytest.mark.parametrize("ema", [False, True])

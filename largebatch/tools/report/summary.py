@@ -130,8 +130,8 @@ def _best_checkpoint(run: Run) -> list[Fact]:
     found = max(evaluated, key=lambda row: row["validation/top1"], default=None)
     if found is None or found["validation/top1"] == evaluated[-1]["validation/top1"]:
         return []
-    kept = Path("checkpoints", str(found["step"]))
-    where = f", {kept}" if (run.path / kept).is_dir() else ""
+    kept = Path("checkpoints", f"{found['step']}.safetensors")
+    where = f", {kept}" if (run.path / kept).is_file() else ""
     value = percent(found["validation/top1"])
     return [Fact("best top-1", value, f"after step {found['step']:,}{where}")]
 

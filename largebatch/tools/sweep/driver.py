@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from largebatch.checkpoint import lock
-from largebatch.errors import UserError
 from largebatch.fault_tolerance.exit_codes import MISTAKE, PREEMPTED
 from largebatch.tools.sweep import directory
 from largebatch.tools.sweep.executors import Executor, Handle, Job
@@ -134,7 +133,7 @@ class Driver:
         free = self._executor.at_once - sum(bool(each.handle) for each in self._begun.values())
         chosen: list[int] = []
         for number in [number for number, each in self._begun.items() if not each.handle]:
-            if len(chosen) < free and in_use(self._workdir(number)):
+            if len(chosen) < free and lock.is_held(self._workdir(number)):
                 free -= 1
             elif len(chosen) < free:
                 chosen.append(number)
@@ -179,7 +178,7 @@ class Driver:
 
     def _ended(self, number: int, begun: _Begun, code: int, seen: TrialFiles) -> None:
         workdir = self._workdir(number)
-        if code == MISTAKE and in_use(workdir):
+        if code == MISTAKE and lock.is_held(workdir):
             self._begun[number] = _Begun(restarts=begun.restarts)
             self._study.set_job(number, "")  # our job, which has ended, did not run it
             return
@@ -206,15 +205,6 @@ class Driver:
             self._study.report(number, seen.values(self._study.objective))
         self._study.tell(trial, result)
         self._trials[number] = dataclasses.replace(trial, **dataclasses.asdict(result))
-
-
-def in_use(workdir: Path) -> bool:
-    """Return whether a training runs in a directory; one on another host is watched for seconds."""
-    try:
-        with lock.hold(workdir, note=lambda _: None, lost=lambda _: None):
-            return False
-    except UserError:
-        return True
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """A sweep, from its command line to its tables and figures."""
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +113,7 @@ def sweep(request: Request) -> None:
         _list(request, planned, total)
         return
     executor = _executor(request)
-    with lock.hold(workdir, note=print, lost=_end):
+    with lock.hold(workdir, note=print):
         resumed = directory.keep(workdir, _description(request, config, axes))
         kept = study.Study(workdir / "study.db", axes, objective, seed=request.seed, prune=prune)
         if request.retry_failed:
@@ -263,9 +262,3 @@ def _conclude(
     if has_repetitions:
         print(f"the winner is trial {winner.number}, the best one of the best choice over seeds")
     print(f"the best again: {directory.best_command(workdir)[0]}")
-
-
-def _end(reason: str) -> None:
-    """End at once: another sweep has taken the directory."""
-    print(f"error: {reason}", file=sys.stderr, flush=True)
-    os._exit(2)

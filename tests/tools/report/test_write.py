@@ -298,7 +298,8 @@ def test_the_best_evaluation_and_its_checkpoint_are_named(tmp_path):
     metrics = made_up.rows()
     metrics[19]["validation/top1"] = 0.99
     folder = made_up.write(tmp_path / "a", metrics=metrics)
-    (folder / "checkpoints" / "20").mkdir(parents=True)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "20.safetensors").touch()
     words = " ".join(checked(report([folder])[0]).words)
     for expected in ("best top-1", "99.00\u00a0%", "after step 20, checkpoints/20"):
         assert expected in words

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from largebatch.checkpoint.lock_holder import content, this_process
+from largebatch.checkpoint import lock
 from largebatch.errors import UserError
 from largebatch.tools.sweep import driver as module
 from largebatch.tools.sweep import session
@@ -129,8 +129,8 @@ def test_a_killed_sweep_resumes_and_runs_nothing_twice(tmp_path):
     before = made.trials[0]
     # Its own end, after the kill of the sweep: trial 1 is complete.
     summary(top1=0.7).write(folder / "trials" / "0001")
-    lock = folder / "trials" / "0002" / "lock.json"
-    lock.write_bytes(content(this_process()))
+    other = lock.hold(folder / "trials" / "0002", note=pytest.fail)
+    other.__enter__()
 
     executor = FakeExecutor({3: [{"code": 0, "top1": 0.6}]}, at_once=4)
     made = driver(study, executor, folder)
@@ -141,7 +141,7 @@ def test_a_killed_sweep_resumes_and_runs_nothing_twice(tmp_path):
     assert 2 not in executor.started  # somebody trains there
     assert 1 not in executor.started
     assert 3 in executor.started
-    lock.unlink()
+    other.__exit__(None, None, None)
     assert run(made)
     assert executor.started.count(2) == 1
     assert sorted(executor.started) == [2, 3, 4, 5]
@@ -163,13 +163,11 @@ def test_a_directory_that_another_process_took_first_is_waited_for(tmp_path):
     executor = FakeExecutor({0: [{"code": 2, "output": "error: in use\n"}, {"code": 0, "top1": 1}]})
     made = driver(Study(None, AXES, "top1"), executor, tmp_path)
     made.poll()
-    lock = tmp_path / "trials" / "0000" / "lock.json"
-    lock.write_bytes(content(this_process()))
-    for _ in range(4):
-        made.poll()
-    assert states(made)[0] == "running"
-    assert executor.started.count(0) == 1
-    lock.unlink()
+    with lock.hold(tmp_path / "trials" / "0000", note=pytest.fail):
+        for _ in range(4):
+            made.poll()
+        assert states(made)[0] == "running"
+        assert executor.started.count(0) == 1
     assert run(made)
     assert states(made) == ["complete"] * 6
     assert executor.started.count(0) == 2

@@ -1,0 +1,412 @@
+"""Checkpoints against everything that happens to them, in a folder and in an object store."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from largebatch.checkpoint import checkpoints as stored
+from largebatch.checkpoint import file
+from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
+from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.place import BucketPlace, LocalPlace
+from largebatch.config import Facts, freeze, override, resolve
+from largebatch.errors import CheckpointError
+from largebatch.object_store import Bucket, StorageError
+
+ROOT = Path(__file__).parents[2]
+CONFIG = freeze({"batch": {"workers": 8, "images_per_worker": 3}, "schedule": {"peak": 2.0}})
+FACTS = Facts(1000, 100, 7, (16, 16, 2), devices=8)
+PLAN = resolve(CONFIG, FACTS)
+
+
+class State(NamedTuple):
+    params: dict
+    stats: dict
+    optimizer: list
+
+
+def tree(seed):
+    """A state of every kind of array, other values for each seed."""
+    draw = np.random.default_rng(seed)
+    return State(
+        params={"stem": {"kernel": draw.normal(size=(3, 3, 4)).astype(np.float32)}},
+        stats={"mean": draw.normal(size=5), "empty": np.zeros((0, 3), np.float32)},
+        optimizer=[
+            {"velocity": draw.normal(size=(2, 3)).astype(ml_dtypes.bfloat16)},
+            np.asarray(draw.integers(1 << 40), np.int64),
+            np.asarray(draw.normal(), np.float32),
+            draw.normal(size=4) > 0,
+        ],
+    )
+
+
+LIKE = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree(0))
+
+
+def same(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in pairs
+    )
+
+
+@contextlib.contextmanager
+def opened(place, keep=9, **options):
+    """Checkpoints, and the list of their warnings."""
+    told = []
+    with contextlib.closing(Checkpoints(place, keep=keep, warn=told.append, **options)) as made:
+        yield made, told
+
+
+def newest(place, plan=PLAN, **options):
+    """The step that is restored, and the warnings; whatever it is, it is what was saved."""
+    with opened(place, **options) as (checkpoints, told):
+        found = checkpoints.newest(plan, LIKE)
+    assert found is None or same(found.state, tree(found.step))
+    return found and found.step, told
+
+
+def save(place, *steps, keep=9, **progress):
+    with opened(place, keep, keep_best=True) as (checkpoints, told):
+        for step in steps:
+            checkpoints.save(tree(step), Progress(step, 24 * step, **progress), PLAN)
+        checkpoints.wait()
+    assert told == []
+
+
+def test_what_is_restored_is_what_was_saved(place):
+    progress = Progress(7, 168, 1.5, 0.25, 1.0, skips=2, memory={"row": {"images": 3.0}})
+    with opened(place) as (checkpoints, told):
+        assert checkpoints.newest(PLAN, LIKE) is None
+        checkpoints.save(tree(7), progress, PLAN)
+        checkpoints.wait()
+        found = checkpoints.newest(PLAN, LIKE)
+    assert (found.progress, found.table, told) == (progress, "", [])
+    assert same(found.state, tree(7))
+    assert place.files("checkpoints") == ["7.safetensors"]
+
+
+def test_the_newest_the_best_and_those_of_an_uninterrupted_run_are_kept(place):
+    accuracies = {1: 0.5, 2: 0.9, 3: -1.0, 4: 0.7, 5: 0.8}
+    for step, top1 in accuracies.items():
+        save(place, step, keep=2, validation_top1=top1)
+    assert steps_in(place) == [5, 4, 2]
+    assert stored.best(place).step == 2
+    save(place, 6, keep=2, for_stop=1)
+    assert steps_in(place) == [6, 5, 4, 2]
+    with opened(place) as (checkpoints, _):
+        assert checkpoints.newest_path(9).endswith("/6.safetensors")
+        assert checkpoints.rollback_path(9).endswith("/5.safetensors")
+        assert checkpoints.newest(PLAN, LIKE, until=9).step == 5
+        assert checkpoints.newest(PLAN, LIKE).step == 6
+    save(place, 7, keep=2)
+    assert steps_in(place) == [7, 5, 2]
+
+
+def test_a_checkpoint_is_replaced_only_on_request(place):
+    save(place, 3)
+    for replace, expected in ((False, 0), (True, 5)):
+        with opened(place) as (checkpoints, _):
+            progress = Progress(3, 72, skips=5)
+            checkpoints.save(tree(3), progress, PLAN, replace=replace)
+            checkpoints.wait()
+            assert checkpoints.newest(PLAN, LIKE).progress.skips == expected
+
+
+FOREIGN = ("notes.md", "500.ckpt", "7", "best.safetensors", "07.safetensors")
+
+
+def test_files_of_others_are_never_touched(place):
+    for name in FOREIGN:
+        place.write(f"checkpoints/{name}", b"theirs")
+    for step in range(1, 6):
+        save(place, step, keep=1)
+    assert newest(place) == (5, [])
+    assert sorted(place.files("checkpoints")) == sorted([*FOREIGN, "5.safetensors"])
+    assert all(place.read(f"checkpoints/{name}") == b"theirs" for name in FOREIGN)
+
+
+def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(place):
+    save(place, 2, 4, 6, 8)
+    content = {step: place.read(path_of(step)) for step in (2, 4, 6, 8)}
+    place.write(path_of(8), content[8][:-1])
+    place.write(path_of(6), content[4])
+    place.write(path_of(4), b"")
+    found, told = newest(place, read_only=True)
+    assert (found, len(told)) == (2, 3)
+    assert steps_in(place) == [8, 6, 4, 2]
+    found, told = newest(place)
+    assert found == 2
+    for step, line in zip((8, 6, 4), told, strict=True):
+        assert f"{step}.safetensors.corrupt" in line
+    assert steps_in(place) == [2]
+    assert place.read("checkpoints/6.safetensors.corrupt") == content[4]
+    place.delete(path_of(2))
+    with pytest.raises(CheckpointError, match="--resume=never"):
+        newest(place)
+
+
+def test_a_file_of_another_program_is_set_aside_before_its_name_is_used(place):
+    place.write(path_of(3), b"theirs")
+    save(place, 3)
+    assert newest(place) == (3, [])
+    assert place.read("checkpoints/3.safetensors.corrupt") == b"theirs"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("schedule.peak", "1", "schedule.peak"),
+        ("schedule.length", "100 epochs", "--resume=extend"),
+        ("norm.statistics", "precise", None),
+        ("run.log_every", "3 steps", None),
+    ],
+)
+def test_the_options_of_a_run_must_suit(tmp_path, key, value, words):
+    place = LocalPlace(tmp_path)
+    place.create()
+    save(place, 4)
+    plan = resolve(override(CONFIG, key, value), FACTS)
+    if words is None:
+        assert newest(place, plan)[0] == 4
+        return
+    with pytest.raises(CheckpointError, match=words):
+        newest(place, plan)
+    if "extend" in words:
+        assert newest(place, plan, extends=True)[0] == 4
+
+
+@pytest.mark.parametrize(
+    "change", [{"train_examples": 999}, {"identity": 6}, {"content": 8}, {"classes": 8}]
+)
+def test_the_data_of_a_run_must_be_the_same(tmp_path, change):
+    place = LocalPlace(tmp_path)
+    place.create()
+    facts = dataclasses.replace(FACTS, identity=5, content=7, validation_identity=3)
+    with opened(place) as (checkpoints, _):
+        checkpoints.save(tree(4), Progress(4, 96), resolve(CONFIG, facts))
+        checkpoints.wait()
+    assert newest(place, resolve(CONFIG, facts))[0] == 4
+    with pytest.raises(CheckpointError, match="dataset"):
+        newest(place, resolve(CONFIG, dataclasses.replace(facts, **change)))
+
+
+class Failing(LocalPlace):
+    """A place of which the n-th change fails, before or after it was carried out."""
+
+    def __init__(self, folder, at, late):
+        super().__init__(folder)
+        self.left, self.late = at, late
+
+    def _change(self, method, *arguments):
+        self.left -= 1
+        if self.left == 0 and not self.late:
+            raise KeyboardInterrupt
+        getattr(LocalPlace, method)(self, *arguments)
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def write(self, name, content):
+        self._change("write", name, content)
+
+    def delete(self, name):
+        self._change("delete", name)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_after_a_kill_at_any_change_a_complete_checkpoint_is_there(at, late, tmp_path):
+    place = Failing(tmp_path, at, late)
+    place.create()
+    told, saved = [], 0
+    made = Checkpoints(place, keep=1, warn=told.append)
+    with contextlib.suppress(KeyboardInterrupt, CheckpointError):
+        for step in range(1, 9):
+            made.save(tree(step), Progress(step, 24 * step), PLAN)
+            made._saving.result()
+            saved = step
+    found, told = newest(LocalPlace(tmp_path))
+    assert told == []
+    assert (found or 0) in (saved, saved + 1)
+
+
+def test_a_failed_save_is_repeated_and_two_end_the_run(tmp_path, monkeypatch):
+    place = LocalPlace(tmp_path)
+    place.create()
+    write, fails = LocalPlace.write, iter([True, False, True, True])
+
+    def failing(self, name, content):
+        if next(fails, True):
+            raise OSError(28, "No space left on device")
+        write(self, name, content)
+
+    monkeypatch.setattr(LocalPlace, "write", failing)
+    with opened(place) as (checkpoints, told):
+        checkpoints.save(tree(1), Progress(1, 24), PLAN)
+        checkpoints.wait()
+        assert steps_in(place) == [1]
+        assert ["No space left" in line for line in told] == [True]
+        checkpoints.save(tree(2), Progress(2, 48), PLAN)
+        checkpoints.save(tree(3), Progress(3, 72), PLAN)
+        with pytest.raises(CheckpointError, match=r"1\.safetensors.*free disk space"):
+            checkpoints.save(tree(4), Progress(4, 96), PLAN)
+
+
+def test_a_folder_that_was_removed_does_not_appear_again(tmp_path):
+    place = LocalPlace(tmp_path / "run")
+    place.create()
+    shutil.rmtree(place.logs)
+    with opened(place) as (checkpoints, told):
+        checkpoints.save(tree(1), Progress(1, 24), PLAN)
+    assert len(told) == 1
+    assert not place.logs.exists()
+
+
+def test_space_is_checked_before_training(tmp_path, monkeypatch):
+    place = LocalPlace(tmp_path)
+    place.create()
+    needed = file.bytes_needed(LIKE)
+    with opened(place, keep=2) as (checkpoints, told):
+        monkeypatch.setattr(place, "free_bytes", lambda: 3 * needed)
+        checkpoints.check_space(LIKE)
+        assert told == []
+        monkeypatch.setattr(place, "free_bytes", lambda: 2 * needed)
+        checkpoints.check_space(LIKE)
+        assert "run.keep_checkpoints" in told[0]
+        monkeypatch.setattr(place, "free_bytes", lambda: needed - 1)
+        with pytest.raises(CheckpointError, match="--workdir"):
+            checkpoints.check_space(LIKE)
+
+
+def test_a_store_that_fails_costs_warnings(served, monkeypatch, tmp_path):
+    place = BucketPlace(Bucket(served[1]), tmp_path)
+    save(place, 1)
+    monkeypatch.setattr(
+        Bucket, "write", lambda *_, **__: (_ for _ in ()).throw(StorageError("no answer"))
+    )
+    with opened(place) as (checkpoints, told):
+        checkpoints.save(tree(2), Progress(2, 48), PLAN)
+    assert ["no answer" in line for line in told] == [True]
+    monkeypatch.undo()
+    assert newest(place) == (1, [])
+
+
+def save_forever(folder, ready):
+    place = LocalPlace(folder)
+    place.create()
+    checkpoints = Checkpoints(place, keep=1, warn=print)
+    ready.set()
+    step = stored.steps_in(place)[0] if stored.steps_in(place) else 0
+    while True:
+        step += 1
+        checkpoints.save(tree(step), Progress(step, 24 * step), PLAN)
+
+
+def test_kills_at_random_moments_lose_nothing(tmp_path):
+    draw, step = random.Random(0), 0
+    context = multiprocessing.get_context("spawn")
+    for _ in range(3):
+        ready = context.Event()
+        child = context.Process(target=save_forever, args=(tmp_path, ready))
+        child.start()
+        assert ready.wait(100)
+        time.sleep(draw.uniform(0.1, 0.5))
+        child.kill()
+        child.join()
+        found, told = newest(LocalPlace(tmp_path))
+        assert told == []
+        assert (found or 0) >= step
+        step = found or 0
+    assert step > 3
+
+
+TWO = """
+import sys
+from pathlib import Path
+from largebatch.parallel import processes
+processes.initialise()
+import jax
+from largebatch.errors import CheckpointError
+from largebatch.checkpoint.checkpoints import Checkpoints
+from largebatch.checkpoint.manifest import Progress, Rejected
+from largebatch.checkpoint.place import LocalPlace
+from tests.checkpoint.test_checkpoints import LIKE, PLAN, path_of, opened, same, tree
+
+directory, first = Path(sys.argv[1]), jax.process_index() == 0
+found, place = [], LocalPlace(directory / "shared")
+place.create()
+with opened(place) as (checkpoints, told):
+    for step in (2, 4, 6):
+        checkpoints.save(tree(step), Progress(step), PLAN)
+    checkpoints.wait()
+    processes.wait_for_all("saved")
+
+    def restore():
+        stored = checkpoints.newest(PLAN, LIKE)
+        found.append(stored.step if same(stored.state, tree(stored.step)) else None)
+
+    restore()
+    if first:
+        place.write(path_of(6), b"{}")
+    processes.wait_for_all("damaged")
+    restore()
+    if not first:  # what one process alone cannot read, none takes
+        read = checkpoints.read
+
+        def fails_once(*_, **__):
+            checkpoints.read = read
+            raise Rejected("its disk is broken")
+
+        checkpoints.read = fails_once
+    restore()
+own = LocalPlace(directory / f"own_{jax.process_index()}")
+own.create()
+with opened(own) as (checkpoints, _):
+    try:  # the second sees none
+        checkpoints.save(tree(2), Progress(2), PLAN)
+        checkpoints.wait()
+        checkpoints.newest(PLAN, LIKE)
+    except CheckpointError as error:
+        found.append("processes share" in str(error))
+every = processes.agree(hash(tuple(found)) % 2**60)
+if first:
+    print(every, found)
+    print([("6." in line, "4." in line) for line in told])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_restore_the_same(tmp_path):
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    command = [sys.executable, "scripts/launch_local.py", "--processes=2", "--", str(script)]
+    done = subprocess.run(
+        [*command, str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-2:] == [
+        "True [6, 4, 2, True]",
+        "[(True, False), (False, True)]",
+    ]
+    names = LocalPlace(tmp_path / "shared").files("checkpoints")
+    assert names == ["2.safetensors", "4.safetensors.corrupt", "6.safetensors.corrupt"]

@@ -1,0 +1,171 @@
+"""Soak: a training is killed (SIGKILL) at random moments and resumed, on a disk and in a store.
+
+Parameters, statistics, velocities and every row of the log are bitwise those of an undisturbed run,
+and each attempt continues from the newest checkpoint that the one before has left.
+
+    pytest -m accuracy -n0 -s tests/training/test_soak.py
+
+kills 50 times on a disk and 20 times in a store that also fails every tenth request.
+"""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from largebatch.checkpoint.checkpoints import manifest_of, steps_in
+from largebatch.checkpoint.place import BucketPlace, LocalPlace
+from largebatch.object_store import Bucket
+from largebatch.tracking import read_rows
+from tests.object_servers import Gateway
+from tests.training import worlds
+from tests.training.worlds import ROOT
+
+EVERY = 40
+"""Steps between two checkpoints."""
+RECIPE = (
+    "--config=configs/digits.py",
+    "--config.model.name=resnet10",
+    "--config.model.width=4",
+    "--config.batch.microbatch=4",
+    "--config.schedule.warmup=30 steps",
+    "--config.schedule.peak=1.0",
+    "--config.run.evaluate_every=60 steps",
+    "--config.run.layers_every=30 steps",
+    "--config.run.log_every=1 steps",
+    f"--config.run.checkpoint_every={EVERY} steps",
+)
+TIMES = {*worlds.TIMES, "input_wait", "seconds"}
+KILLS_A_RUN = 5
+SAVES = 0.3
+"""Share of the kills that are aimed at a save; the others come at any time, also in the start."""
+
+
+def attempt(place, steps, after_s=None, at_save=False):
+    """Train until the end, or until a kill; return the log, the exit code and the seconds."""
+    log = place.logs.with_suffix(".log")
+    began, due = time.monotonic(), None
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "train.py",
+                *RECIPE,
+                f"--config.schedule.length={steps} steps",
+                f"--workdir={place.url}",
+            ],
+            cwd=ROOT,
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < began + 600, log.read_text()[-3000:]
+            if not at_save or list(place.logs.glob("checkpoints/.*.partial")):
+                due = due or time.monotonic()
+            waited = time.monotonic() - (began if not at_save else due or time.monotonic())
+            if after_s is not None and waited >= after_s:
+                break
+            time.sleep(0.002)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return log.read_text(errors="replace"), process.wait(), time.monotonic() - began
+
+
+def evidence(place):
+    """All in which two runs must agree."""
+    if not isinstance(place, LocalPlace):
+        place.fetch_logs()
+    newest = steps_in(place)[0]
+    found = {"newest": newest, "files": sorted(place.files("checkpoints"))}
+    found |= manifest_of(place, newest).arrays
+    for name in ("metrics.jsonl", "layers.jsonl"):
+        found[name] = [
+            {key: value for key, value in row.items() if key not in TIMES}
+            for row in read_rows(place.logs / name)
+        ]
+    return found
+
+
+@pytest.fixture
+def opened(request, tmp_path, monkeypatch):
+    """The place of a run by its name, of the kind that the test asks for."""
+
+    def on_a_disk(name):
+        return LocalPlace(tmp_path / name)
+
+    def in_a_store(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return BucketPlace(Bucket(f"s3://bucket/{tmp_path.name}/{name}"), tmp_path / name)
+
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    if request.param == "disk":
+        yield on_a_disk
+        return
+    gateway = Gateway(request.getfixturevalue("moto"))
+    for name, value in gateway.environment("s3").items():
+        monkeypatch.setenv(name, value)
+    gateway.fault = lambda method, path, number: "503" if number % 10 == 0 else ""
+    yield in_a_store
+    gateway.shutdown()
+    gateway.server_close()
+
+
+def cases(where, kills, steps, mark):
+    return pytest.param(where, kills, steps, marks=mark, id=f"{where}-{kills}")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("opened", "kills", "steps"),
+    [
+        cases("disk", 2, 80, pytest.mark.slow),
+        cases("store", 1, 80, pytest.mark.slow),
+        cases("disk", 50, 400, pytest.mark.accuracy),
+        cases("store", 20, 400, pytest.mark.accuracy),
+    ],
+    indirect=["opened"],
+)
+def test_kills_lose_nothing(opened, kills, steps):
+    draw, whole = random.Random(kills), opened("whole")
+    log, code, _ = attempt(whole, steps)
+    assert code == 0, log[-3000:]
+    whole_s = attempt(opened("again"), steps)[2]  # its programs are compiled now
+    expected, left, most, runs = evidence(whole), kills, 0, 0
+    assert expected["newest"] == steps
+    while left > 0:
+        runs += 1
+        place, code = opened(f"run_{runs}"), None
+        for number in range(KILLS_A_RUN + 1):
+            before = steps_in(place)
+            at_save = isinstance(place, LocalPlace) and draw.random() < SAVES
+            after_s = draw.uniform(0, 0.05 if at_save else whole_s)
+            last = number == KILLS_A_RUN or left == 0
+            log, code, _ = attempt(place, steps, None if last else after_s, at_save)
+            resumed = re.search(r"^resuming from \S*?(\d+)\.safetensors", log, re.MULTILINE)
+            if resumed or "compiled " in log:
+                assert (int(resumed[1]) if resumed else 0) == max(before, default=0), log[-3000:]
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL, log[-3000:]
+            left -= 1
+            if isinstance(place, LocalPlace) and (place.logs / "metrics.jsonl").exists():
+                rows = read_rows(place.logs / "metrics.jsonl")
+                done = rows[-1]["step"] if rows else 0
+                most = max(most, done - max(steps_in(place), default=0))
+        assert code == 0, log[-3000:]
+        assert evidence(place) == expected
+    assert most <= 2 * EVERY  # a checkpoint is written while the next steps are computed
+    print(
+        f"\n{kills} kills in {runs} runs of {steps} steps, a checkpoint every {EVERY}: all results "
+        f"bitwise equal, at most {most} steps repeated"
+    )
