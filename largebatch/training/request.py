@@ -102,7 +102,8 @@ def check(config: Config, request: Request) -> None:
         if request.resume == "never" and f"{begin}/".startswith(f"{url}/"):
             raise _moved(config, request)
         return
-    if request.needs_checkpoint and not (request.workdir / "checkpoints").is_dir():
+    here = request.remote is None  # what a store holds is looked for when the data is open
+    if request.needs_checkpoint and here and not (request.workdir / "checkpoints").is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
     if not weights or url_of(weights):

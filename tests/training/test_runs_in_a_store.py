@@ -86,3 +86,12 @@ def test_two_processes_are_killed_and_resume_on_another_host(served, started, tm
     arrays = manifest_of(BucketPlace(bucket, tmp_path), STEPS).arrays
     digests = {path: array.digest for path, array in arrays.items()}
     assert digests == worlds.digests(tmp_path / "whole", STEPS)
+
+    evaluated = started(url, "four", "--eval_only")
+    _, errors = evaluated.communicate(timeout=600)
+    assert evaluated.returncode == 0, errors[-3000:]
+    found = json.loads(bucket.read("evaluation.json")[0])
+    assert (found["steps"], found["top1"]) == (
+        STEPS,
+        json.loads(bucket.read("summary.json")[0])["top1"],
+    )
