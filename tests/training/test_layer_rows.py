@@ -134,6 +134,9 @@ class Order:
     def flush(self):
         pass
 
+    def close(self):
+        pass
+
     def event(self, name, step, samples, **values):
         if name in ("step", "checkpoint", "unhealthy"):
             self.calls.append(f"{name} {step}")
