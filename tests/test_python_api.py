@@ -25,6 +25,7 @@ from largebatch.checkpoint import lease, lock
 from largebatch.config import default_config, freeze
 from largebatch.errors import ConfigError, DataError, UserError
 from largebatch.object_store import Bucket
+from tests.training import worlds
 
 ROOT = Path(largebatch.__file__).parents[1]
 
@@ -155,6 +156,30 @@ def test_nothing_of_a_call_outlives_it(error, more, tmp_path):
         with pytest.raises(UserError, match="ema"):
             largebatch.load(tmp_path / "run", ema=True)
         assert state_of_the_process()["path"] == before["path"]
+
+
+class Stops(largebatch.Callback):
+    """Stops a run after its second row."""
+
+    summary = None
+
+    def on_log(self, step, row):
+        return step == 2
+
+    def on_end(self, summary):
+        self.summary = summary
+
+
+def test_a_callback_stops_a_run_that_the_same_call_continues(tmp_path):
+    given = {"overrides": SHORT | {"run.log_every": "1 steps", "schedule.length": "8 steps"}}
+    callback = Stops()
+    stopped = largebatch.train("digits", workdir=tmp_path / "run", callbacks=[callback], **given)
+    assert stopped.status == "stopped"
+    assert 2 <= stopped.steps < 8
+    assert callback.summary == stopped
+    for name in ("run", "whole"):
+        assert largebatch.train("digits", workdir=tmp_path / name, **given).status == "complete"
+    assert worlds.digests(tmp_path / "run", 8) == worlds.digests(tmp_path / "whole", 8)
 
 
 class TakesTheLock(largebatch.Callback):

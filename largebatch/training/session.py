@@ -202,7 +202,7 @@ def _train(
         state = resume.state_of(run, stored) if stored else initial_state(run, weights)
     home = request.workdir.stat() if first else None
     callbacks = tracking.CallbackTracker(
-        request.callbacks, request.checkpoint, checkpoints.is_saved
+        request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
     )
     log = Log(run)
     processes.first_process_does(
@@ -234,15 +234,19 @@ def _train(
             status = "complete" if run.step == plan.steps else "stopped"
         except Interrupted as reason:
             run.wait_for_checkpoint()
-            status = "preempted"
             newest = checkpoints.latest_step()
             kept = "no checkpoint yet" if newest is None else f"saved at step {newest:,}"
-            raise Interrupted(
-                f"{reason}; {kept}",
-                then="the clock cannot be stopped: start again with --resume=never"
-                if clocked
-                else reason.then,
-            ) from reason
+            if processes.from_first_process(int(callbacks.has_stopped)):
+                status = "stopped"
+                console.note(f"{reason}; {kept}")
+            else:
+                status = "preempted"
+                raise Interrupted(
+                    f"{reason}; {kept}",
+                    then="the clock cannot be stopped: start again with --resume=never"
+                    if clocked
+                    else reason.then,
+                ) from reason
         finally:
             summary = run.summary(status)
             # A directory that was lost has the summary of another run, and one that was removed is
@@ -251,6 +255,8 @@ def _train(
                 summary.write(request.workdir)
                 if status != "failed":
                     callbacks.end(summary)
+    if run.result is None:
+        return summary  # stopped before an evaluation
     console.closing(
         description.closing_rows(run, request, summary),
         f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples",
