@@ -94,6 +94,30 @@ def is_reference(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
+def reference_of(value: Any, option: str) -> str:
+    """Return ``package.module:name`` of a function or class, by which a run imports it.
+
+    Args:
+      value: a function or class at the top level of a module, which may be ``__main__``.
+      option: the option that gets it, for messages.
+
+    Raises:
+      ConfigError: it has no such name.
+    """
+    name = getattr(value, "__qualname__", "")
+    full = getattr(value, "__module__", None) or ""
+    for module in (full.partition(".")[0], full):  # optax:sgd, not optax._src.alias:sgd
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            return f"{module}:{name}"
+    raise ConfigError(
+        f"{option}: expected a text, a number, or a function or class at the top level of a "
+        f"module, got {value!r}; give it a name there"
+    )
+
+
 def imported(reference: str, option: str) -> Any:
     """Import ``package.module:name`` and return the object.
 
