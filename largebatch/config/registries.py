@@ -110,10 +110,7 @@ OPTIMIZERS: Registry[Rule] = Registry(
         "lars": Rule(
             "LARS ({flavour})",
             "largebatch.optim.lars:configured",
-            (
-                *("flavour", "denominator", "denominator_decay", "trust_coefficient", "epsilon"),
-                *("rate", "zero_norm", "trust_clip", "rate_clip", "trust_skip", "nesterov"),
-            ),
+            (*("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),),
         ),
         "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "decay", "nesterov")),
         "lamb": Rule(
@@ -144,11 +141,12 @@ OF_FACTORIES = (
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
 
 
-def parse_options(text: str) -> dict[str, Any]:
-    """Parse ``optimizer.options``.
+def parse_options(text: str, option: str = "optimizer.options") -> dict[str, Any]:
+    """Parse arguments in an option.
 
     Args:
       text: ``name=value name=value``; the values are Python literals.
+      option: the option, for messages.
 
     Returns:
       The values by name.
@@ -161,14 +159,14 @@ def parse_options(text: str) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         form = "use name=value name=value"
         if not equals or not name.isidentifier():
-            raise ConfigError(f"optimizer.options: got {shown(part)}; {form}")
+            raise ConfigError(f"{option}: got {shown(part)}; {form}")
         if name in found:
-            raise ConfigError(f"optimizer.options: {name} is given twice; give it once")
+            raise ConfigError(f"{option}: {name} is given twice; give it once")
         try:
             found[name] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             raise ConfigError(
-                f"optimizer.options: expected a Python literal for {name}, got {shown(value)}; "
+                f"{option}: expected a Python literal for {name}, got {shown(value)}; "
                 f'{form}, with quotes around a string: {name}="…"'
             ) from None
     return found

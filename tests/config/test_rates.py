@@ -120,7 +120,12 @@ def test_blend_of_two_optimizers():
             r"schedule\.weight_decay=constant",
         ),
         ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"schedule\.weight_decay_warmup"),
-        ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),
+        ({"optimizer": {"flavour": "mlperf trust_clip=(1.0,)"}}, r"optimizer\.flavour: trust_clip"),
+        (
+            {"optimizer": {"flavour": "mlperf zero_norm='no'"}},
+            r"optimizer\.flavour: zero_norm='no'",
+        ),
+        ({"optimizer": {"flavour": "apex trust_klip=()"}}, r"optimizer\.flavour: .*trust_klip"),
         ({"optimizer": {"decay_skip": "norm"}}, r"optimizer\.decay_skip"),
         ({"schedule": {"decay": "pieces", "points": ("16 epochs: much",)}}, r"schedule\.points"),
         ({"schedule": {"decay": "pieces", "points": ("1 epochs: ",)}}, r"schedule\.points"),
@@ -149,8 +154,12 @@ def test_every_setting_of_lars_can_be_chosen():
         "trust_skip": ("fc",),
         "decay_skip": (),
     }
-    found = lars_of(config(optimizer={"flavour": "optax", **chosen}).optimizer)
+    details = " ".join(f"{name}={value!r}" for name, value in chosen.items())
+    found = lars_of(config(optimizer={"flavour": f"optax {details}"}).optimizer)
     assert {name: getattr(found, name) for name in chosen} == chosen
+    # Options of their own decide over the details.
+    both = {"flavour": "optax epsilon=0.5", "epsilon": 0.25}
+    assert lars_of(config(optimizer=both).optimizer).epsilon == 0.25
 
 
 def test_a_plan_gives_the_rates_of_its_steps():
