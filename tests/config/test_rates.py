@@ -52,14 +52,10 @@ def test_the_rates_of_a_published_run():
         assert given.peak_decay == pytest.approx(6.5e-4, rel=1e-15)
 
 
-def test_points_and_turns_are_durations():
+def test_points_are_durations():
     lines = {"decay": "lines", "points": ("16 epochs: 0.5", " 50 %:1e-1", "89 epochs: 0")}
     found = made(schedule=lines).learning_rate
     assert found.points == ((16_000, 0.5), (45_000, 0.1), (89_000, 0.0))
-    natan = {"decay": "arctangent", "turn": "50 epochs", "width": "5 epochs", "rescale": True}
-    found = made(schedule=natan).learning_rate
-    assert (found.turn, found.width, found.cubic) == (50_000, 5000, 10_000)
-    assert found.rescaled
     cosine = {"warmup_shape": "cosine", "warmup_start": 0.8, "warmup": "7.6 epochs"}
     assert made(schedule=cosine).learning_rate(3800) == pytest.approx(2.4, rel=1e-15)
     power = {"warmup_shape": "power", "warmup_power": 3.0}

@@ -149,9 +149,9 @@ class Schedule:
         "shape of the warm-up at share s of its duration: s, s^warmup_power or (1 − cos(π·s)) / 2",
     )
     warmup_power: float = option(2.0, "exponent of warmup_shape=power")
-    decay: Literal[
-        "polynomial", "linear", "cosine", "step", "pieces", "lines", "arctangent", "constant"
-    ] = option("polynomial", "shape of the decay after the warm-up")
+    decay: Literal["polynomial", "linear", "cosine", "step", "pieces", "lines", "constant"] = (
+        option("polynomial", "shape of the decay after the warm-up")
+    )
     power: float = option(2.0, "exponent of decay=polynomial")
     end: float = option(0.0, "learning rate at and after decay_end")
     decay_end: str = option("100 %", "end of the decay")
@@ -161,15 +161,6 @@ class Schedule:
         (),
         "decay=pieces and decay=lines: points such as '16 epochs: 0.5', a duration and a multiple "
         "of the peak; pieces: constant until the next point; lines: linear interpolation",
-    )
-    turn: str = option("", "decay=arctangent: duration after which half of the decay is done")
-    width: str = option(
-        "", "decay=arctangent: duration from a quarter of the decay to half of the decay"
-    )
-    rescale: bool = option(
-        False,
-        "decay=arctangent: scale the part after turn so that it reaches end; otherwise end is a "
-        "lower limit",
     )
     weight_decay: Literal["constant", "follow"] = option(
         "constant",
