@@ -4,15 +4,15 @@ import re
 from collections.abc import Callable
 
 from largebatch.config import durations
-from largebatch.config.registries import OPTIMIZERS, parse_options
+from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.schema import Config
 from largebatch.config.unused import check_used
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
 from largebatch.optim.flavours import lars_of
 from largebatch.optim.rates import Blend, RateSchedule
 from largebatch.optim.schedules import Points, Schedule, peak_rate
+from largebatch.registry import parse_options
 
 _POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
 

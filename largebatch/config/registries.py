@@ -4,15 +4,11 @@ An entry makes a name known to the options, the planner and the documentation. D
 sources are in `largebatch.data.openers`. This module does not import JAX.
 """
 
-import ast
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
 from largebatch.registry import Registry
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
@@ -139,34 +135,3 @@ OF_FACTORIES = (
     "update",
 )
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
-
-
-def parse_options(text: str, option: str = "optimizer.options") -> dict[str, Any]:
-    """Parse arguments in an option.
-
-    Args:
-      text: ``name=value name=value``; the values are Python literals.
-      option: the option, for messages.
-
-    Returns:
-      The values by name.
-
-    Raises:
-      ConfigError: the text does not have this form, or a name occurs twice.
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, re.split(r"[\s,]+(?=[A-Za-z_]\w*=)", text.strip().rstrip(","))):
-        name, equals, value = part.partition("=")
-        form = "use name=value name=value"
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"{option}: got {shown(part)}; {form}")
-        if name in found:
-            raise ConfigError(f"{option}: {name} is given twice; give it once")
-        try:
-            found[name] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            raise ConfigError(
-                f"{option}: expected a Python literal for {name}, got {shown(value)}; "
-                f'{form}, with quotes around a string: {name}="…"'
-            ) from None
-    return found

@@ -20,8 +20,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from largebatch.config.registries import parse_options
 from largebatch.errors import ConfigError, did_you_mean
+from largebatch.registry import parse_options
 
 Flavour = Literal["mlperf", "you2017", "nvidia", "fujitsu", "optax", "apex", "ascend"]
 Denominator = Literal["sum_of_norms", "norm_of_sum"]

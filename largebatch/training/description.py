@@ -5,15 +5,16 @@ import resource
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from largebatch.checkpoint.checkpoints import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
+from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.sections import Loss
-from largebatch.environment import IS_CHECKOUT, command_path, environment
+from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary
@@ -23,15 +24,13 @@ from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB
 from largebatch.training.objective import layer_of
 from largebatch.training.request import Request
+from largebatch.training.run import Run
 from largebatch.trees import flatten_paths
-
-if TYPE_CHECKING:
-    from largebatch.training.run import Run
 
 Rows = list[tuple[str, str]]
 
 
-def plan_rows(run: "Run", hosts: str) -> Rows:
+def plan_rows(run: Run, hosts: str) -> Rows:
     """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
     steps = run.first_stage.programs.steps
@@ -100,7 +99,7 @@ def _interval(option: str, every: int, stage: StagePlan) -> str:
     return f"every {steps} steps" if "step" in option else f"every {option} ({steps} steps)"
 
 
-def _statistics(run: "Run", span: str) -> str:
+def _statistics(run: Run, span: str) -> str:
     """Return what BatchNorm layers normalize with."""
     steps = run.first_stage.programs.steps
     layers = {layer_of(path) for path in flatten_paths(steps.model.shapes()[1])}
@@ -112,7 +111,7 @@ def _statistics(run: "Run", span: str) -> str:
     return f"{line}; {kept} with those of the initial weights" if frozen else line
 
 
-def _stage_rows(run: "Run") -> Rows:
+def _stage_rows(run: Run) -> Rows:
     """Return a row for each later stage with the options that it changes."""
     return [
         (
@@ -124,7 +123,7 @@ def _stage_rows(run: "Run") -> Rows:
     ]
 
 
-def memory(run: "Run") -> str:
+def memory(run: Run) -> str:
     """Return the peak memory of the programs on a device and of this process, in GiB."""
     on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
@@ -181,7 +180,7 @@ def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, st
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
 
 
-def closing_rows(run: "Run", request: Request, summary: Summary) -> Rows:
+def closing_rows(run: Run, request: Request, summary: Summary) -> Rows:
     """Return the rows that a training ends with."""
     words = ["python", command_path("scripts/report.py"), request.place]
     following = [("next", shlex.join(words))] if IS_CHECKOUT else []
@@ -201,7 +200,7 @@ def closing_rows(run: "Run", request: Request, summary: Summary) -> Rows:
     ]
 
 
-def resolved(run: "Run") -> dict[str, Any]:
+def resolved(run: Run, recipe: Path | None = None) -> dict[str, Any]:
     """Return everything that determines the run, for ``config.json``."""
     plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
     return {
@@ -237,4 +236,11 @@ def resolved(run: "Run") -> dict[str, Any]:
             "std": list(source.std),
         },
         "environment": environment(),
+        **({} if recipe is None else {"recipe": _stored_path(recipe)}),
     }
+
+
+def _stored_path(recipe: Path) -> str:
+    """Return the path of a recipe, beside which the user's own modules may be."""
+    file = find(split_argument(recipe)[0]).resolve()
+    return str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)

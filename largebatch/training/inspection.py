@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import jax
 
@@ -10,18 +9,16 @@ from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training.dispatch import run_step
 from largebatch.training.replay import Replay, Result
+from largebatch.training.run import Run
 from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes, Suspicion, gathered, host_names
-
-if TYPE_CHECKING:
-    from largebatch.training.run import Run
 
 
 class Inspection:
     """Runs the checks of one run attempt; warns and logs what they find."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         """Start where the run is; each process must call this."""
         self._run = run
         self._names = host_names()

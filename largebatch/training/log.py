@@ -6,25 +6,22 @@ import math
 import platform
 import socket
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 import numpy as np
 
 from largebatch import data, tracking
 from largebatch.checkpoint.manifest import Progress
-from largebatch.config.recipe_file import find, split_argument
+from largebatch.config import Plan
 from largebatch.config.registries import OPTIMIZERS
-from largebatch.environment import ROOT
 from largebatch.files import write_json
 from largebatch.tracking import Tracker
-from largebatch.training import description
+from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
-
-if TYPE_CHECKING:
-    from largebatch.training.run import Run
 
 AVERAGED = ("loss", "top1", "top5")
 """Columns of a row that are means over the images since the row before it."""
@@ -74,9 +71,15 @@ class RowInMaking:
 class Log:
     """The rows and events of one run attempt, on process 0 in its files and trackers."""
 
-    def __init__(self, run: "Run") -> None:
-        """Of a run; writes nothing before `open`, which only process 0 calls."""
-        self._run = run
+    def __init__(self, plan: Plan, stages: Sequence[Stage], warn: Callable[[str], None]) -> None:
+        """Write nothing before `open`, which only process 0 calls.
+
+        Args:
+          plan: of the run.
+          stages: of the run.
+          warn: prints a warning of one line.
+        """
+        self._plan, self._stages, self._warn = plan, stages, warn
         self.target = tracking.Target(0.0)
         """What the evaluations of all attempts have reached."""
         self.files: tracking.JsonlTracker | None = None
@@ -126,7 +129,7 @@ class Log:
         Returns:
           Whether it has a row.
         """
-        plan, row = self._run.plan, self._row
+        plan, row = self._plan, self._row
         stage = plan.stage_at(step)
         images = stage.samples_per_step
         if metrics.left_out is not None:
@@ -175,7 +178,7 @@ class Log:
     def event(self, name: str, step: int, **values: float | str) -> None:
         """Record an event that happens now, after ``step`` steps; see `Tracker.event`."""
         for tracker in self.trackers:
-            tracker.event(name, step, self._run.plan.position(step), **values)
+            tracker.event(name, step, self._plan.position(step), **values)
 
     def close(self) -> None:
         """Close all trackers, also if one of them fails."""
@@ -194,7 +197,7 @@ class Log:
           state: after it.
         """
         self.write_layers()
-        report = self._run.stage_at(step).programs.layer_report
+        report = self._stage_at(step).programs.layer_report
         numbers = report(state.optimizer.report, state.stats)
         numbers.copy_to_host_async()
         self._layers = step, numbers
@@ -204,9 +207,9 @@ class Log:
         if self._layers is None:
             return
         (step, numbers), self._layers = self._layers, None
-        values = self._run.stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
+        values = self._stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
         if self.files:
-            self.files.layers(step, self._run.plan.position(step), values)
+            self.files.layers(step, self._plan.position(step), values)
 
     def flush(self) -> None:
         """Write everything logged so far to the disk."""
@@ -216,26 +219,30 @@ class Log:
 
     def times(self, step: int) -> None:
         """Log what the seconds of this attempt were spent on."""
-        spent = {"compile_s": self._run.compile_s, **self._clock.spent_in_attempt()}
+        compile_s = sum(stage.programs.compile_s for stage in self._stages)
+        spent = {"compile_s": compile_s, **self._clock.spent_in_attempt()}
         other = self._clock.attempt_s() - sum(spent.values()) + spent["wait_s"]
         self.event("times", step, **spent, other_s=other)  # waits are a part of training
 
     def epoch(self, step: int) -> float:
         """Return the epochs consumed after ``step`` steps."""
-        return self._run.plan.position(step) / self._run.plan.epoch_samples
+        return self._plan.position(step) / self._plan.epoch_samples
 
     def _fingerprint(self, step: int) -> str:
         """Return a hash of the examples of a step, which shows where two runs diverge."""
-        plan = self._run.plan
+        plan = self._plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
-        return data.fingerprint(self._run.stage_at(step).order.ids(positions))
+        return data.fingerprint(self._stage_at(step).order.ids(positions))
+
+    def _stage_at(self, step: int) -> Stage:
+        return self._stages[self._plan.stages.index(self._plan.stage_at(step))]
 
     def open(
         self,
         workdir: Path,
+        resolved: Mapping[str, Any],
         progress: Progress,
         began: float,
-        recipe: Path | None = None,
         callbacks: Tracker | None = None,
         *,
         resumes: bool = False,
@@ -244,21 +251,17 @@ class Log:
 
         Args:
           workdir: run directory.
+          resolved: the content of ``config.json``.
           progress: where training starts.
           began: the ``time.perf_counter()`` at which this attempt started.
-          recipe: the recipe file; None if there is none.
           callbacks: a further tracker, which calls the user's functions.
           resumes: whether the run continues from a checkpoint, which may be that of step 0.
 
         Raises:
           UserError: a tracker is not installed or cannot be reached.
         """
-        run, plan = self._run, self._run.plan
-        kind, options = run.first_stage.mesh.devices.flat[0].device_kind, plan.config.run
-        resolved = description.resolved(run)
-        if recipe is not None:  # the user's own modules may be beside it
-            file = find(split_argument(recipe)[0]).resolve()
-            resolved["recipe"] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+        plan, options = self._plan, self._plan.config.run
+        kind = self._stages[0].mesh.devices.flat[0].device_kind
         write_json(workdir / "config.json", resolved)
         where = {"workdir": workdir, "resume_step": progress.step}
         self.files = tracking.JsonlTracker(**where, again=bool(progress.evaluation_due))
@@ -279,7 +282,7 @@ class Log:
             trackers.append(log)
         hosted = [
             tracking.hosted_tracker(
-                name, workdir, resumes=resumes, config=resolved, warn=run.console.warn
+                name, workdir, resumes=resumes, config=resolved, warn=self._warn
             )
             for name in options.trackers
         ]

@@ -16,6 +16,7 @@ from largebatch.fault_tolerance import Interrupted
 from largebatch.fault_tolerance.health import WELL, Verdict
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training.dispatch import run_step
+from largebatch.training.inspection import Inspection
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
 from largebatch.training.state import MEASURED, Metrics, TrainState
@@ -39,6 +40,7 @@ def train(run: Run, state: TrainState) -> TrainState:
     last = max(first, plan.stop_after_step)
     if last > first:
         run.log.event("train_start", first)
+    run.inspection = Inspection(run)
     with run.console.progress(
         plan.steps, first, samples_per_step=plan.first_stage.samples_per_step
     ) as run.bar:

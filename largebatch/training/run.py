@@ -20,7 +20,6 @@ from largebatch.parallel import processes
 from largebatch.tracking import Console, Summary, Target
 from largebatch.tracking.summary import Status
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
-from largebatch.training.inspection import Inspection
 from largebatch.training.log import Log
 from largebatch.training.stage import Stage
 from largebatch.training.state import MEASURED, Metrics, TrainState
@@ -96,7 +95,6 @@ class Run:
         """Number of validation images of each class; empty before the first evaluation."""
         self._warned_of_statistics = False
         self._sets = data.identities(stage.further_sets)
-        self.inspection = Inspection(self)
         traced = plan.profile_steps if profile else None
         self.profiler = Profiler(traced, profile or Path(), self.clock, self.console.note)
 

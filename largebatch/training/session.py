@@ -17,11 +17,12 @@ from largebatch.checkpoint.resumable import Stored
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS, parse_options
+from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
+from largebatch.registry import parse_options
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description, resume
@@ -204,13 +205,13 @@ def _train(
     callbacks = tracking.CallbackTracker(
         request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
     )
-    log = Log(run)
+    log = Log(plan, run.stages, console.warn)
     processes.first_process_does(
         lambda: log.open(
             request.workdir,
+            description.resolved(run, request.recipe),
             progress,
             began,
-            request.recipe,
             callbacks if request.callbacks else None,
             resumes=stored is not None,
         )

@@ -157,8 +157,8 @@ def _of_loop(run: Run, steps: int) -> Figures:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
-        log = Log(run)
-        log.open(where, Progress(), began, callbacks=recorder)
+        log = Log(run.plan, run.stages, print)
+        log.open(where, {}, Progress(), began, callbacks=recorder)
         log.files.layers = recorder.noting(log.files.layers)
         checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
         with (

@@ -87,7 +87,7 @@ def waiting(monkeypatch):
     found, original = {}, Log.layers
 
     def layers(log, step, state):
-        found[step] = expected(state, log._run.stage_at(step))
+        found[step] = expected(state, log._stage_at(step))
         original(log, step, state)
 
     monkeypatch.setattr(Log, "layers", layers)
@@ -114,8 +114,8 @@ def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
     stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
-    run = plain(stage_at=lambda step: stage)
-    Log(run).layers(1, TrainState({}, {}, plain(report=None)))
+    plan = plain(stages=(None,), stage_at=lambda step: None)
+    Log(plan, [stage], print).layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
 
@@ -207,7 +207,7 @@ def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
         rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),
         config=CONFIG,
     )
-    log = Log(SimpleNamespace(plan=plan))
+    log = Log(plan, (), print)
     log.trackers = (tracker,)
     log.begin(clock, Progress())
     monkeypatch.setattr(log, "_fingerprint", lambda step: "")
