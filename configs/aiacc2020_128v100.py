@@ -26,7 +26,7 @@ PUBLISHED = Published(
 SOURCES = sources(
     S="""
         batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.nesterov
-        optimizer.trust_coefficient optimizer.trust_clip optimizer.momentum
+        optimizer.trust_coefficient optimizer.flavour optimizer.momentum
         optimizer.weight_decay schedule.length schedule.peak schedule.warmup schedule.decay
         schedule.end loss.label_smoothing model.dtype
     """,
@@ -49,7 +49,7 @@ def get_config() -> ConfigDict:
     )
     config.optimizer.nesterov = True
     config.optimizer.trust_coefficient = 0.0008
-    config.optimizer.trust_clip = (1e-5, 1.0)
+    config.optimizer.flavour = "mlperf trust_clip=(1e-5,1.0)"
     config.optimizer.momentum = 0.98
     config.optimizer.momentum_at_peak = 0.9
     config.optimizer.weight_decay = 1e-4

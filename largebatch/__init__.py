@@ -31,7 +31,9 @@ def train(
       config: name or path of a recipe (``digits``, ``configs/x.py:ARGUMENT``), the result of a
         recipe's ``get_config()``, or a ``Config``.
       workdir: the run directory.
-      overrides: options such as ``{"run.seed": 1}``.
+      overrides: options such as ``{"run.seed": 1}``. For ``model.name``, ``optimizer.name`` and
+        ``data.source`` also the factory itself, a function or class at the top level of a module,
+        as in ``{"model.name": Net, "optimizer.name": optax.lion}``.
       resume: ``auto`` resumes from the newest checkpoint if there is one, ``never`` archives an
         earlier run, ``must`` fails without a checkpoint, ``extend`` resumes with other options
         ``schedule.*``, also a complete run.
@@ -65,7 +67,7 @@ def train(
                     "callbacks: expected objects of subclasses of largebatch.Callback, got "
                     f"{each!r}"
                 )
-        chosen = tuple((key, _text(value)) for key, value in (overrides or {}).items())
+        chosen = tuple((key, _text(key, value)) for key, value in (overrides or {}).items())
         notes: list[str] = []
         recipe = Path(config) if isinstance(config, str | Path) else None
         if recipe is not None:
@@ -125,6 +127,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _text(value: Any) -> str:
+def _text(option: str, value: Any) -> str:
     """Format an option's value for the command line."""
+    from largebatch.registry import reference_of
+
+    if callable(value):
+        return reference_of(value, option)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from largebatch import __version__
 from largebatch.config import recipe_file
 from largebatch.config.synonyms import advice
-from largebatch.config.values import any_of, shown
+from largebatch.config.values import any_of
 from largebatch.environment import command_path
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 
 Overrides = list[tuple[str, str]]
 _PREFIX = "--config."

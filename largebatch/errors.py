@@ -7,6 +7,10 @@ import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+_LONGEST = 200
+"""Characters of a value in a message."""
 
 
 class UserError(Exception):
@@ -79,3 +83,12 @@ def own_line(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its type."""
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def shown(value: Any) -> str:
+    """Format any value for a message: one line, truncated if long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # repr() of the value may raise anything, also for too many digits
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

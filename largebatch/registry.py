@@ -1,13 +1,15 @@
 """Registries of the objects that options select by name, or as ``package.module:name``."""
 
+import ast
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from largebatch.errors import ConfigError, did_you_mean, one_line
+from largebatch.errors import ConfigError, did_you_mean, one_line, shown
 
 T = TypeVar("T")
 
@@ -94,6 +96,30 @@ def is_reference(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
+def reference_of(value: Any, option: str) -> str:
+    """Return ``package.module:name`` of a function or class, by which a run imports it.
+
+    Args:
+      value: a function or class at the top level of a module, which may be ``__main__``.
+      option: the option that gets it, for messages.
+
+    Raises:
+      ConfigError: it has no such name.
+    """
+    name = getattr(value, "__qualname__", "")
+    full = getattr(value, "__module__", None) or ""
+    for module in (full.partition(".")[0], full):  # optax:sgd, not optax._src.alias:sgd
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            return f"{module}:{name}"
+    raise ConfigError(
+        f"{option}: expected a text, a number, or a function or class at the top level of a "
+        f"module, got {value!r}; give it a name there"
+    )
+
+
 def imported(reference: str, option: str) -> Any:
     """Import ``package.module:name`` and return the object.
 
@@ -178,3 +204,34 @@ def add_directory(directory: Path) -> None:
     text = str(directory.resolve())
     if text not in sys.path:
         sys.path.append(text)
+
+
+def parse_options(text: str, option: str = "optimizer.options") -> dict[str, Any]:
+    """Parse arguments in an option.
+
+    Args:
+      text: ``name=value name=value``; the values are Python literals.
+      option: the option, for messages.
+
+    Returns:
+      The values by name.
+
+    Raises:
+      ConfigError: the text does not have this form, or a name occurs twice.
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, re.split(r"[\s,]+(?=[A-Za-z_]\w*=)", text.strip().rstrip(","))):
+        name, equals, value = part.partition("=")
+        form = "use name=value name=value"
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{option}: got {shown(part)}; {form}")
+        if name in found:
+            raise ConfigError(f"{option}: {name} is given twice; give it once")
+        try:
+            found[name] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise ConfigError(
+                f"{option}: expected a Python literal for {name}, got {shown(value)}; "
+                f'{form}, with quotes around a string: {name}="…"'
+            ) from None
+    return found

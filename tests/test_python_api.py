@@ -18,6 +18,8 @@ import warnings
 from pathlib import Path
 
 import jax
+import numpy as np
+import optax
 import pytest
 
 import largebatch
@@ -25,6 +27,7 @@ from largebatch.checkpoint import lease, lock
 from largebatch.config import default_config, freeze
 from largebatch.errors import ConfigError, DataError, UserError
 from largebatch.object_store import Bucket
+from tests.training import own_models, worlds
 
 ROOT = Path(largebatch.__file__).parents[1]
 
@@ -155,6 +158,70 @@ def test_nothing_of_a_call_outlives_it(error, more, tmp_path):
         with pytest.raises(UserError, match="ema"):
             largebatch.load(tmp_path / "run", ema=True)
         assert state_of_the_process()["path"] == before["path"]
+
+
+class Noise:
+    """Images of noise with labels that a network can learn."""
+
+    classes = ("dark", "bright")
+
+    def __init__(self, argument, split, options):
+        self.first = {"train": 0, "validation": 64}[split]
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        draw = np.random.default_rng(self.first + index)
+        return draw.integers(0, 128, (8, 8, 3), np.uint8) + np.uint8(100 * (index % 2)), index % 2
+
+
+def network(classes, *, rngs, dtype=None):
+    return own_models.resnet(classes, rngs=rngs, dtype=dtype, channels=3)
+
+
+def test_objects_are_their_names(tmp_path):
+    objects = {"model.name": network, "optimizer.name": optax.lion, "data.source": Noise}
+    here = {"model.name": f"{__name__}:network", "optimizer.name": "optax:lion"}
+    here |= {"data.source": f"{__name__}:Noise"}
+    more = SHORT | {"schedule.peak": 1e-3, "data.shift": 0, "data.image_size": 8}
+    found = []
+    for name, given in (("objects", objects), ("texts", here)):
+        options = more | given | {"batch.images_per_worker": 4, "batch.workers": 8}
+        done = largebatch.train("digits", workdir=tmp_path / name, overrides=options)
+        assert done.status == "complete"
+        found.append(worlds.digests(tmp_path / name, 4))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("value", [lambda classes, **_: None, object().__init__])
+def test_an_object_without_a_name_is_refused(value, tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.name: .*top level"):
+        largebatch.train("digits", workdir=tmp_path, overrides={"model.name": value})
+
+
+class Stops(largebatch.Callback):
+    """Stops a run after its second row."""
+
+    summary = None
+
+    def on_log(self, step, row):
+        return step == 2
+
+    def on_end(self, summary):
+        self.summary = summary
+
+
+def test_a_callback_stops_a_run_that_the_same_call_continues(tmp_path):
+    given = {"overrides": SHORT | {"run.log_every": "1 steps", "schedule.length": "8 steps"}}
+    callback = Stops()
+    stopped = largebatch.train("digits", workdir=tmp_path / "run", callbacks=[callback], **given)
+    assert stopped.status == "stopped"
+    assert 2 <= stopped.steps < 8
+    assert callback.summary == stopped
+    for name in ("run", "whole"):
+        assert largebatch.train("digits", workdir=tmp_path / name, **given).status == "complete"
+    assert worlds.digests(tmp_path / "run", 8) == worlds.digests(tmp_path / "whole", 8)
 
 
 class TakesTheLock(largebatch.Callback):

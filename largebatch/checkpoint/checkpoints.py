@@ -188,17 +188,20 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until the newest save is on disk, with one retry after a failure.
 
+        Also delete what a process left that was killed after its last save.
+
         Raises:
           CheckpointError: the checkpoint could not be written.
         """
         self._finish_save()
-        if self._failure is None:
-            return
-        self._warn(f"{self._report('a checkpoint could not be written')}; trying once more")
-        self._start(self._save)
-        self._finish_save()
+        if self._failure is not None:
+            self._warn(f"{self._report('a checkpoint could not be written')}; trying once more")
+            self._start(self._save)
+            self._finish_save()
         if self._failure is not None:
             raise self._write_error("the newest checkpoint could not be written")
+        if warning := self._prune():
+            self._warn(warning)
 
     def newest_path(self, until: int) -> str | None:
         """Return the newest checkpoint of at most ``until`` steps; each process calls this."""
@@ -353,27 +356,30 @@ class Checkpoints:
         content = file.encode(save.about, save.arrays)
         self._place.write(path_of(step), content)
         self._saved(step)
-        try:
-            self._prune()
-        except (OSError, StorageError) as error:
-            return f"an old checkpoint could not be deleted ({error})"
-        return ""
+        return self._prune()
 
-    def _prune(self) -> None:
+    def _prune(self) -> str:
         """Delete all checkpoints except the newest ``keep`` and, if asked for, the best.
 
         A checkpoint that only a stop has added does not count: it is kept while it is the newest,
         so that a rollback finds the same checkpoints as in an uninterrupted run.
+
+        Returns:
+          A warning if one cannot be deleted; otherwise ''.
         """
-        known = progresses(self._place)
-        if len(known) <= self._keep:
-            return
-        regular = [step for step, progress in known.items() if not progress.for_stop]
-        kept = {max(known), *regular[: self._keep]}
-        if self._keep_best and (evaluated := best(self._place)) is not None:
-            kept.add(evaluated.step)
-        for step in known.keys() - kept:
-            self._place.delete(path_of(step))
+        try:
+            known = progresses(self._place)
+            if len(known) <= self._keep:
+                return ""
+            regular = [step for step, progress in known.items() if not progress.for_stop]
+            kept = {max(known), *regular[: self._keep]}
+            if self._keep_best and (evaluated := best(self._place)) is not None:
+                kept.add(evaluated.step)
+            for step in known.keys() - kept:
+                self._place.delete(path_of(step))
+        except (OSError, StorageError) as error:
+            return f"an old checkpoint could not be deleted ({error})"
+        return ""
 
     def _regular(self) -> list[int]:
         """Return the steps of the checkpoints that an uninterrupted run has too, newest first.

@@ -13,13 +13,13 @@ PyTree = Any
 _IDENTITIES = ("identity", "validation_identity", "content")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Stored:
     """A verified checkpoint."""
 
     progress: Progress
     state: PyTree
-    """NumPy arrays in the tree of the stored state."""
+    """NumPy arrays in the tree of the stored state; None once they are on the devices."""
     table: str
     """Table of options that differ from this run without effect on the mathematics; '' if none."""
     schedule: tuple[Difference, ...] = ()

@@ -3,8 +3,7 @@
 import re
 from fractions import Fraction
 
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 
 _FORM = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
 _OF = " of "  # '5 epochs of 90 epochs'

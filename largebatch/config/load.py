@@ -16,8 +16,8 @@ from largebatch.config.schema import Config, differences, options, replaced
 from largebatch.config.stages import KEY
 from largebatch.config.typed import freeze, override, read, reference
 from largebatch.config.unused import ignore_unused
-from largebatch.config.values import shown, written
-from largebatch.errors import ConfigError, one_line
+from largebatch.config.values import written
+from largebatch.errors import ConfigError, one_line, shown
 
 _SCALE = ("run.scale_to", "run.scale_length")
 _POSITIONS = (KEY, "run.evaluate_first")  # durations outside of the schedule that shrink with it

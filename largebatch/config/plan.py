@@ -120,6 +120,41 @@ class StagePlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Due:
+    """What follows a step, decided from the plan alone.
+
+    The loop dispatches steps ahead of what the host knows of them, and waits for the device only
+    where something is due.
+    """
+
+    evaluates: bool = False
+    """The validation split is evaluated."""
+    keeps_statistics: bool = False
+    """Training continues with the BatchNorm statistics that the evaluation computed."""
+    saves: bool = False
+    """A checkpoint is saved."""
+    checkpoint_is_due: bool = False
+    """An uninterrupted run saves it too."""
+    stops_early: bool = False
+    """The run stops here before its end, since it was asked to."""
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the log has a row for this step, whatever ``run.log_every`` is."""
+        return self.evaluates or self.checkpoint_is_due
+
+    @property
+    def row_is_due(self) -> bool:
+        """Whether an uninterrupted run has this row too."""
+        return self.keeps_statistics or self.checkpoint_is_due
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether the host waits for the step, so that nothing is in flight."""
+        return self.evaluates or self.saves
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The plan of a run: its stages, and the quantities that all stages share.
 
@@ -200,6 +235,25 @@ class Plan:
         """Return whether an evaluation is due after step number ``step``."""
         stage = self.stage_at(step)
         return self.is_due(step, stage.evaluate_every, first=stage.evaluate_first)
+
+    def due(self, step: int, *, stop_requested: bool = False) -> Due:
+        """Return what follows step number ``step``.
+
+        Args:
+          step: the step that has been dispatched, from 1.
+          stop_requested: the processes have agreed to stop.
+        """
+        is_last, completes = step == self.stop_after_step, step == self.steps
+        evaluation_due = self.evaluates_at(step)
+        checkpoint_due = self.is_due(step, self.stage_at(step).checkpoint_every)
+        return Due(
+            evaluates=is_last or evaluation_due,
+            # A run that stops between its evaluations continues as if it had not been evaluated.
+            keeps_statistics=evaluation_due or completes,
+            saves=is_last or checkpoint_due or stop_requested,
+            checkpoint_is_due=completes or checkpoint_due,
+            stops_early=stop_requested and not is_last,
+        )
 
     def is_due(self, step: int, every: int, *, first: int = 0) -> bool:
         """Return whether an action with the interval ``every`` is due after ``step``.

@@ -4,18 +4,17 @@ import re
 from collections.abc import Callable
 
 from largebatch.config import durations
-from largebatch.config.registries import OPTIMIZERS, parse_options
+from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.schema import Config
 from largebatch.config.unused import check_used
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
 from largebatch.optim.flavours import lars_of
 from largebatch.optim.rates import Blend, RateSchedule
 from largebatch.optim.schedules import Points, Schedule, peak_rate
+from largebatch.registry import parse_options
 
 _POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
-_CUBIC_EPOCHS = 10  # Fujitsu's arctangent has (x in epochs)³ / 1,000
 
 
 def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> RateSchedule:
@@ -41,7 +40,7 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
     placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
     decay = "decoupled" if rule.decay == "decoupled" else chosen.weight_decay
     return RateSchedule(
-        learning_rate=_schedule(config, at, per_step=per_step, per_epoch=per_epoch),
+        learning_rate=_schedule(config, at, per_step),
         weight_decay=rule.weight_decay,
         decay=decay,
         decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
@@ -53,9 +52,7 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
     )
 
 
-def _schedule(
-    config: Config, at: Callable[[str, str], int], *, per_step: int, per_epoch: int
-) -> Schedule:
+def _schedule(config: Config, at: Callable[[str, str], int], per_step: int) -> Schedule:
     chosen = config.schedule
     warmup, decay_end = at("warmup", chosen.warmup), at("decay_end", chosen.decay_end)
     if warmup >= decay_end:
@@ -79,10 +76,6 @@ def _schedule(
         steps=tuple(at("steps", text) for text in chosen.steps),
         factor=chosen.factor,
         points=_points(chosen.points, at),
-        turn=at("turn", chosen.turn) if chosen.turn else 0,
-        width=at("width", chosen.width) if chosen.width else 0,
-        cubic=_CUBIC_EPOCHS * per_epoch,
-        rescaled=chosen.rescale,
     )
 
 

@@ -4,15 +4,11 @@ An entry makes a name known to the options, the planner and the documentation. D
 sources are in `largebatch.data.openers`. This module does not import JAX.
 """
 
-import ast
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
 from largebatch.registry import Registry
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
@@ -110,10 +106,7 @@ OPTIMIZERS: Registry[Rule] = Registry(
         "lars": Rule(
             "LARS ({flavour})",
             "largebatch.optim.lars:configured",
-            (
-                *("flavour", "denominator", "denominator_decay", "trust_coefficient", "epsilon"),
-                *("rate", "zero_norm", "trust_clip", "rate_clip", "trust_skip", "nesterov"),
-            ),
+            (*("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),),
         ),
         "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "decay", "nesterov")),
         "lamb": Rule(
@@ -142,33 +135,3 @@ OF_FACTORIES = (
     "update",
 )
 """The options of the section ``optimizer`` that apply to a factory of an optax transformation."""
-
-
-def parse_options(text: str) -> dict[str, Any]:
-    """Parse ``optimizer.options``.
-
-    Args:
-      text: ``name=value name=value``; the values are Python literals.
-
-    Returns:
-      The values by name.
-
-    Raises:
-      ConfigError: the text does not have this form, or a name occurs twice.
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, re.split(r"[\s,]+(?=[A-Za-z_]\w*=)", text.strip().rstrip(","))):
-        name, equals, value = part.partition("=")
-        form = "use name=value name=value"
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"optimizer.options: got {shown(part)}; {form}")
-        if name in found:
-            raise ConfigError(f"optimizer.options: {name} is given twice; give it once")
-        try:
-            found[name] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            raise ConfigError(
-                f"optimizer.options: expected a Python literal for {name}, got {shown(value)}; "
-                f'{form}, with quotes around a string: {name}="…"'
-            ) from None
-    return found

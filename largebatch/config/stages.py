@@ -10,8 +10,7 @@ import re
 
 from largebatch.config.schema import Config
 from largebatch.config.typed import override
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError, did_you_mean
+from largebatch.errors import ConfigError, did_you_mean, shown
 
 KEY = "batch.stages"
 RATE = "rate"

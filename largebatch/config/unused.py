@@ -30,10 +30,7 @@ _PAIRS = (
 _DECAYS = {
     "steps": ("step",),
     "points": ("pieces", "lines"),
-    "turn": ("arctangent",),
-    "width": ("arctangent",),
-    "rescale": ("arctangent",),
-    "end": ("polynomial", "linear", "cosine", "arctangent"),
+    "end": ("polynomial", "linear", "cosine"),
 }
 """Options of ``schedule`` and the decays that use them."""
 _NO_DURATION = re.compile(r"\s*0+(\.0*)?\s*[a-z%]*\s*")

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from largebatch.config.synonyms import NUMBER_FORMATS
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 
 _MOST = 2**63  # files and devices hold integers in 64 bits
-_SHOWN = 200
 
 Kind = Literal["conv", "fc", "bias", "bn"]
 """Kinds of parameter: convolution kernels, head kernel, head bias, BatchNorm scale and bias."""
@@ -146,15 +145,6 @@ def read(kind: Any, text: str, key: str) -> Any:
     with contextlib.suppress(ValueError):  # also raised for too many digits
         value = kind(text)
     return check(kind, value, key)
-
-
-def shown(value: Any) -> str:
-    """Format any value for a message: one line, truncated if long."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # repr() of the value may raise anything, also for too many digits
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def written(value: Any) -> str:

@@ -15,13 +15,7 @@ class Limits:
 
     def __init__(self, options: Health) -> None:
         """Start in ``init``."""
-        self._seconds: dict[Section, float] = {
-            "init": options.init_limit_s,
-            "compile": options.compile_limit_s,
-            "step": options.step_limit_s,
-            "evaluation": options.evaluation_limit_s,
-            "checkpoint": options.checkpoint_limit_s,
-        }
+        self._options = options
         self.section: Section = "init"
         self.setup = True
         """Whether nothing has been trained yet that is not in a checkpoint."""
@@ -39,10 +33,11 @@ class Limits:
 
     def overdue(self) -> str | None:
         """Return the message for a section that exceeds its limit; None otherwise."""
-        limit, since = self._seconds[self.section], time.monotonic() - self._moved
+        option = "compile_limit_s" if self.section == "compile" else "limit_s"
+        limit, since = getattr(self._options, option), time.monotonic() - self._moved
         if not limit or since <= limit:
             return None
         return (
-            f"no progress in {self.section} for {since:.0f} s; "
-            f"the limit is health.{self.section}_limit_s={limit:g}"
+            f"no progress in {self.section} for {since:.0f} s; the limit is "
+            f"health.{option}={limit:g}"
         )

@@ -41,8 +41,8 @@ class Watchdog:
     the watchdog ends the process if the run cannot check, because it compiles or waits, or if it
     takes too long. A second signal ends the process at once.
 
-    Outside of ``watching``, as in a call from Python, a watchdog watches nothing, requests nothing
-    and never ends the process: `poll` raises what would end it.
+    Outside of ``watching``, as in a call from Python, a watchdog watches nothing and never ends the
+    process: `poll` raises what would end it.
     """
 
     def __init__(self, options: Health | None = None) -> None:
@@ -64,6 +64,10 @@ class Watchdog:
     def requested(self) -> str | None:
         """Why the run must stop; None if it need not."""
         return self._reason
+
+    def stop(self, reason: str) -> None:
+        """Request a stop, from the thread of the run."""
+        self._reason = self._reason or reason
 
     def poll(self) -> None:
         """Stop here if a stop is requested and this is the only process.

@@ -18,9 +18,10 @@ ascend    LARSV2 of Huawei's TensorFlow, in SIAT's       rate outside, epsilon 1
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from largebatch.errors import ConfigError, did_you_mean
+from largebatch.registry import parse_options
 
 Flavour = Literal["mlperf", "you2017", "nvidia", "fujitsu", "optax", "apex", "ascend"]
 Denominator = Literal["sum_of_norms", "norm_of_sum"]
@@ -56,17 +57,24 @@ class LarsSettings:
     """Kinds of parameter without weight decay."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, known = getattr(self, field.name), get_args(field.type)
+            if get_origin(field.type) is Literal and value not in known:
+                raise ConfigError(
+                    f"optimizer.flavour: {field.name}={value!r}; expected one of "
+                    f"{', '.join(map(repr, known))}"
+                )
         if self.denominator == "norm_of_sum" and self.denominator_decay != "decay":
             raise ConfigError(
-                "optimizer.denominator_decay=decay_times_peak is impossible with "
-                "optimizer.denominator=norm_of_sum, which contains the decay of the step; use "
-                "sum_of_norms or denominator_decay=decay"
+                "optimizer.flavour: denominator_decay='decay_times_peak' is impossible with "
+                "denominator='norm_of_sum', which contains the decay of the step; use "
+                "'sum_of_norms' or denominator_decay='decay'"
             )
         clip = self.trust_clip
         if clip and not (len(clip) == 2 and 0 <= clip[0] <= clip[1]):
             raise ConfigError(
-                f"optimizer.trust_clip={clip}: expected the least and the greatest ratio, such as "
-                "(1e-5, 1), or an empty list"
+                f"optimizer.flavour: trust_clip={clip}; expected the least and the greatest ratio, "
+                "such as (1e-5,1), or ()"
             )
 
 
@@ -98,29 +106,34 @@ def lars_settings(flavour: str, **chosen: Any) -> LarsSettings:
     """Return the settings of a flavour with overrides.
 
     Args:
-        flavour: One of `FLAVOURS`.
+        flavour: One of `FLAVOURS`, or one with details of one's own, ``NAME FIELD=VALUE …``, where
+            the values are Python literals: ``apex rate_clip=False trust_clip=(1e-5,1)``.
         chosen: Overrides by name; None and 'auto' keep the value of the flavour.
 
     Raises:
         ConfigError: The flavour is unknown, or settings contradict each other.
     """
-    if flavour not in FLAVOURS:
-        raise ConfigError(
-            f"optimizer.flavour={flavour!r} is unknown; {did_you_mean(flavour, FLAVOURS)}"
-        )
+    name, _, details = flavour.strip().partition(" ")
+    if name not in FLAVOURS:
+        raise ConfigError(f"optimizer.flavour={name!r} is unknown; {did_you_mean(name, FLAVOURS)}")
+    own = parse_options(details, "optimizer.flavour")
+    fields = [field.name for field in dataclasses.fields(LarsSettings)]
+    for unknown in sorted(own.keys() - {*fields}):
+        raise ConfigError(f"optimizer.flavour: no {unknown!r}; {did_you_mean(unknown, fields)}")
     given = {name: value for name, value in chosen.items() if value not in (None, "auto")}
-    return dataclasses.replace(FLAVOURS[flavour], **given)
+    return dataclasses.replace(FLAVOURS[name], **(own | given))
 
 
 def lars_of(options: Any) -> LarsSettings:
     """Return the LARS settings of the section ``optimizer``.
 
     Args:
-        options: The section, with ``flavour`` and an attribute for each setting; 'auto' keeps the
+        options: The section, with ``flavour`` and attributes for some settings; 'auto' keeps the
             value of the flavour.
 
     Raises:
         ConfigError: Settings contradict each other.
     """
     names = [field.name for field in dataclasses.fields(LarsSettings)]
-    return lars_settings(options.flavour, **{name: getattr(options, name) for name in names})
+    chosen = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    return lars_settings(options.flavour, **chosen)

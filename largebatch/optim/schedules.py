@@ -9,7 +9,6 @@ from largebatch.errors import ConfigError, did_you_mean
 from largebatch.optim.shapes import (
     SMOOTH,
     Warmup,
-    arctangent,
     between,
     falling,
     held,
@@ -17,16 +16,12 @@ from largebatch.optim.shapes import (
     rising,
 )
 
-Decay = Literal[
-    "polynomial", "linear", "cosine", "step", "pieces", "lines", "arctangent", "constant"
-]
+Decay = Literal["polynomial", "linear", "cosine", "step", "pieces", "lines", "constant"]
 Points = tuple[tuple[int, float], ...]
 """(position in samples, multiple of the peak), ascending."""
 
-_WITH_END = (*SMOOTH, "arctangent")
 # Fields that only some decays use; they must be empty or 0 for the others.
-_OWN = {"steps": ("step",), "points": ("pieces", "lines"), "turn": ("arctangent",)}
-_OWN |= {"width": ("arctangent",)}
+_OWN = {"steps": ("step",), "points": ("pieces", "lines")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +38,6 @@ class Schedule:
                                       next; the peak before the first point
         lines                         linear interpolation from the peak at `warmup` through all
                                       `points`
-        arctangent                    f·peak, with f from `shapes.arctangent`. The warm-up ends at
-                                      f·peak, so that the highest rate is slightly below the peak.
-                                      `rescaled` scales f after the turn so that it reaches `end` at
-                                      `decay_end`; otherwise `end` is a lower limit
         constant                      the peak
 
     The rate stays constant after `decay_end`. `step`, `pieces`, `lines` and `constant` ignore `end`
@@ -80,14 +71,6 @@ class Schedule:
     """Exponent of the warm-up `power`, above 0."""
     points: Points = ()
     """Points of `pieces` and `lines`, not before `warmup`, multiples of 0 to 1; otherwise empty."""
-    turn: int = 0
-    """Position at which `arctangent` is ½, between `warmup` and `decay_end`; otherwise 0."""
-    width: int = 0
-    """Samples from f = ¾ to the turn of `arctangent` without the cubic term; otherwise 0."""
-    cubic: int = 0
-    """Samples at which the cubic term of `arctangent` is 1; above 0."""
-    rescaled: bool = False
-    """Whether `arctangent` reaches `end`."""
 
     def __post_init__(self) -> None:
         for name, value in {
@@ -128,10 +111,10 @@ class Schedule:
             raise ConfigError("schedule.warmup_power=0 gives no warm-up; use a power above 0")
         if not 0 < self.factor < 1:
             raise ConfigError(f"schedule.factor={self.factor:g} must be above 0 and below 1")
-        if self.end and self.decay not in _WITH_END:
+        if self.end and self.decay not in SMOOTH:
             raise ConfigError(
                 f"schedule.end={self.end:g} has no effect with schedule.decay={self.decay}; use "
-                f"schedule.end=0, or schedule.decay={' or '.join(_WITH_END)}"
+                f"schedule.end=0, or schedule.decay={' or '.join(SMOOTH)}"
             )
         if self.start and not self.warmup:
             raise ConfigError(
@@ -156,14 +139,10 @@ class Schedule:
         for name, ascending in {"steps": self.steps, "points": places}.items():
             if list(ascending) != sorted(set(ascending)):
                 raise ConfigError(f"schedule.{name}={ascending} samples must ascend; sort them")
-        turn = (self.turn,) if self.decay == "arctangent" else ()
-        for what, key, position in (
-            *(("drop", "steps", drop) for drop in self.steps),
-            *(("turn", "turn", at) for at in turn),
-        ):
+        for position in self.steps:
             if not self.warmup < position < self.decay_end:
                 raise ConfigError(
-                    f"schedule.{key}: the {what} at {position} samples must lie between "
+                    f"schedule.steps: the drop at {position} samples must lie between "
                     f"schedule.warmup={self.warmup} and schedule.decay_end={self.decay_end}; "
                     "move it"
                 )
@@ -180,17 +159,13 @@ class Schedule:
                     f"schedule.points: expected a multiple of the peak from 0 to 1, got "
                     f"{multiple:g} at {position} samples; use a higher schedule.peak"
                 )
-        if self.decay == "arctangent" and self.cubic <= 0:
-            raise ConfigError(f"schedule: cubic term at {self.cubic} samples must be above 0")
 
     def __call__(self, position: int) -> float:
         """Return the learning rate of a step that begins at sample `position`, from 0."""
         if position < self.warmup:
-            return between(self.start, self._top, self._risen(position))
+            return between(self.start, self.peak, self._risen(position))
         if self.decay == "constant":
             return self.peak
-        if self.decay == "arctangent":
-            return max(self.end, self.peak * self._turned(position))
         if self.decay in SMOOTH:
             return between(self.end, self.peak, self._fallen(position))
         return self.peak * self._multiple(position)
@@ -207,7 +182,7 @@ class Schedule:
 
     def warmed(self, position: int) -> float:
         """Return the learning rate relative to the end of the warm-up; 1 after the warm-up."""
-        return self(position) / self._top if position < self.warmup else 1.0
+        return self(position) / self.peak if position < self.warmup else 1.0
 
     def milestones(self) -> tuple[tuple[str, int, float], ...]:
         """Return (name, position in samples, learning rate) of the points to print, in order."""
@@ -216,18 +191,11 @@ class Schedule:
             points.append(("end of warm-up", self.warmup))
         if self.decay in SMOOTH:
             points.append(("middle of decay", (self.warmup + self.decay_end) // 2))
-        if self.decay == "arctangent":
-            points.append(("turn", self.turn))
         points += [(f"drop {i}", position) for i, position in enumerate(self.steps, start=1)]
         inside = (p for p, _ in self.points if self.warmup < p < self.decay_end)
         points += [(f"point {i}", position) for i, position in enumerate(inside, start=1)]
         points.append(("end", self.decay_end))
         return tuple((name, position, self(position)) for name, position in points)
-
-    @property
-    def _top(self) -> float:
-        """Learning rate at the end of the warm-up."""
-        return self(self.warmup) if self.decay == "arctangent" else self.peak
 
     def _risen(self, position: int) -> float:
         return rising(self.warmup_shape, position / self.warmup, self.warmup_power)
@@ -237,19 +205,6 @@ class Schedule:
             return 0.0
         left = (self.decay_end - position) / (self.decay_end - self.warmup)
         return falling(self.decay, left, self.power)
-
-    def _turned(self, position: int) -> float:
-        """Return f of the arctangent."""
-
-        def raw(at: int) -> float:
-            return arctangent(at - self.turn, self.width, self.cubic)
-
-        position = min(position, self.decay_end)
-        found = raw(position)
-        if self.rescaled and position >= self.turn:
-            stretch = (0.5 - self.end / self.peak) / (0.5 - raw(self.decay_end))
-            return 0.5 - (0.5 - found) * stretch
-        return found
 
     def _multiple(self, position: int) -> float:
         """Return the multiple of the peak for `step`, `pieces` and `lines`."""

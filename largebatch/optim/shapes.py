@@ -40,22 +40,6 @@ def falling(shape: Smooth, left: float, power: float) -> float:
     return left
 
 
-def arctangent(distance: float, width: float, cubic: float) -> float:
-    """Return ½ − atan(x / width + (x / cubic)³) / π, with x = 2·distance after the turn.
-
-    The value is near 1 long before the turn, ½ at the turn and near 0 long after it. Fujitsu's
-    submission to MLPerf v0.6 (open division, optimiser's explorer) calls this function natan; its
-    cubic term is (x in epochs)³ / 1,000.
-
-    Args:
-        distance: Distance from the turn, negative before it.
-        width: Distance at which the linear term is 1.
-        cubic: Distance at which the cubic term is 1; 10 epochs in the source.
-    """
-    x = 2 * distance if distance > 0 else distance
-    return 0.5 - math.atan(x / width + (x / cubic) ** 3) / math.pi
-
-
 def held(points: Sequence[tuple[int, float]], position: int, before: float) -> float:
     """Return the value of the last point at or before `position`.
 

@@ -19,9 +19,12 @@ class Callback:
     Process 0 calls them in the training thread, while the devices compute the next step. A slow
     method delays the run. An exception ends it with one line; the newest checkpoint stays, and the
     same call of `largebatch.train` resumes from it.
+
+    `on_log`, `on_evaluation` and `on_checkpoint` stop the run by returning True: it saves after the
+    step that is being computed, and ends with the status ``stopped``.
     """
 
-    def on_log(self, step: int, row: Mapping[str, float | int | str]) -> None:
+    def on_log(self, step: int, row: Mapping[str, float | int | str]) -> bool | None:
         """Receive a row of ``metrics.jsonl``; `run.log_every` sets the interval.
 
         Args:
@@ -29,7 +32,7 @@ class Callback:
             row: ``loss``, ``learning_rate``, ``samples`` and the other columns.
         """
 
-    def on_evaluation(self, step: int, result: Mapping[str, float]) -> None:
+    def on_evaluation(self, step: int, result: Mapping[str, float]) -> bool | None:
         """Receive the result of an evaluation, after the row of its step.
 
         Args:
@@ -37,7 +40,7 @@ class Callback:
             result: ``loss`` in nats per image, ``top1`` and ``top5`` as fractions.
         """
 
-    def on_checkpoint(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> bool | None:
         """Receive a complete checkpoint, at the first step after it has been written.
 
         Args:
@@ -57,9 +60,20 @@ class CallbackTracker:
         callbacks: Sequence[Callback],
         path: Callable[[int], str],
         is_saved: Callable[[int], bool],
+        stop: Callable[[str], None],
     ) -> None:
-        """Take the callbacks, and the path of a checkpoint and whether it is complete by step."""
+        """Prepare.
+
+        Args:
+            callbacks: the user's objects.
+            path: step → path of its checkpoint.
+            is_saved: step → whether its checkpoint is complete.
+            stop: called with the reason if a callback stops the run.
+        """
         self._callbacks, self._path, self._is_saved = callbacks, path, is_saved
+        self._stop = stop
+        self.has_stopped = False
+        """Whether a callback has stopped the run."""
         self._begun: int | None = None
         """Step of a checkpoint that is being written."""
 
@@ -93,9 +107,12 @@ class CallbackTracker:
     def _call(self, method: str, *arguments: object) -> None:
         for callback in self._callbacks:
             try:
-                getattr(callback, method)(*arguments)
+                stops = getattr(callback, method)(*arguments)
             except Exception as error:
                 raise UserError(
                     f"callbacks: {type(callback).__name__}.{method} raised {type(error).__name__}: "
                     f"{one_line(error)}{own_line(error)}; fix it, then the same call resumes"
                 ) from error
+            if stops is True and not self.has_stopped:
+                self.has_stopped = True
+                self._stop(f"{type(callback).__name__}.{method} has stopped the run")

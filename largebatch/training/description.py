@@ -12,11 +12,12 @@ import jax
 from largebatch.checkpoint.checkpoints import best as best_checkpoint
 from largebatch.config import Plan, changed
 from largebatch.config.plan import StagePlan
+from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.sections import Loss
-from largebatch.environment import IS_CHECKOUT, command_path, environment
+from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
-from largebatch.tracking import Summary, Target
+from largebatch.tracking import Summary
 from largebatch.tracking.progress import loss_text
 from largebatch.training import rules
 from largebatch.training.evaluation import Result
@@ -179,9 +180,7 @@ def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, st
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
 
 
-def closing_rows(
-    run: Run, request: Request, summary: Summary, result: Result | None, target: Target
-) -> Rows:
+def closing_rows(run: Run, request: Request, summary: Summary) -> Rows:
     """Return the rows that a training ends with."""
     words = ["python", command_path("scripts/report.py"), request.place]
     following = [("next", shlex.join(words))] if IS_CHECKOUT else []
@@ -190,8 +189,8 @@ def closing_rows(
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
     best = best_checkpoint(request.directory) if run.plan.config.run.keep_best else None
     return [
-        *result_rows(result, run.plan),
-        *target.rows(),
+        *result_rows(run.result, run.plan),
+        *run.target.rows(),
         ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
         ("throughput", f"{summary.images_per_s:,.0f} images/s"),
         ("memory", memory(run)),
@@ -201,7 +200,7 @@ def closing_rows(
     ]
 
 
-def resolved(run: Run) -> dict[str, Any]:
+def resolved(run: Run, recipe: Path | None = None) -> dict[str, Any]:
     """Return everything that determines the run, for ``config.json``."""
     plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
     return {
@@ -237,4 +236,11 @@ def resolved(run: Run) -> dict[str, Any]:
             "std": list(source.std),
         },
         "environment": environment(),
+        **({} if recipe is None else {"recipe": _stored_path(recipe)}),
     }
+
+
+def _stored_path(recipe: Path) -> str:
+    """Return the path of a recipe, beside which the user's own modules may be."""
+    file = find(split_argument(recipe)[0]).resolve()
+    return str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)

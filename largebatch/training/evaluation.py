@@ -17,7 +17,7 @@ from largebatch.parallel.transfer import IN_FLIGHT, OnDevices, patient
 from largebatch.training import statistics
 from largebatch.training.dispatch import control_flags
 from largebatch.training.programs import Programs
-from largebatch.training.run import StageRun
+from largebatch.training.stage import Stage
 from largebatch.training.state import Averages, TrainState
 from largebatch.trees import with_leaves
 
@@ -74,7 +74,7 @@ def is_far_above(validation_loss: float, training_loss: float) -> bool:
 
 
 def with_final_statistics(
-    stage: StageRun, state: TrainState, position: int, watchdog: Watchdog = IDLE
+    stage: Stage, state: TrainState, position: int, watchdog: Watchdog = IDLE
 ) -> TrainState:
     """Return ``state`` with the BatchNorm statistics that its evaluation uses.
 
@@ -102,7 +102,7 @@ def with_final_statistics(
 
 
 def evaluate(
-    stage: StageRun,
+    stage: Stage,
     state: TrainState,
     watchdog: Watchdog = IDLE,
     counts: np.ndarray | None = None,
@@ -128,7 +128,7 @@ def evaluate(
 
 
 def _evaluate_set(
-    stage: StageRun,
+    stage: Stage,
     state: TrainState,
     name: str,
     watchdog: Watchdog,
@@ -205,7 +205,7 @@ def evaluate_batch(
 
 
 def precise_statistics(
-    stage: StageRun, state: TrainState | Averages, position: int, watchdog: Watchdog = IDLE
+    stage: Stage, state: TrainState | Averages, position: int, watchdog: Watchdog = IDLE
 ) -> PyTree:
     """Return statistics of the ``norm.precise_batches`` global batches that training consumed last.
 

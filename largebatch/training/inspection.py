@@ -5,29 +5,24 @@ from collections.abc import Iterator
 
 import jax
 
-from largebatch.fault_tolerance import Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import OnDevices
 from largebatch.training.dispatch import run_step
-from largebatch.training.journal import Journal
 from largebatch.training.replay import Replay, Result
-from largebatch.training.run import Run, StageRun
+from largebatch.training.run import Run
+from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
 from largebatch.training.stragglers import HostTimes, Suspicion, gathered, host_names
-from largebatch.training.timing import Clock
 
 
 class Inspection:
     """Runs the checks of one run attempt; warns and logs what they find."""
 
-    def __init__(
-        self, run: Run, journal: Journal, clock: Clock, first: int, watchdog: Watchdog
-    ) -> None:
-        """Start after ``first`` steps; each process must call this."""
-        self._watchdog = watchdog
-        self._run, self._journal, self._clock = run, journal, clock
+    def __init__(self, run: Run) -> None:
+        """Start where the run is; each process must call this."""
+        self._run = run
         self._names = host_names()
-        self._since = (clock.now(), clock.wait_s, first)
+        self._since = (run.clock.now(), run.clock.wait_s, run.step)
         self._measured: HostTimes | None = None
         self._suspicion = Suspicion()
         self._reported: set[int] = set()
@@ -35,7 +30,7 @@ class Inspection:
         self._replays: dict[int, Replay] = {}
         """By the first step of a stage."""
 
-    def begin(self, stage: StageRun, step: int, state: TrainState) -> TrainState | None:
+    def begin(self, stage: Stage, step: int, state: TrainState) -> TrainState | None:
         """Prepare the checks of a step; return a copy of the state if it is computed twice.
 
         ``measured`` is set if the time to the all-reduce is measured.
@@ -54,7 +49,7 @@ class Inspection:
         return self._measured
 
     def end(
-        self, stage: StageRun, step: int, copy: TrainState | None, result: Result, rates: Rates
+        self, stage: Stage, step: int, copy: TrainState | None, result: Result, rates: Rates
     ) -> None:
         """Check a step that has been dispatched, before its state is donated.
 
@@ -71,7 +66,7 @@ class Inspection:
             self._exchange(step)
 
     def _compare(
-        self, stage: StageRun, step: int, copy: TrainState, result: Result, rates: Rates
+        self, stage: Stage, step: int, copy: TrainState, result: Result, rates: Rates
     ) -> None:
         plan = self._run.plan
         # The copy is ready at once: without this, microbatches of both runs would be in flight.
@@ -80,28 +75,28 @@ class Inspection:
         with contextlib.closing(batches):
             again = run_step(stage.programs, copy, self._reporting_progress(batches), rates)
         mismatch = self._replay(stage).compared(result, again)
-        self._journal.event("replay", step, **(mismatch.row() if mismatch else {}))
+        self._run.log.event("replay", step, **(mismatch.row() if mismatch else {}))
         if mismatch:
             self._run.console.warn(f"silent data corruption at step {step}: {mismatch.text}")
 
     def _reporting_progress(self, batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
         for batch in batches:
-            self._watchdog.alive()
+            self._run.watchdog.alive()
             yield batch
 
     def _exchange(self, step: int) -> None:
-        now, waited, then = self._clock.now(), self._clock.wait_s, self._since
+        now, waited, then = self._run.clock.now(), self._run.clock.wait_s, self._since
         self._measured.steps = step - then[2]
         self._measured.step_s, self._measured.wait_s = now - then[0], waited - then[1]
         self._since = (now, waited, step)
         report = gathered(self._measured, self._names, self._run.plan.config.health.slow_factor)
         slow = self._suspicion.confirms(report)
-        self._journal.event("hosts", step, **report.row(), slow=slow)
+        self._run.log.event("hosts", step, **report.row(), slow=slow)
         if slow and report.slowest.process not in self._reported:
             self._reported.add(report.slowest.process)
             self._run.console.warn(report.text)
 
-    def _replay(self, stage: StageRun) -> Replay:
+    def _replay(self, stage: Stage) -> Replay:
         key = stage.plan.first_step
         if key not in self._replays:
             self._replays[key] = Replay(stage.programs.steps, self._names)

@@ -28,7 +28,8 @@ from largebatch.training.initialization import initial_state
 from largebatch.training.memory import GIB
 from largebatch.training.preflight import LOG_BYTES
 from largebatch.training.request import Request
-from largebatch.training.run import Run, StageRun
+from largebatch.training.run import Run
+from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
 from largebatch.training.timing import Clock
 
@@ -49,7 +50,7 @@ def warm_up(run: Run) -> None:
         state = _stage_once(stage, stage.placed(state), run.plan.rates(1))
 
 
-def _stage_once(stage: StageRun, state: TrainState, rates: Rates) -> TrainState:
+def _stage_once(stage: Stage, state: TrainState, rates: Rates) -> TrainState:
     programs, plan = stage.programs, stage.plan
     with contextlib.closing(on_devices(stage.mesh, _microbatches(stage))) as feed:
         state, _ = run_step(programs, state, feed, rates)
@@ -63,7 +64,7 @@ def _stage_once(stage: StageRun, state: TrainState, rates: Rates) -> TrainState:
     return state
 
 
-def _microbatches(stage: StageRun) -> Generator[data.Microbatch]:
+def _microbatches(stage: Stage) -> Generator[data.Microbatch]:
     """Yield the microbatches of one step, of synthetic images."""
     for _ in range(stage.plan.microbatches):
         images, labels, crops = _made_up(stage, stage.plan.facts.image_shape[:2])
@@ -73,7 +74,7 @@ def _microbatches(stage: StageRun) -> Generator[data.Microbatch]:
         yield data.Microbatch(images, labels, 0, ids, crops, erased, mixtures)
 
 
-def _evaluation_batches(stage: StageRun) -> Generator[data.EvaluationBatch]:
+def _evaluation_batches(stage: Stage) -> Generator[data.EvaluationBatch]:
     """Yield one batch of each shape, of synthetic images."""
     for view in stage.validation_views:
         images, labels, crops = _made_up(stage, view.shape)
@@ -83,7 +84,7 @@ def _evaluation_batches(stage: StageRun) -> Generator[data.EvaluationBatch]:
 
 
 def _made_up(
-    stage: StageRun, shape: tuple[int, int]
+    stage: Stage, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return grey noise for this process's rows, class 0, and crops where devices cut them."""
     facts = stage.plan.facts
@@ -211,7 +212,7 @@ def _disk(run: Run, place: Path, request: Request) -> str:
 
 
 def _rehearse_stage(
-    run: Run, stage: StageRun, state: TrainState, watchdog: Watchdog
+    run: Run, stage: Stage, state: TrainState, watchdog: Watchdog
 ) -> tuple[TrainState, float, float]:
     """Run the first steps of a stage and evaluate one batch.
 

@@ -1,8 +1,6 @@
 """Decide where a run starts: archive or resume an earlier run, or start a new one."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from largebatch import data, tracking
 from largebatch.checkpoint import run_directory
@@ -15,14 +13,10 @@ from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.parallel import processes
 from largebatch.training import description
-from largebatch.training.initialization import initial_state
 from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.training.setup import OpenedRun
 from largebatch.training.state import TrainState
-
-if TYPE_CHECKING:  # weights are read by few runs
-    from largebatch.weights import Weights
 
 
 def open_checkpoints(config: Config, request: Request, console: tracking.Console) -> Checkpoints:
@@ -118,35 +112,23 @@ def shown(changes: Sequence[Difference]) -> str:
     return ", ".join(f"{d.key}={d.requested!r} instead of {d.stored!r}" for d in changes)
 
 
-@dataclasses.dataclass
-class Start:
-    """Where an attempt starts: at a checkpoint, with weights that have been read, or fresh."""
+def announced(run: Run, request: Request, stored: Stored | None) -> Progress:
+    """Return where a run starts; print the path of the checkpoint and the changed options."""
+    if stored is None:
+        return Progress()
+    run.console.note(f"resuming from {request.checkpoint(stored.step)}")
+    if stored.schedule:
+        run.console.warn(_extension(run, stored))
+    if stored.table:
+        run.console.warn(f"options that differ from the checkpoint:\n{stored.table}")
+    return stored.progress
 
-    stored: Stored | None
-    """The newest checkpoint; None for a new run."""
-    weights: "Weights | None" = None
-    """Those of ``model.init_from``, for a new run."""
 
-    @property
-    def step(self) -> int | None:
-        """The step of the checkpoint; None for a new run."""
-        return None if self.stored is None else self.stored.step
+def state_of(run: Run, stored: Stored) -> TrainState:
+    """Return the state of a checkpoint on the devices, for the first stage.
 
-    def progress(self, run: Run, request: Request) -> Progress:
-        """Return the progress of the checkpoint; print its path and the changed options."""
-        if self.stored is None:
-            return Progress()
-        run.console.note(f"resuming from {request.checkpoint(self.stored.step)}")
-        if self.stored.schedule:
-            run.console.warn(_extension(run, self.stored))
-        if self.stored.table:
-            run.console.warn(f"options that differ from the checkpoint:\n{self.stored.table}")
-        return self.stored.progress
-
-    def state(self, run: Run) -> TrainState:
-        """Return the state, once: the copy on the host is as large as that on a device."""
-        if self.stored is None:
-            return initial_state(run, self.weights)
-        stored, self.stored = self.stored, None
-        programs = run.first_stage.programs
-        return programs.steps.from_checkpoint(on_devices(stored.state, programs.checkpoint_shapes))
+    ``stored`` gives it away: the copy on the host is as large as that on a device.
+    """
+    programs = run.first_stage.programs
+    held, stored.state = stored.state, None
+    return programs.steps.from_checkpoint(on_devices(held, programs.checkpoint_shapes))

@@ -14,14 +14,14 @@ import optax
 
 from largebatch import optim, parallel
 from largebatch.config import Config
-from largebatch.config.registries import OPTIMIZERS, parse_options
+from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.sections import Optimizer
 from largebatch.errors import ConfigError
 from largebatch.optim import Rates
 from largebatch.optim.adapter import Factory, adapted, check_adapted, factory_of
 from largebatch.optim.configured import skipping
 from largebatch.parallel import shards
-from largebatch.registry import imported
+from largebatch.registry import imported, parse_options
 
 PyTree = Any
 _SCALES = (1e-6, 1.0, 1e12, np.nan)

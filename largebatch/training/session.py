@@ -12,22 +12,24 @@ import jax
 from largebatch import tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.checkpoints import Checkpoints, has_checkpoints
-from largebatch.checkpoint.manifest import Progress
 from largebatch.checkpoint.remote import staged
+from largebatch.checkpoint.resumable import Stored
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS, parse_options
+from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
+from largebatch.registry import parse_options
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
-from largebatch.training import agreement, description, journal, resume
+from largebatch.training import agreement, description, resume
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
-from largebatch.training.initialization import check_weights
-from largebatch.training.loop import Loop
+from largebatch.training.initialization import check_weights, initial_state
+from largebatch.training.log import Log
+from largebatch.training.loop import train
 from largebatch.training.memory import reporting_out_of_memory
 from largebatch.training.preflight import check_logger, check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
@@ -107,19 +109,19 @@ def _run(
                 lambda: open_run(config, console, devices, given=request.given), weights
             )
             config = opened.config
-        checkpoints, start = None, resume.Start(None, weights)
+        checkpoints = stored = None
         if not (request.dry_run or request.resume == "never"):
             # A complete run, or a checkpoint of another run, ends here, before compilation.
             checkpoints = resume.open_checkpoints(config, request, console)
             closing.enter_context(contextlib.closing(checkpoints))
-            start.stored = resume.newest(opened, request, checkpoints)
-            done = None if request.eval_only else resume.complete(opened, request, start.stored)
+            stored = resume.newest(opened, request, checkpoints)
+            done = None if request.eval_only else resume.complete(opened, request, stored)
             if done is not None:
                 return done
         if weights is not None:
             check_weights(weights, opened.checkpoint_shapes)
         with watchdog.section("compile"):  # the search for a microbatch compiles
-            this_run = opened.build(evaluated_step=start.step if request.eval_only else None)
+            this_run = opened.build(evaluated_step=stored.step if request.eval_only else None)
         rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
         console.plan(f"{name}: {request.place}", rows, changed(this_run.plan.config))
@@ -136,8 +138,9 @@ def _run(
                 checkpoints = resume.open_checkpoints(config, request, console)
                 closing.enter_context(contextlib.closing(checkpoints))
             watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
-            session = _Session(this_run, request, checkpoints, start, began, watchdog)
-            return session.evaluate() if request.eval_only else session.train()
+            if request.eval_only:
+                return _evaluate(this_run, request, stored, began, watchdog)
+            return _train(this_run, request, checkpoints, stored, weights, began, watchdog)
 
 
 def _check_early(config: Config, request: Request) -> "Weights | None":
@@ -168,162 +171,148 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
     return weights.beginning(config.model)
 
 
-class _Session:
-    """A run whose directory is open."""
-
-    def __init__(
-        self,
-        run: Run,
-        request: Request,
-        checkpoints: Checkpoints,
-        start: resume.Start,
-        began: float,
-        watchdog: Watchdog,
-    ) -> None:
-        self.run = run
-        self.request = request
-        self.checkpoints = checkpoints
-        self.start = start
-        self.began = began
-        self.watchdog = watchdog
-        self.console = run.console
-        self.callbacks = tracking.CallbackTracker(
-            request.callbacks, request.checkpoint, checkpoints.is_saved
+def _train(
+    run: Run,
+    request: Request,
+    checkpoints: Checkpoints,
+    stored: Stored | None,
+    weights: "Weights | None",
+    began: float,
+    watchdog: Watchdog,
+) -> tracking.Summary:
+    """Train from the newest checkpoint or from the start."""
+    plan, console, first = run.plan, run.console, jax.process_index() == 0
+    if stored is None or stored.step != plan.steps:
+        checkpoints.check_space(run.checkpoint_shapes)
+    clocked = plan.config.run.mlperf_log
+    if stored is not None and plan.stop_after_step <= stored.step < plan.steps:
+        console.warn(
+            f"run.stop_after={plan.config.run.stop_after!r} has been reached: the newest "
+            f"checkpoint is that of step {stored.step:,}; nothing is trained"
         )
-        if not request.eval_only and start.step != run.plan.steps:
-            checkpoints.check_space(run.checkpoint_shapes)
-
-    def train(self) -> tracking.Summary:
-        """Train from the newest checkpoint or from the start."""
-        run, plan, request = self.run, self.run.plan, self.request
-        clocked = plan.config.run.mlperf_log
-        done = self.start.step
-        if done is not None and plan.stop_after_step <= done < plan.steps:
-            self.console.warn(
-                f"run.stop_after={plan.config.run.stop_after!r} has been reached: the newest "
-                f"checkpoint is that of step {done:,}; nothing is trained"
-            )
+    if clocked:
+        processes.first_process_does(lambda: check_rules(plan))
+    progress = resume.announced(run, request, stored)
+    with (
+        watchdog.section("compile"),
+        console.compiling("initialisation, train step and evaluation"),
+    ):
+        run.prepare()
         if clocked:
-            processes.first_process_does(lambda: check_rules(plan))
-        progress = self.start.progress(self.run, self.request)
-        stored = self.start.stored
-        with (
-            self.watchdog.section("compile"),
-            self.console.compiling("initialisation, train step and evaluation"),
-        ):
-            run.prepare()
-            if clocked:
-                warm_up(run)
-            state = self.start.state(run)
-        status: Status = "failed"
-        home = request.workdir.stat() if jax.process_index() == 0 else None
-        written = self._history(progress, resumes=stored is not None)
-        with contextlib.closing(written):
-            if stored is not None and stored.schedule:
-                changes = resume.shown(stored.schedule)
-                written.event("schedule", progress.step, progress.samples, changes=changes)
-            self._connect_unreadable()
-            loop = Loop(
-                run,
-                written,
-                self.checkpoints,
-                progress,
-                self.began,
-                self.watchdog,
-                profile=request.workdir / "profile" if jax.process_index() == 0 else None,
+            warm_up(run)
+        state = resume.state_of(run, stored) if stored else initial_state(run, weights)
+    home = request.workdir.stat() if first else None
+    callbacks = tracking.CallbackTracker(
+        request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
+    )
+    log = Log(plan, run.stages, console.warn)
+    processes.first_process_does(
+        lambda: log.open(
+            request.workdir,
+            description.resolved(run, request.recipe),
+            progress,
+            began,
+            callbacks if request.callbacks else None,
+            resumes=stored is not None,
+        )
+    )
+    with contextlib.closing(log):
+        if stored is not None and stored.schedule:
+            log.event("schedule", progress.step, changes=resume.shown(stored.schedule))
+        _connect_unreadable(run, request)
+        profile = request.workdir / "profile" if first else None
+        run.start(log, checkpoints, progress, began, watchdog, profile=profile)
+        if first:
+            watchdog.finally_do(
+                "summary", lambda status, _: run.summary(status).write(request.workdir)
             )
-            if jax.process_index() == 0:
-                self.watchdog.finally_do(
-                    "summary", lambda status, _: loop.summary(status).write(request.workdir)
-                )
-            self.watchdog.keep_stacks(request.workdir)
-            try:
-                with self.watchdog.section("step"):
-                    loop.train(state)
-                loop.checkpointer.wait()
-                status = "complete" if loop.step == plan.steps else "stopped"
-            except Interrupted as reason:
-                loop.checkpointer.wait()
+        watchdog.keep_stacks(request.workdir)
+        status: Status = "failed"
+        try:
+            with watchdog.section("step"):
+                train(run, state)
+            run.wait_for_checkpoint()
+            status = "complete" if run.step == plan.steps else "stopped"
+        except Interrupted as reason:
+            run.wait_for_checkpoint()
+            newest = checkpoints.latest_step()
+            kept = "no checkpoint yet" if newest is None else f"saved at step {newest:,}"
+            if processes.from_first_process(int(callbacks.has_stopped)):
+                status = "stopped"
+                console.note(f"{reason}; {kept}")
+            else:
                 status = "preempted"
-                newest = self.checkpoints.latest_step()
-                kept = "no checkpoint yet" if newest is None else f"saved at step {newest:,}"
                 raise Interrupted(
                     f"{reason}; {kept}",
                     then="the clock cannot be stopped: start again with --resume=never"
                     if clocked
                     else reason.then,
                 ) from reason
-            finally:
-                summary = loop.summary(status)
-                # A directory that was lost has the summary of another run, and one that was removed
-                # is not created again.
-                if (
-                    jax.process_index() == 0
-                    and not self.watchdog.lost
-                    and is_still(request.workdir, home)
-                ):
-                    summary.write(request.workdir)
-                    if status != "failed":
-                        self.callbacks.end(summary)
-        rows = description.closing_rows(run, request, summary, loop.result, loop.target)
-        self.console.closing(
-            rows, f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples"
-        )
-        return summary
+        finally:
+            summary = run.summary(status)
+            # A directory that was lost has the summary of another run, and one that was removed is
+            # not created again.
+            if first and not watchdog.lost and is_still(request.workdir, home):
+                summary.write(request.workdir)
+                if status != "failed":
+                    callbacks.end(summary)
+    if run.result is None:
+        return summary  # stopped before an evaluation
+    console.closing(
+        description.closing_rows(run, request, summary),
+        f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples",
+    )
+    return summary
 
-    def _connect_unreadable(self) -> None:
-        """Warn of examples that cannot be decoded; each process writes its own list."""
-        process = jax.process_index()
-        name = f"unreadable_{process}.jsonl"
-        path, shown = self.request.workdir / name, f"{self.request.place}/{name}"
 
-        def report(name: str, reason: str) -> None:
-            with appending(path) as stream:
-                stream.write(json.dumps({"name": name, "reason": reason}).encode() + b"\n")
-            if process == 0:
-                self.console.warn(f"{name} cannot be decoded: {reason}; listed in {shown}")
+def _connect_unreadable(run: Run, request: Request) -> None:
+    """Warn of examples that cannot be decoded; each process writes its own list."""
+    process = jax.process_index()
+    name = f"unreadable_{process}.jsonl"
+    path, shown = request.workdir / name, f"{request.place}/{name}"
 
-        for split in self.run.unreadable.values():
-            split.connect(report, shown)
+    def report(name: str, reason: str) -> None:
+        with appending(path) as stream:
+            stream.write(json.dumps({"name": name, "reason": reason}).encode() + b"\n")
+        if process == 0:
+            run.console.warn(f"{name} cannot be decoded: {reason}; listed in {shown}")
 
-    def evaluate(self) -> tracking.Summary:
-        """Evaluate the newest checkpoint and write ``evaluation.json``."""
-        progress = self.start.progress(self.run, self.request)
-        self.run.warn_of_unreadable()
-        with self.watchdog.section("compile"), self.console.compiling("evaluation"):
-            stage = self.run.stage_at(progress.step)
-            for shape in stage.evaluation_shapes:
-                stage.programs.evaluate(shape)
-            state = stage.placed(self.start.state(self.run))
-        with self.watchdog.section("evaluation"):
-            state = with_final_statistics(stage, state, progress.samples, self.watchdog)
-            result = evaluate(stage, state, self.watchdog)
-        summary = tracking.Summary(
-            status="evaluated",
-            top1=result.top1,
-            top5=result.top5,
-            loss=result.loss,
-            steps=progress.step,
-            samples=progress.samples,
-            wall_s=time.perf_counter() - self.began,
-            compile_s=self.run.compile_s,
-            images_per_s=result.images / result.seconds,
-            **averaged_columns(result),
-            sets=result.set_columns,
-        )
-        if jax.process_index() == 0:
-            write_json(self.request.workdir / "evaluation.json", summary.fields())
-        rows = [
-            *description.result_rows(result, self.run.plan),
-            ("checkpoint", self.request.checkpoint(progress.step)),
-        ]
-        self.console.closing(rows, f"evaluated at step {progress.step}")
-        return summary
+    for split in run.unreadable.values():
+        split.connect(report, shown)
 
-    def _history(self, progress: Progress, *, resumes: bool) -> journal.History:
-        callbacks = self.callbacks if self.request.callbacks else None
-        given = self.run, self.request.workdir, progress, self.began, self.request.recipe
-        written = processes.first_process_does(
-            lambda: journal.opened(*given, callbacks, resumes=resumes)
-        )
-        return written or journal.History(tracking.Target(0.0))
+
+def _evaluate(
+    run: Run, request: Request, stored: Stored, began: float, watchdog: Watchdog
+) -> tracking.Summary:
+    """Evaluate the newest checkpoint and write ``evaluation.json``."""
+    progress = resume.announced(run, request, stored)
+    run.warn_of_unreadable()
+    with watchdog.section("compile"), run.console.compiling("evaluation"):
+        stage = run.stage_at(progress.step)
+        for shape in stage.evaluation_shapes:
+            stage.programs.evaluate(shape)
+        state = stage.placed(resume.state_of(run, stored))
+    with watchdog.section("evaluation"):
+        state = with_final_statistics(stage, state, progress.samples, watchdog)
+        result = evaluate(stage, state, watchdog)
+    summary = tracking.Summary(
+        status="evaluated",
+        top1=result.top1,
+        top5=result.top5,
+        loss=result.loss,
+        steps=progress.step,
+        samples=progress.samples,
+        wall_s=time.perf_counter() - began,
+        compile_s=run.compile_s,
+        images_per_s=result.images / result.seconds,
+        **averaged_columns(result),
+        sets=result.set_columns,
+    )
+    if jax.process_index() == 0:
+        write_json(request.workdir / "evaluation.json", summary.fields())
+    rows = [
+        *description.result_rows(result, run.plan),
+        ("checkpoint", request.checkpoint(progress.step)),
+    ]
+    run.console.closing(rows, f"evaluated at step {progress.step}")
+    return summary

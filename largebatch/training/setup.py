@@ -18,7 +18,8 @@ from largebatch.parallel import xla_options
 from largebatch.tracking import Console
 from largebatch.training.microbatch import StageBuilder, largest_microbatch
 from largebatch.training.programs import Programs
-from largebatch.training.run import Run, StageRun
+from largebatch.training.run import Run
+from largebatch.training.stage import Stage
 
 PyTree = Any
 
@@ -81,7 +82,7 @@ class OpenedRun:
             )
         }
         runs = (
-            StageRun(*split, programs, unreadable, further)
+            Stage(*split, programs, unreadable, further)
             for split, programs, further in zip(self.splits, made, self.further_sets, strict=True)
         )
         plan = dataclasses.replace(self.plan, stages=tuple(p.steps.plan for p in made))

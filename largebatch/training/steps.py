@@ -14,25 +14,135 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
 from largebatch import parallel
+from largebatch.config import StagePlan
+from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
+from largebatch.models import Model
 from largebatch.models.loss import Sums
-from largebatch.optim import Rates, global_norm
-from largebatch.parallel import REPLICATED, SPLIT
+from largebatch.optim import Rates, global_norm, multipliers, with_kinds, with_multipliers
+from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.parallel.backward_times import shapes_of
+from largebatch.parallel.bucket_planner import gradient_buckets
+from largebatch.parallel.clusters import reduces_in_turn
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
 from largebatch.training.layer_rows import LayerRows
+from largebatch.training.objective import Objective, layer_of
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
-from largebatch.training.step_context import StepContext
-from largebatch.trees import flatten_paths, unflatten_paths, with_leaves
+from largebatch.training.update import Replicated, Sharded, Update
+from largebatch.trees import flatten_paths, unflatten_paths, with_leaves, without_paths
 
 PyTree = Any
 
 
-class Steps(StepContext):
-    """The step functions of a plan on a mesh."""
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The step functions of a plan on a mesh, and what they share."""
+
+    plan: StagePlan
+    model: Model
+    optimizer: optax.GradientTransformationExtraArgs
+    mesh: Mesh
+    mean: tuple[float, ...]
+    """Mean of each channel, in grey levels 0 to 255."""
+    std: tuple[float, ...]
+    dtype: str = "float32"
+    """Dtype of parameters, statistics and sums; tests prove equalities in float64."""
+
+    @property
+    def has_control_flags(self) -> bool:
+        """Whether each step all-reduces stop requests and numbers of microbatches left out."""
+        return self.plan.facts.processes > 1 or bool(self.plan.config.batch.deadline_s)
+
+    @property
+    def computes_alone(self) -> bool:
+        """Whether a step has microbatches that need no collective."""
+        return self.plan.microbatches > 1 and self.plan.members == 1
+
+    @property
+    def fast_compile_options(self) -> dict[str, int] | None:
+        """XLA options that skip CPU optimization, for large programs that run rarely."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return {"xla_backend_optimization_level": 0} if on_cpu else None
+
+    @functools.cached_property
+    def own_devices(self) -> int:
+        """Number of devices of this process; cached, since a pod has thousands of devices."""
+        start, stop = parallel.local_rows(self.mesh, self.mesh.size)
+        return stop - start
+
+    @functools.cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The static gradient buckets."""
+        return gradient_buckets(
+            shapes_of(self.model, self.plan.facts.image_shape),
+            self.plan.config.comm,
+            tuple(self.mesh.devices.flat),
+            images=self.plan.local_images,
+            image_shape=self.plan.facts.image_shape,
+            dtype=self.plan.config.model.dtype,
+            model=self.model,
+            frozen=self.frozen,
+        )
+
+    @functools.cached_property
+    def multipliers(self) -> dict[str, float]:
+        """Learning rate factor of each parameter; 0 for statistics that stay (`frozen`)."""
+        params, stats = map(flatten_paths, self.model.shapes())
+        return multipliers(self.plan.config.optimizer.lr_mults, params, stats)
+
+    @functools.cached_property
+    def frozen(self) -> frozenset[str]:
+        """Paths of parameters and of BatchNorm statistics that training does not change.
+
+        A frozen layer normalizes with its statistics, like ``trainable = False`` in Keras.
+        """
+        zero = {path for path, factor in self.multipliers.items() if factor == 0}
+        stats = flatten_paths(self.model.shapes()[1])
+        layers = {layer_of(path) for path in zero if path in stats}
+        return frozenset(zero | {path for path in stats if layer_of(path) in layers})
+
+    def trained(self, tree: PyTree) -> PyTree:
+        """Return parameters or statistics without those that are frozen."""
+        return without_paths(tree, self.frozen)
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """The function that is differentiated."""
+        return Objective(self.plan, self.model, self.mean, self.std, self.dtype, self.frozen)
+
+    @functools.cached_property
+    def update(self) -> Update:
+        """The update of the trained parameters: replicated or sharded.
+
+        Raises:
+          ConfigError: a sharded update on TPUs.
+        """
+        sharded = self.plan.config.optimizer.update == "sharded"
+        if sharded and self.mesh.devices.flat[0].platform == "tpu":
+            raise ConfigError(
+                "optimizer.update: expected replicated on TPUs, got 'sharded'; their compiler sums "
+                "whole buckets on every device and gathers each parameter after backward; use "
+                "optimizer.update=replicated"
+            )
+        rule = with_kinds(self.optimizer, self.model.kinds())
+        if any(factor not in (0, 1) for factor in self.multipliers.values()):
+            rule = with_multipliers(rule, self.multipliers)
+        parts = rule, self.buckets, self.plan.config.comm.wire
+        in_turn = reduces_in_turn(self.mesh.devices.flat)
+        return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts, in_turn)
+
+    @functools.cached_property
+    def specs(self) -> TrainState:
+        """Partition specs of the state, a prefix of its tree."""
+        params = self.trained(self.model.shapes()[0])
+        state = jax.eval_shape(self.update.init, params)
+        return TrainState(REPLICATED, REPLICATED, self.update.specs(state), REPLICATED)
 
     @functools.cached_property
     def init(self) -> Callable[[np.int32], TrainState]:
@@ -41,7 +151,7 @@ class Steps(StepContext):
         def init(seed: jax.Array) -> TrainState:
             params, stats = jax.tree.map(lambda x: x.astype(self.dtype), self.model.init(seed))
             ema = Averages(params, stats) if self.plan.ema_kept else None
-            return TrainState(params, stats, self.update.init(params), ema)
+            return TrainState(params, stats, self.update.init(self.trained(params)), ema)
 
         # It runs once. Optimizing this program takes minutes on a CPU, running it unoptimized takes
         # a second.
@@ -54,7 +164,7 @@ class Steps(StepContext):
 
         def stored(state: TrainState) -> TrainState:
             return state._replace(
-                optimizer=self.update.to_checkpoint(state.optimizer, state.params)
+                optimizer=self.update.to_checkpoint(state.optimizer, self.trained(state.params))
             )
 
         return jax.jit(stored, out_shardings=parallel.replicated(self.mesh))
@@ -65,7 +175,7 @@ class Steps(StepContext):
 
         def restored(state: TrainState) -> TrainState:
             return state._replace(
-                optimizer=self.update.from_checkpoint(state.optimizer, state.params)
+                optimizer=self.update.from_checkpoint(state.optimizer, self.trained(state.params))
             )
 
         return jax.jit(restored, out_shardings=parallel.placed(self.mesh, self.specs))
@@ -148,12 +258,14 @@ class Steps(StepContext):
         ) -> tuple[TrainState, Metrics]:
             rates = Rates(*numbers)
             held = None if carry is None else [g[0] for g in carry.gradients]
+            trained = self.trained(state.params)
 
             def loss(handles: PyTree) -> tuple[jax.Array, PyTree]:
-                hooked = self.update.hook(state.params, handles, held)
-                return self.objective.loss(unflatten_paths(hooked), state.stats, images, labels)
+                hooked = self.update.hook(trained, handles, held)
+                params = unflatten_paths(flatten_paths(state.params) | hooked)
+                return self.objective.loss(params, state.stats, images, labels)
 
-            handles = self.update.handles(state.params)
+            handles = self.update.handles(trained)
             gradients, totals = jax.grad(loss, has_aux=True)(handles)
             if self.plan.loss_scale != 1:
                 gradients = jax.tree.map(lambda g: g / self.plan.loss_scale, gradients)
@@ -174,7 +286,8 @@ class Steps(StepContext):
                     gradients,
                 )
                 microbatches = microbatches - left_out
-            params, optimizer = self.update.apply(gradients, state.optimizer, state.params, rates)
+            params, optimizer = self.update.apply(gradients, state.optimizer, trained, rates)
+            params = with_leaves(state.params, params)
             spans = microbatches * self.plan.spans_per_microbatch
             stats = statistics.moving_average(
                 self.trained(state.stats),
@@ -222,8 +335,8 @@ class Steps(StepContext):
     def layer_rows(self) -> LayerRows:
         """Reads the result of `layer_report`."""
         params, stats = self.model.shapes()
-        report = jax.eval_shape(self.update.init, params).report
-        return LayerRows(report, self.trained(params), stats)
+        params = self.trained(params)
+        return LayerRows(jax.eval_shape(self.update.init, params).report, params, stats)
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.

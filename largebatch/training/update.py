@@ -8,7 +8,7 @@ separately, so the rule sees a tree like the parameters; only its norms need a s
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -19,13 +19,17 @@ from largebatch import parallel
 from largebatch.optim import Rates
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.training.rules import check_state
-from largebatch.trees import flatten_paths, with_leaves, without_paths
+from largebatch.trees import flatten_paths
 
 PyTree = Any
 
 
 class Update(Protocol):
-    """What a step calls; from `handles` on inside ``parallel.map_over``."""
+    """What a step calls; from `handles` on inside ``parallel.map_over``.
+
+    The parameters are those that are trained: frozen ones (``optimizer.lr_mults`` with 0) have no
+    gradient, no moment, no trust ratio, no weight decay and no part in the norm of the gradient.
+    """
 
     def init(self, params: PyTree) -> PyTree:
         """Return the optimizer's state before the first step."""
@@ -158,46 +162,3 @@ class Sharded:
     def _is_cut(self, x: jax.Array | jax.ShapeDtypeStruct) -> bool:
         """Return whether an array of the state is in parts; counts and reports are not."""
         return len(x.shape) == 2 and x.shape[0] == self.devices
-
-
-@dataclasses.dataclass(frozen=True)
-class Partial:
-    """An update that leaves some parameters as they are (``optimizer.lr_mults`` with 0).
-
-    The optimizer sees only the others: frozen parameters have no gradient, no moment, no trust
-    ratio, no weight decay and no part in the norm of the gradient.
-    """
-
-    update: Update
-    """The update of the other parameters; its buckets hold only them."""
-    frozen: Collection[str]
-    """Paths of the parameters that stay."""
-
-    def init(self, params: PyTree) -> PyTree:
-        return self.update.init(self._trained(params))
-
-    def specs(self, state: PyTree) -> PyTree:
-        return self.update.specs(state)
-
-    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        return self.update.to_checkpoint(state, self._trained(params))
-
-    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        return self.update.from_checkpoint(state, self._trained(params))
-
-    def handles(self, params: PyTree) -> PyTree:
-        return self.update.handles(self._trained(params))
-
-    def hook(
-        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
-    ) -> dict[str, jax.Array]:
-        return flatten_paths(params) | self.update.hook(self._trained(params), handles, held)
-
-    def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
-    ) -> tuple[PyTree, PyTree]:
-        trained, state = self.update.apply(gradients, state, self._trained(params), rates)
-        return with_leaves(params, trained), state
-
-    def _trained(self, params: PyTree) -> PyTree:
-        return without_paths(params, self.frozen)

@@ -32,9 +32,9 @@ from largebatch.checkpoint.manifest import Progress
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, map_over
-from largebatch.training import journal
 from largebatch.training.dispatch import run_step
-from largebatch.training.loop import Loop
+from largebatch.training.log import Log
+from largebatch.training.loop import train
 from largebatch.training.programs import Programs
 from largebatch.training.run import Run
 
@@ -157,16 +157,17 @@ def _of_loop(run: Run, steps: int) -> Figures:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
-        history = journal.opened(run, where, Progress(), began, callbacks=recorder)
-        history.files.layers = recorder.noting(history.files.layers)
+        log = Log(run.plan, run.stages, print)
+        log.open(where, {}, Progress(), began, callbacks=recorder)
+        log.files.layers = recorder.noting(log.files.layers)
         checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
         with (
             contextlib.closing(checkpoints),
-            contextlib.closing(history),
+            contextlib.closing(log),
             contextlib.suppress(_EnoughError),
         ):
-            loop = Loop(run, history, checkpoints, Progress(), began)
-            loop.train(_state(run.first_stage.programs))
+            run.start(log, checkpoints, Progress(), began)
+            train(run, _state(run.first_stage.programs))
     return recorder.figures()
 
 

@@ -30,7 +30,6 @@ from largebatch.errors import ConfigError
 
 PEERS = {"torch": torch_train.torchvision, "flax": flax_train.flax}
 OVERRIDES = True
-_LIMITS = ("init", "compile", "step", "evaluation", "checkpoint")
 _SHARED_OPTIONS = {
     *("model.name", "model.width", "norm.span", "batch.workers", "batch.images_per_worker"),
     *("data.source", "data.image_size", "data.crop_area", "data.crop_ratio", "data.flip"),
@@ -85,7 +84,8 @@ def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
         "run.evaluate_every": "1 epochs",
         "run.log_every": "1 epochs",
         "run.compile_cache": "off",
-        **{f"health.{phase}_limit_s": "0" for phase in _LIMITS},  # stopped while peers train
+        "health.limit_s": "0",  # stopped while peers train
+        "health.compile_limit_s": "0",
     }
     for key, _ in flags.overrides:
         if key in own and key != "schedule.warmup":

@@ -116,6 +116,17 @@ def test_the_newest_the_best_and_those_of_an_uninterrupted_run_are_kept(place):
     assert steps_in(place) == [7, 5, 2]
 
 
+def test_what_a_kill_left_is_deleted_at_the_end(place):
+    """It came after the last save of a run, before the oldest checkpoint was deleted."""
+    for step in range(1, 5):
+        save(place, step, keep=4)
+    with opened(place, keep=2) as (checkpoints, _):
+        assert checkpoints.newest(PLAN, LIKE).step == 4
+        assert steps_in(place) == [4, 3, 2, 1]
+        checkpoints.wait()
+    assert steps_in(place) == [4, 3]
+
+
 def test_a_checkpoint_is_replaced_only_on_request(place):
     save(place, 3)
     for replace, expected in ((False, 0), (True, 5)):

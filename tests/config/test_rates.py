@@ -52,14 +52,10 @@ def test_the_rates_of_a_published_run():
         assert given.peak_decay == pytest.approx(6.5e-4, rel=1e-15)
 
 
-def test_points_and_turns_are_durations():
+def test_points_are_durations():
     lines = {"decay": "lines", "points": ("16 epochs: 0.5", " 50 %:1e-1", "89 epochs: 0")}
     found = made(schedule=lines).learning_rate
     assert found.points == ((16_000, 0.5), (45_000, 0.1), (89_000, 0.0))
-    natan = {"decay": "arctangent", "turn": "50 epochs", "width": "5 epochs", "rescale": True}
-    found = made(schedule=natan).learning_rate
-    assert (found.turn, found.width, found.cubic) == (50_000, 5000, 10_000)
-    assert found.rescaled
     cosine = {"warmup_shape": "cosine", "warmup_start": 0.8, "warmup": "7.6 epochs"}
     assert made(schedule=cosine).learning_rate(3800) == pytest.approx(2.4, rel=1e-15)
     power = {"warmup_shape": "power", "warmup_power": 3.0}
@@ -120,7 +116,12 @@ def test_blend_of_two_optimizers():
             r"schedule\.weight_decay=constant",
         ),
         ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"schedule\.weight_decay_warmup"),
-        ({"optimizer": {"trust_clip": (1.0,)}}, r"optimizer\.trust_clip"),
+        ({"optimizer": {"flavour": "mlperf trust_clip=(1.0,)"}}, r"optimizer\.flavour: trust_clip"),
+        (
+            {"optimizer": {"flavour": "mlperf zero_norm='no'"}},
+            r"optimizer\.flavour: zero_norm='no'",
+        ),
+        ({"optimizer": {"flavour": "apex trust_klip=()"}}, r"optimizer\.flavour: .*trust_klip"),
         ({"optimizer": {"decay_skip": "norm"}}, r"optimizer\.decay_skip"),
         ({"schedule": {"decay": "pieces", "points": ("16 epochs: much",)}}, r"schedule\.points"),
         ({"schedule": {"decay": "pieces", "points": ("1 epochs: ",)}}, r"schedule\.points"),
@@ -149,8 +150,12 @@ def test_every_setting_of_lars_can_be_chosen():
         "trust_skip": ("fc",),
         "decay_skip": (),
     }
-    found = lars_of(config(optimizer={"flavour": "optax", **chosen}).optimizer)
+    details = " ".join(f"{name}={value!r}" for name, value in chosen.items())
+    found = lars_of(config(optimizer={"flavour": f"optax {details}"}).optimizer)
     assert {name: getattr(found, name) for name in chosen} == chosen
+    # Options of their own decide over the details.
+    both = {"flavour": "optax epsilon=0.5", "epsilon": 0.25}
+    assert lars_of(config(optimizer=both).optimizer).epsilon == 0.25
 
 
 def test_a_plan_gives_the_rates_of_its_steps():

@@ -103,9 +103,9 @@ def test_no_progress_ends_with_the_stacks_of_all_threads(tmp_path):
             watchdog.alive()  # 1.6 s in all, more than the limit
         blocked_in_c()
     """
-    code, errors = ended(start(body, tmp_path, evaluation_limit_s=1.0))
+    code, errors = ended(start(body, tmp_path, limit_s=1.0))
     assert code == 70
-    assert "health.evaluation_limit_s=1" in errors
+    assert "health.limit_s=1" in errors
     assert json.loads((tmp_path / "end.json").read_text())[0] == "failed"
     (stacks,) = tmp_path.glob("stacks_*.txt")
     assert str(stacks.name) in errors
@@ -150,12 +150,12 @@ def test_only_one_process_may_stop_where_it_is():
 def test_limits_count_from_the_last_progress(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("largebatch.fault_tolerance.limits.time.monotonic", lambda: now[0])
-    limits = Limits(Health(step_limit_s=10, checkpoint_limit_s=0))
+    limits = Limits(Health(limit_s=10, compile_limit_s=0))
     limits.enter("step")
     now[0] = 10.5
     assert "step" in limits.overdue()
     limits.alive()
     assert limits.overdue() is None
-    limits.enter("checkpoint")
+    limits.enter("compile")
     now[0] = 1e6
     assert limits.overdue() is None  # 0 is no limit

@@ -17,7 +17,6 @@ POLYNOMIAL = Schedule(**BASE, decay="polynomial", power=2.0, start=2.0, end=1.0)
 STEP = Schedule(peak=4.0, warmup=10, decay_end=100, decay="step", steps=(30, 60, 80), factor=0.5)
 PIECES = Schedule(**BASE, decay="pieces", points=((200, 0.5), (300, 0.25)))
 LINES = Schedule(**BASE, decay="lines", points=((200, 0.5), (400, 0.4), (500, 0.0)))
-ARCTANGENT = Schedule(**BASE, decay="arctangent", turn=300, width=20, cubic=100, end=0.01)
 ROUNDING = 1e-15
 
 
@@ -108,52 +107,12 @@ def test_a_triangle_in_lines():
     assert {p: schedule(p) for p in expected} == pytest.approx(expected, rel=ROUNDING)
 
 
-def natan(current, total, turn, width, final=-1.0):
-    """Fujitsu's ratio in epochs, written down again."""
-
-    def base(x):
-        x = 2 * x if x > 0 else x
-        return 0.5 - math.atan(x / width + x * x * x / 1000.0) / math.pi
-
-    ratio = base(current - turn)
-    if final >= 0 and current >= turn:
-        ratio = 0.5 - (0.5 - ratio) * (0.5 - final) / (0.5 - base(total - turn))
-    return ratio
-
-
-@pytest.mark.parametrize("final", [-1.0, 0.01])
-def test_arctangent_as_published(final):
-    """A decay over 90 epochs that turns at 50, of width 5; 64 samples an epoch, 1/64 is exact."""
-    schedule = Schedule(
-        13.0,
-        0,
-        90 * 64,
-        "arctangent",
-        turn=50 * 64,
-        width=5 * 64,
-        cubic=10 * 64,
-        end=max(0.0, 13.0 * final),
-        rescaled=final >= 0,
-    )
-    for position in range(0, 90 * 64 + 1, 96):
-        expected = 13.0 * natan(position / 64, 90, 50, 5, final)
-        assert schedule(position) == pytest.approx(expected, rel=1e-12, abs=1e-14)
-
-
-def test_an_arctangent_has_a_floor_and_a_warm_up_to_where_it_begins():
-    assert ARCTANGENT(50) == ARCTANGENT(100) / 2
-    floor = dataclasses.replace(ARCTANGENT, end=1.0)
-    assert floor(499) == floor(900) == 1.0
-    assert ARCTANGENT(499) < 1.0 < floor(300)
-
-
 @pytest.mark.parametrize(
     ("schedule", "places"),
     [
         (POLYNOMIAL, [0, 100, 300, 500]),
         (STEP, [0, 10, 30, 60, 80, 100]),
         (LINES, [0, 100, 200, 400, 500]),
-        (ARCTANGENT, [0, 100, 300, 500]),
         (Schedule(peak=3.0, warmup=0, decay_end=9, decay="constant"), [0, 9]),
     ],
 )
@@ -185,8 +144,6 @@ def test_milestones_have_the_rates_of_their_places(schedule, places):
         (LINES, {"points": ((300, 0.5), (200, 0.1))}, "points"),
         (PIECES, {"points": ((99, 0.5),)}, "points"),
         (PIECES, {"points": ((200, 1.5),)}, "points"),
-        (ARCTANGENT, {"width": 0}, "width"),
-        (ARCTANGENT, {"turn": 100}, "turn"),
     ],
 )
 def test_impossible_schedules(schedule, change, option):

@@ -135,10 +135,10 @@ def test_an_error_of_one_process_ends_the_other_which_names_it(tmp_path):
 
 @pytest.mark.slow
 def test_when_one_process_hangs_all_end_with_their_stacks(tmp_path):
-    limit = "--config.health.step_limit_s=30"
+    limit = "--config.health.limit_s=30"
     code, errors = Processes(tmp_path, 2, limit, fault=("hang", "1", "4")).end()
     assert code == 70
-    assert "health.step_limit_s=30" in errors
+    assert "health.limit_s=30" in errors
     assert summary(tmp_path)["status"] == "failed"
     stacks = "".join(path.read_text() for path in tmp_path.glob("stacks_*.txt"))
     assert "sleeps_for_ever" in stacks, (errors[-6000:], stacks)

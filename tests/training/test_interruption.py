@@ -11,9 +11,9 @@ import pytest
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
-from largebatch.training.run import StageRun
 from largebatch.training.session import Request
 from largebatch.training.setup import OpenedRun
+from largebatch.training.stage import Stage
 from tests.training import worlds
 from tests.training.worlds import digests, rows
 
@@ -122,7 +122,7 @@ def test_a_last_evaluation_is_repeated_once(uninterrupted, tmp_path, monkeypatch
 
 def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
     release, steps = threading.Event(), []
-    original, run_step = StageRun.local_microbatches, loop.run_step
+    original, run_step = Stage.local_microbatches, loop.run_step
 
     def counted(*arguments, **options):
         steps.append(1)
@@ -137,7 +137,7 @@ def test_while_it_waits_for_data(uninterrupted, tmp_path, monkeypatch):
                 release.wait(600)
             yield microbatch
 
-    monkeypatch.setattr(StageRun, "local_microbatches", stalls)
+    monkeypatch.setattr(Stage, "local_microbatches", stalls)
     monkeypatch.setattr(loop, "run_step", counted)
     summary = interrupted(tmp_path)
     assert summary["steps"] == 6  # all that there was data for

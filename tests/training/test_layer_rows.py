@@ -9,13 +9,12 @@ import pytest
 
 from largebatch.checkpoint.manifest import Progress
 from largebatch.optim.report import LayerReport
-from largebatch.tracking import Target, read_rows
+from largebatch.tracking import read_rows
 from largebatch.training import loop as loops
-from largebatch.training.journal import History, Journal
 from largebatch.training.layer_rows import LayerRows
+from largebatch.training.log import Log
 from largebatch.training.session import Request, run
 from largebatch.training.state import Metrics, TrainState
-from largebatch.training.timing import Clock
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 from tests.training.worlds import changed
@@ -85,13 +84,13 @@ def expected(state, stage):
 @pytest.fixture
 def waiting(monkeypatch):
     """Rows as a loop that waits for each step would write them, in the order of the calls."""
-    found, original = {}, Journal.layers
+    found, original = {}, Log.layers
 
-    def layers(journal, step, state):
-        found[step] = expected(state, journal._run.stage_at(step))
-        original(journal, step, state)
+    def layers(log, step, state):
+        found[step] = expected(state, log._stage_at(step))
+        original(log, step, state)
 
-    monkeypatch.setattr(Journal, "layers", layers)
+    monkeypatch.setattr(Log, "layers", layers)
     return found
 
 
@@ -115,9 +114,8 @@ def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
     stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
-    run = plain(stage_at=lambda step: stage)
-    journal = Journal(run, History(Target(0.0)), Clock(), Progress())
-    journal.layers(1, TrainState({}, {}, plain(report=None)))
+    plan = plain(stages=(None,), stage_at=lambda step: None)
+    Log(plan, [stage], print).layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
 
@@ -136,6 +134,9 @@ class Order:
     def flush(self):
         pass
 
+    def close(self):
+        pass
+
     def event(self, name, step, samples, **values):
         if name in ("step", "checkpoint", "unhealthy"):
             self.calls.append(f"{name} {step}")
@@ -149,13 +150,12 @@ def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, mon
         return dispatch(programs, state, feed, rates, *others)
 
     monkeypatch.setattr(loops, "run_step", recorded)
-    original = Journal.__init__
 
-    def initialize(journal, run, history, *others):
-        order = Order(calls)
-        original(journal, run, History(history.target, order, (order,)), *others)
+    def opened(log, *arguments, **options):
+        log.files = Order(calls)
+        log.trackers = (log.files,)
 
-    monkeypatch.setattr(Journal, "__init__", initialize)
+    monkeypatch.setattr(Log, "open", opened)
     train(changed(CONFIG, schedule__length="3 steps"), tmp_path)
     assert calls == [
         *("dispatch 1", "dispatch 2", "layers 1", "step 1", "dispatch 3", "layers 2", "step 2"),
@@ -165,20 +165,20 @@ def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, mon
 
 def test_the_end_of_a_step_is_noted_while_the_next_is_dispatched(tmp_path, monkeypatch):
     """Its row comes later, and must not count the time of the next step's microbatches."""
-    calls, dispatch, note = [], loops.run_step, Journal.ended
+    calls, dispatch, note = [], loops.run_step, Log.ended
 
     def recorded(programs, state, feed, rates, *others):
         found = dispatch(programs, state, feed, rates, *others)
         calls.append(f"dispatched {int(rates.step)}")
         return found
 
-    def noted(journal, step):
+    def noted(log, step):
         if f"ended {step}" not in calls:
             calls.append(f"ended {step}")
-        note(journal, step)
+        note(log, step)
 
     monkeypatch.setattr(loops, "run_step", recorded)
-    monkeypatch.setattr(Journal, "ended", noted)
+    monkeypatch.setattr(Log, "ended", noted)
     train(
         changed(
             CONFIG,
@@ -207,14 +207,15 @@ def test_a_row_has_the_time_at_which_its_step_ended(monkeypatch):
         rates=lambda step: SimpleNamespace(learning_rate=0.1, momentum=0.9),
         config=CONFIG,
     )
-    history = History(Target(0.0), trackers=(tracker,))
-    journal = Journal(SimpleNamespace(plan=plan), history, clock, Progress())
-    monkeypatch.setattr(journal, "_fingerprint", lambda step: "")
-    monkeypatch.setattr(journal, "epoch", lambda step: 0.0)
+    log = Log(plan, (), print)
+    log.trackers = (tracker,)
+    log.begin(clock, Progress())
+    monkeypatch.setattr(log, "_fingerprint", lambda step: "")
+    monkeypatch.setattr(log, "epoch", lambda step: 0.0)
     metrics = Metrics(np.zeros(4, np.float32))
-    journal.ended(1)  # at 10 s
+    log.ended(1)  # at 10 s
     now[0], clock.wait_s = 15.0, 1.0
-    journal.step(1, metrics)  # while step 2 is computed
-    journal.step(2, metrics)  # ends now
+    log.step(1, metrics)  # while step 2 is computed
+    log.step(2, metrics)  # ends now
     assert [row["images_per_s"] for row in rows] == [10.0, 20.0]
     assert [row["input_wait"] for row in rows] == [0.0, 0.2]

@@ -14,9 +14,10 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.checkpoint.resumable import option_differences
 from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
+from largebatch.fault_tolerance.health import Health
 from largebatch.tracking import read_rows
 from largebatch.training import inspection, loop, session
-from largebatch.training.checkpointer import Checkpointer
+from largebatch.training.run import Run
 from largebatch.training.session import Request
 from largebatch.training.setup import build
 from tests.training import worlds
@@ -84,15 +85,15 @@ def too_far(batch, rates):
 
 def killed_after_saving(monkeypatch, killed):
     """Have the process end when the checkpoint of this step is on disk."""
-    save = Checkpointer.save
+    save = Run.save
 
     def saves(self, step, state, **options):
         save(self, step, state, **options)
         if step == killed:
-            self.wait()
+            self.wait_for_checkpoint()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpointer, "save", saves)
+    monkeypatch.setattr(Run, "save", saves)
 
 
 def events(workdir, *names):
@@ -239,14 +240,14 @@ def test_the_row_of_layers_of_a_rollback_survives_a_kill(tmp_path, monkeypatch):
 
 
 def test_divergence_goes_back_to_before_the_window(undisturbed, tmp_path, monkeypatch):
-    look = loop.Health.look
+    look = Health.look
 
     def high(self, step, loss, gradient_norm, top1, images):
         if 6 <= step <= 10:
             return look(self, step, 9.0, gradient_norm, 0.1, 1000)
         return look(self, step, loss, gradient_norm, top1, images)
 
-    monkeypatch.setattr(loop.Health, "look", high)
+    monkeypatch.setattr(Health, "look", high)
     found = train(ROLL, tmp_path)
     assert (found.status, found.rollbacks) == ("complete", 1)
     # In all of the steps 6 to 10; of the checkpoints, that of step 8 is not of before.

@@ -12,12 +12,13 @@ import pytest
 
 from largebatch.checkpoint.checkpoints import progresses
 from largebatch.checkpoint.place import LocalPlace
+from largebatch.config.plan import Plan
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
-from largebatch.training.checkpointer import Checkpointer
-from largebatch.training.journal import Journal
+from largebatch.training.log import Log
+from largebatch.training.run import Run
 from largebatch.training.session import Request
 from tests.training import worlds
 from tests.training.test_policies import no_gradient, too_far
@@ -85,9 +86,9 @@ class Interruptions:
         for owner, name in (
             (loop, "run_step"),
             (evaluation, "evaluate_batch"),
-            (Checkpointer, "save"),
-            (Journal, "step"),
-            (loop, "after_step"),
+            (Run, "save"),
+            (Log, "step"),
+            (Plan, "due"),
         ):
             monkeypatch.setattr(owner, name, self._around(getattr(owner, name)))
 

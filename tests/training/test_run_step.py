@@ -93,8 +93,9 @@ def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
     )
     monkeypatch.setattr(inspection, "Replay", lambda *_: replay)
     plan = plain(facts=plain(processes=1), position=int, is_due=lambda step, every: bool(every))
-    journal = plain(event=lambda *_: None)
-    checks = inspection.Inspection(plain(plan=plan), journal, Clock(0.0, 0.0), 0, IDLE)
+    log = plain(event=lambda *_: None)
+    run = plain(plan=plan, log=log, clock=Clock(0.0, 0.0), step=0, watchdog=IDLE)
+    checks = inspection.Inspection(run)
     stage = plain(
         plan=plain(first_step=0, hosts_every=0, replay_every=1),
         programs=simulated(device, 4),

@@ -92,22 +92,14 @@ class Health:
         within="at least 0",
         mathematics=False,
     )
-    init_limit_s: float = option(
+    limit_s: float = option(
         1800.0,
-        "seconds without progress while data are opened and processes join; then the run exits and "
-        "writes the stacks of all threads; 0: no limit, also for the following phases",
+        "seconds without progress while data are opened and processes join, in a microbatch, an "
+        "evaluation batch or a checkpoint; then the run exits and writes the stacks of all "
+        "threads; 0: no limit",
         within="at least 0",
         mathematics=False,
     )
     compile_limit_s: float = option(
         7200.0, "time limit for compilation", within="at least 0", mathematics=False
-    )
-    step_limit_s: float = option(
-        1800.0, "time limit for a microbatch or a step", within="at least 0", mathematics=False
-    )
-    evaluation_limit_s: float = option(
-        1800.0, "time limit for an evaluation batch", within="at least 0", mathematics=False
-    )
-    checkpoint_limit_s: float = option(
-        1800.0, "time limit for a checkpoint", within="at least 0", mathematics=False
     )

@@ -25,19 +25,12 @@ class Optimizer:
         "optax:NAME and package.module:factory only: arguments of the factory as Python literals, "
         "such as 'b1=0.9 b2=0.95'",
     )
-    flavour: Literal["mlperf", "you2017", "nvidia", "fujitsu", "optax", "apex", "ascend"] = option(
+    flavour: str = option(
         "mlperf",
-        "LARS only: form of the trust ratio e‖w‖ / (‖g‖ + wd‖w‖ + epsilon): MLPerf's reference, "
-        "the paper, NVIDIA, Fujitsu, optax (e‖w‖ / (‖g + wd·w‖ + epsilon)), apex or Ascend; the "
-        "following options override details of a flavour",
-    )
-    denominator: Literal["auto", "sum_of_norms", "norm_of_sum"] = option(
-        "auto", "LARS only: ‖g‖ + wd‖w‖ or ‖g + wd·w‖; auto: norm_of_sum for optax"
-    )
-    denominator_decay: Literal["auto", "decay", "decay_times_peak"] = option(
-        "auto",
-        "LARS only: wd in sum_of_norms, either the weight decay of the step, or weight_decay times "
-        "the peak learning rate; auto: decay_times_peak for fujitsu",
+        "LARS only: form of the trust ratio e‖w‖ / (‖g‖ + wd‖w‖ + epsilon): mlperf (MLPerf's "
+        "reference), you2017 (the paper), nvidia, fujitsu, optax (e‖w‖ / (‖g + wd·w‖ + epsilon)), "
+        "apex or ascend; your own details follow the name, such as 'apex rate_clip=False' "
+        "(docs/own_optimizer.md)",
     )
     trust_coefficient: float | Literal["auto"] = option(
         "auto",
@@ -57,21 +50,6 @@ class Optimizer:
         "yes, with momentum multiplied by the ratio of this step's learning rate to that of the "
         "step before (Goyal et al. 2017, arXiv 1706.02677); auto: outside for SGD, apex and "
         "ascend, inside_corrected for nvidia, otherwise inside",
-    )
-    zero_norm: Literal["auto", "either", "weight", "undecayed", "none"] = option(
-        "auto",
-        "LARS only: when the trust ratio is 1. either: the norm of weight or gradient is 0; "
-        "weight: the norm of the weight is 0; undecayed: as either, and without weight decay in "
-        "this case; none: never, so that a zero weight stays zero. auto: either, but weight for "
-        "fujitsu, undecayed for apex, none for you2017 and ascend",
-    )
-    trust_clip: tuple[float, ...] = option(
-        (), "LARS only: least and greatest trust ratio; empty: no limits"
-    )
-    rate_clip: bool | Literal["auto"] = option(
-        "auto",
-        "LARS only: replace the trust ratio r by min(r / learning rate, 1), which limits the "
-        "learning rate of a layer to the global learning rate; auto: true for apex",
     )
     momentum: float = option(
         0.9,
@@ -171,9 +149,9 @@ class Schedule:
         "shape of the warm-up at share s of its duration: s, s^warmup_power or (1 − cos(π·s)) / 2",
     )
     warmup_power: float = option(2.0, "exponent of warmup_shape=power")
-    decay: Literal[
-        "polynomial", "linear", "cosine", "step", "pieces", "lines", "arctangent", "constant"
-    ] = option("polynomial", "shape of the decay after the warm-up")
+    decay: Literal["polynomial", "linear", "cosine", "step", "pieces", "lines", "constant"] = (
+        option("polynomial", "shape of the decay after the warm-up")
+    )
     power: float = option(2.0, "exponent of decay=polynomial")
     end: float = option(0.0, "learning rate at and after decay_end")
     decay_end: str = option("100 %", "end of the decay")
@@ -183,15 +161,6 @@ class Schedule:
         (),
         "decay=pieces and decay=lines: points such as '16 epochs: 0.5', a duration and a multiple "
         "of the peak; pieces: constant until the next point; lines: linear interpolation",
-    )
-    turn: str = option("", "decay=arctangent: duration after which half of the decay is done")
-    width: str = option(
-        "", "decay=arctangent: duration from a quarter of the decay to half of the decay"
-    )
-    rescale: bool = option(
-        False,
-        "decay=arctangent: scale the part after turn so that it reaches end; otherwise end is a "
-        "lower limit",
     )
     weight_decay: Literal["constant", "follow"] = option(
         "constant",

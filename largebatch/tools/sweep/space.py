@@ -22,8 +22,7 @@ from largebatch.config.checks import check_ranges
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.recipe_file import execute
 from largebatch.config.unused import settled
-from largebatch.config.values import shown
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, shown
 
 Choice = dict[str, str]
 """The values of a trial: {option: text}."""

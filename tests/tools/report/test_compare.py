@@ -184,7 +184,7 @@ def place(folder, source, *, identity=7, content=0, classes=10, **changes):
         {"run__profile": "2:5"},
         {"data__threads": 3},
         {"batch__microbatch": "2", "comm__bucket_mib": 1.0},
-        {"health__step_limit_s": 15.0, "run__keep_best": True},
+        {"health__limit_s": 15.0, "run__keep_best": True},
         {"data__flip": "none"},  # at its default, which the others do not state
     ],
 )

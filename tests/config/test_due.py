@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from largebatch.config import Facts, freeze, resolve
-from largebatch.training.outcome import Outcome, after_step
+from largebatch.config.plan import Due
 
 FACTS = Facts(100, 10, 10, (8, 8, 1), devices=1)
 
@@ -23,18 +23,18 @@ def plan(**run):
     )
 
 
-EVALUATION = Outcome(evaluates=True, keeps_statistics=True)
-CHECKPOINT = Outcome(saves=True, checkpoint_is_due=True)
-BOTH = Outcome(evaluates=True, keeps_statistics=True, saves=True, checkpoint_is_due=True)
-ONLY_EVALUATED = Outcome(evaluates=True, keeps_statistics=True, saves=True)
-NOT_KEPT = Outcome(evaluates=True, saves=True)
-LEAVE = Outcome(saves=True, stops_early=True)
+EVALUATION = Due(evaluates=True, keeps_statistics=True)
+CHECKPOINT = Due(saves=True, checkpoint_is_due=True)
+BOTH = Due(evaluates=True, keeps_statistics=True, saves=True, checkpoint_is_due=True)
+ONLY_EVALUATED = Due(evaluates=True, keeps_statistics=True, saves=True)
+NOT_KEPT = Due(evaluates=True, saves=True)
+LEAVE = Due(saves=True, stops_early=True)
 
 
 @pytest.mark.parametrize(
     ("step", "stop_after", "stop_requested", "expected"),
     [
-        (1, "", False, Outcome()),
+        (1, "", False, Due()),
         (4, "", False, EVALUATION),
         (3, "", False, CHECKPOINT),
         (12, "", False, BOTH),
@@ -48,7 +48,7 @@ LEAVE = Outcome(saves=True, stops_early=True)
     ],
 )
 def test_after_a_step(step, stop_after, stop_requested, expected):
-    found = after_step(plan(stop_after=stop_after), step, stop_requested=stop_requested)
+    found = plan(stop_after=stop_after).due(step, stop_requested=stop_requested)
     assert found == expected
     assert found.synchronizes is (found.evaluates or found.saves)
     # A row that only a stop adds: the next one continues the means of the one before.

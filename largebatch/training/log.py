@@ -6,22 +6,20 @@ import math
 import platform
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from largebatch import data, tracking
 from largebatch.checkpoint.manifest import Progress
-from largebatch.config.recipe_file import find, split_argument
+from largebatch.config import Plan
 from largebatch.config.registries import OPTIMIZERS
-from largebatch.environment import ROOT
 from largebatch.files import write_json
-from largebatch.tracking import Summary, Target, Tracker
-from largebatch.tracking.summary import Status
-from largebatch.training import description
-from largebatch.training.run import Run
+from largebatch.tracking import Tracker
+from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
 
@@ -70,22 +68,38 @@ class RowInMaking:
         return {k: v for k, v in dataclasses.asdict(self).items() if math.isfinite(v)}
 
 
-class Journal:
-    """The rows, events and summary of one run attempt."""
+class Log:
+    """The rows and events of one run attempt, on process 0 in its files and trackers."""
 
-    def __init__(self, run: Run, history: "History", clock: Clock, progress: Progress) -> None:
-        """Start at the progress of the earlier attempts."""
-        self._run, self._history, self._clock = run, history, clock
-        begun = RowInMaking(progress.step, clock.train_s, clock.wait_s)
-        self._row = dataclasses.replace(begun, **progress.memory.get("row", {}))
-        self._ended: tuple[int, float, float] = (-1, 0.0, 0.0)
-        """The newest step that was seen to have ended, and the seconds of both kinds then."""
+    def __init__(self, plan: Plan, stages: Sequence[Stage], warn: Callable[[str], None]) -> None:
+        """Write nothing before `open`, which only process 0 calls.
+
+        Args:
+          plan: of the run.
+          stages: of the run.
+          warn: prints a warning of one line.
+        """
+        self._plan, self._stages, self._warn = plan, stages, warn
+        self.target = tracking.Target(0.0)
+        """What the evaluations of all attempts have reached."""
+        self.files: tracking.JsonlTracker | None = None
+        """The logs in the run directory, which are one of the trackers."""
+        self.trackers: tuple[Tracker, ...] = ()
+        """Receive rows and events."""
         self.loss = math.nan
         """Mean over the images since the last row; at a row, the row's."""
         self.pace: dict[str, float] = {}
         """``images_per_s`` and ``input_wait`` of the newest row of this attempt."""
+        self._ended: tuple[int, float, float] = (-1, 0.0, 0.0)
+        """The newest step that was seen to have ended, and the seconds of both kinds then."""
         self._layers: tuple[int, jax.Array] | None = None
         """A step and the numbers of its row in ``layers.jsonl``, on their way to the host."""
+
+    def begin(self, clock: Clock, progress: Progress) -> None:
+        """Start at the progress of the earlier attempts."""
+        self._clock = clock
+        begun = RowInMaking(progress.step, clock.train_s, clock.wait_s)
+        self._row = dataclasses.replace(begun, **progress.memory.get("row", {}))
 
     def ended(self, step: int) -> None:
         """Note that a step has been computed now.
@@ -115,7 +129,7 @@ class Journal:
         Returns:
           Whether it has a row.
         """
-        plan, row = self._run.plan, self._row
+        plan, row = self._plan, self._row
         stage = plan.stage_at(step)
         images = stage.samples_per_step
         if metrics.left_out is not None:
@@ -151,7 +165,7 @@ class Journal:
         }
         if plan.config.batch.deadline_s:
             values["left_out"] = row.left_out / max(1, step - row.step)
-        for tracker in self._history.trackers:
+        for tracker in self.trackers:
             tracker.scalars(step, values)
         if is_due:
             self._row = RowInMaking(step, now, waited)
@@ -162,8 +176,15 @@ class Journal:
         return self._row.memory()
 
     def event(self, name: str, step: int, **values: float | str) -> None:
-        """Log an event that happens now, after ``step`` steps."""
-        self._history.event(name, step, self._run.plan.position(step), **values)
+        """Record an event that happens now, after ``step`` steps; see `Tracker.event`."""
+        for tracker in self.trackers:
+            tracker.event(name, step, self._plan.position(step), **values)
+
+    def close(self) -> None:
+        """Close all trackers, also if one of them fails."""
+        with contextlib.ExitStack() as stack:
+            for tracker in self.trackers:
+                stack.callback(tracker.close)
 
     def layers(self, step: int, state: TrainState) -> None:
         """Begin to log the norms of each parameter and the statistics of each BatchNorm.
@@ -176,7 +197,7 @@ class Journal:
           state: after it.
         """
         self.write_layers()
-        report = self._run.stage_at(step).programs.layer_report
+        report = self._stage_at(step).programs.layer_report
         numbers = report(state.optimizer.report, state.stats)
         numbers.copy_to_host_async()
         self._layers = step, numbers
@@ -186,164 +207,94 @@ class Journal:
         if self._layers is None:
             return
         (step, numbers), self._layers = self._layers, None
-        values = self._run.stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
-        if self._history.files:
-            self._history.files.layers(step, self._run.plan.position(step), values)
+        values = self._stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
+        if self.files:
+            self.files.layers(step, self._plan.position(step), values)
 
     def flush(self) -> None:
         """Write everything logged so far to the disk."""
         self.write_layers()
-        if self._history.files:
-            self._history.files.flush()
+        if self.files:
+            self.files.flush()
 
     def times(self, step: int) -> None:
         """Log what the seconds of this attempt were spent on."""
-        spent = {"compile_s": self._run.compile_s, **self._clock.spent_in_attempt()}
+        compile_s = sum(stage.programs.compile_s for stage in self._stages)
+        spent = {"compile_s": compile_s, **self._clock.spent_in_attempt()}
         other = self._clock.attempt_s() - sum(spent.values()) + spent["wait_s"]
         self.event("times", step, **spent, other_s=other)  # waits are a part of training
 
-    def summary(
-        self,
-        status: Status,
-        progress: Progress,
-        evaluated: Mapping[str, float | None],
-        target: Target,
-    ) -> Summary:
-        """Return the summary of the run.
-
-        Args:
-          status: how this attempt ended.
-          progress: where the run is now.
-          evaluated: `Evaluator.columns`; empty if nothing was evaluated.
-          target: what the evaluations of all attempts have reached.
-        """
-        return Summary(
-            status=status,
-            top1=evaluated.get("top1"),
-            top5=evaluated.get("top5"),
-            loss=evaluated.get("loss"),
-            steps=progress.step,
-            samples=progress.samples,
-            wall_s=progress.wall_s,
-            compile_s=progress.compile_s,
-            images_per_s=self.images_per_s(progress.step),
-            **self._clock.spent(),
-            skips=progress.skips,
-            rollbacks=progress.rollbacks,
-            unreadable=sum(split.count for split in self._run.unreadable.values()),
-            target_top1=target.top1 or None,
-            target_step=target.step,
-            target_s=target.seconds,
-            **{key: value for key, value in evaluated.items() if key.startswith("ema_")},
-            sets={key: value for key, value in evaluated.items() if "/" in key},
-        )
-
-    def images_per_s(self, step: int) -> float | None:
-        """Return the throughput of all processes, without compilation and evaluation."""
-        seconds = self._clock.now()
-        return self._run.plan.position(step) / seconds if seconds > 0 else None
-
     def epoch(self, step: int) -> float:
         """Return the epochs consumed after ``step`` steps."""
-        return self._run.plan.position(step) / self._run.plan.epoch_samples
+        return self._plan.position(step) / self._plan.epoch_samples
 
     def _fingerprint(self, step: int) -> str:
         """Return a hash of the examples of a step, which shows where two runs diverge."""
-        plan = self._run.plan
+        plan = self._plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
-        return data.fingerprint(self._run.stage_at(step).order.ids(positions))
+        return data.fingerprint(self._stage_at(step).order.ids(positions))
 
+    def _stage_at(self, step: int) -> Stage:
+        return self._stages[self._plan.stages.index(self._plan.stage_at(step))]
 
-@dataclasses.dataclass(frozen=True)
-class History:
-    """The files and trackers of a run; none on processes other than 0.
+    def open(
+        self,
+        workdir: Path,
+        resolved: Mapping[str, Any],
+        progress: Progress,
+        began: float,
+        callbacks: Tracker | None = None,
+        *,
+        resumes: bool = False,
+    ) -> None:
+        """Write ``config.json`` and open the logs and trackers.
 
-    Attributes:
-      target: holds what earlier attempts have reached.
-      files: the logs in the run directory, which are one of the trackers.
-      trackers: receive rows and events.
-    """
+        Args:
+          workdir: run directory.
+          resolved: the content of ``config.json``.
+          progress: where training starts.
+          began: the ``time.perf_counter()`` at which this attempt started.
+          callbacks: a further tracker, which calls the user's functions.
+          resumes: whether the run continues from a checkpoint, which may be that of step 0.
 
-    target: tracking.Target
-    files: tracking.JsonlTracker | None = None
-    trackers: tuple[Tracker, ...] = ()
-
-    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
-        """Record an event that happens now; see `Tracker.event`."""
-        for tracker in self.trackers:
-            tracker.event(name, step, samples, **values)
-
-    def close(self) -> None:
-        """Close all trackers, also if one of them fails."""
-        with contextlib.ExitStack() as stack:
-            for tracker in self.trackers:
-                stack.callback(tracker.close)
-
-
-def opened(
-    run: Run,
-    workdir: Path,
-    progress: Progress,
-    began: float,
-    recipe: Path | None = None,
-    callbacks: Tracker | None = None,
-    *,
-    resumes: bool = False,
-) -> History:
-    """Write ``config.json`` and open the logs and trackers of a run.
-
-    Args:
-      run: about to train.
-      workdir: run directory.
-      progress: where training starts.
-      began: the ``time.perf_counter()`` at which this attempt started.
-      recipe: the recipe file; None if there is none.
-      callbacks: a further tracker, which calls the user's functions.
-      resumes: whether the run continues from a checkpoint, which may be that of step 0.
-
-    Raises:
-      UserError: a tracker is not installed or cannot be reached.
-    """
-    resolved = description.resolved(run)
-    if recipe is not None:  # the user's own modules may be beside it
-        file = find(split_argument(recipe)[0]).resolve()
-        resolved["recipe"] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
-    write_json(workdir / "config.json", resolved)
-    where = {"workdir": workdir, "resume_step": progress.step}
-    options = run.plan.config.run
-    files = tracking.JsonlTracker(**where, again=bool(progress.evaluation_due))
-    trackers: list[Tracker] = [files, tracking.TensorBoardTracker(**where)]
-    # Only a target needs the rows of earlier attempts.
-    rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
-    if options.mlperf_log:
-        facts, kind = run.plan.facts, run.first_stage.mesh.devices.flat[0].device_kind
-        log = tracking.MlperfTracker(
-            workdir / f"result_{options.seed}.txt",
-            run.plan,
-            division=options.mlperf_log,
-            platform=f"{facts.devices} × {kind}",
-            target=options.target,
-            organisation=options.mlperf_organisation,
-            began=time.time() - (time.perf_counter() - began),
+        Raises:
+          UserError: a tracker is not installed or cannot be reached.
+        """
+        plan, options = self._plan, self._plan.config.run
+        kind = self._stages[0].mesh.devices.flat[0].device_kind
+        write_json(workdir / "config.json", resolved)
+        where = {"workdir": workdir, "resume_step": progress.step}
+        self.files = tracking.JsonlTracker(**where, again=bool(progress.evaluation_due))
+        # Only a target needs the rows of earlier attempts.
+        rows = tracking.read_rows(workdir / "metrics.jsonl") if options.target else ()
+        self.target = tracking.Target(options.target, rows)
+        trackers: list[Tracker] = [self.files, tracking.TensorBoardTracker(**where)]
+        if options.mlperf_log:
+            log = tracking.MlperfTracker(
+                workdir / f"result_{options.seed}.txt",
+                plan,
+                division=options.mlperf_log,
+                platform=f"{plan.facts.devices} × {kind}",
+                target=options.target,
+                organisation=options.mlperf_organisation,
+                began=time.time() - (time.perf_counter() - began),
+            )
+            trackers.append(log)
+        hosted = [
+            tracking.hosted_tracker(
+                name, workdir, resumes=resumes, config=resolved, warn=self._warn
+            )
+            for name in options.trackers
+        ]
+        trackers += [each for each in (*hosted, callbacks) if each is not None]
+        self.trackers = tuple(trackers)
+        self.event(
+            "attempt",
+            progress.step,
+            devices=plan.facts.devices,
+            processes=plan.facts.processes,
+            device_kind=kind,
+            jax=jax.__version__,
+            python=platform.python_version(),
+            host=socket.gethostname(),
         )
-        trackers.append(log)
-    hosted = [
-        tracking.hosted_tracker(
-            name, workdir, resumes=resumes, config=resolved, warn=run.console.warn
-        )
-        for name in options.trackers
-    ]
-    trackers += [each for each in (*hosted, callbacks) if each is not None]
-    history = History(tracking.Target(options.target, rows), files, tuple(trackers))
-    history.event(
-        "attempt",
-        progress.step,
-        progress.samples,
-        devices=run.plan.facts.devices,
-        processes=run.plan.facts.processes,
-        device_kind=run.first_stage.mesh.devices.flat[0].device_kind,
-        jax=jax.__version__,
-        python=platform.python_version(),
-        host=socket.gethostname(),
-    )
-    return history
