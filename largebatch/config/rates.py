@@ -1,5 +1,6 @@
 """Schedules of the learning rate, weight decay and momentum from a configuration."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 
@@ -7,9 +8,10 @@ from largebatch.config import durations
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.schema import Config
 from largebatch.config.unused import check_used
+from largebatch.config.values import check
 from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
-from largebatch.optim.flavours import lars_of
+from largebatch.optim.flavours import LarsSettings, lars_of
 from largebatch.optim.rates import Blend, RateSchedule
 from largebatch.optim.schedules import Points, Schedule, peak_rate
 from largebatch.registry import parse_options
@@ -106,6 +108,8 @@ def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
 def _check(config: Config) -> None:
     rule, chosen = config.optimizer, config.schedule
     check_used(config)
+    if rule.name == "lars":
+        _check_details(rule.flavour)
     if rule.name not in OPTIMIZERS:
         _check_factory(config)
     if rule.decay == "decoupled" and chosen.weight_decay != "constant":
@@ -113,6 +117,14 @@ def _check(config: Config) -> None:
             "optimizer.decay=decoupled already follows the learning rate; use "
             "schedule.weight_decay=constant"
         )
+
+
+def _check_details(flavour: str) -> None:
+    """Check the types of the details after the name of a flavour; `lars_settings` does the rest."""
+    kinds = {field.name: field.type for field in dataclasses.fields(LarsSettings)}
+    for name, value in parse_options(flavour.partition(" ")[2], "optimizer.flavour").items():
+        if name in kinds:
+            check(kinds[name], value, f"optimizer.flavour: {name}")
 
 
 def _check_factory(config: Config) -> None:

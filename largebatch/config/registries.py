@@ -106,7 +106,7 @@ OPTIMIZERS: Registry[Rule] = Registry(
         "lars": Rule(
             "LARS ({flavour})",
             "largebatch.optim.lars:configured",
-            (*("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),),
+            ("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),
         ),
         "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "decay", "nesterov")),
         "lamb": Rule(
