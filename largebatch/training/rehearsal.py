@@ -26,7 +26,7 @@ from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
 from largebatch.training.memory import GIB
-from largebatch.training.preflight import LOG_BYTES
+from largebatch.training.preflight import LOG_BYTES, free_bytes
 from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
@@ -191,7 +191,7 @@ def _state_of(request: Request) -> str:
     elif lock.is_held(request.workdir):
         holder = lock.holder(request.workdir)
         who = holder.description if holder else "another process"
-        return f"in use by {who}; a training waits for its end or needs another --workdir"
+        return f"in use by {who}; a training is refused until it ends, use another --workdir"
     step = max(steps_in(place), default=None)
     if step is None:
         return "free"
@@ -208,7 +208,7 @@ def _disk(run: Run, place: Path, request: Request) -> str:
     words = f"{needed / GIB:,.2f} GiB needed"
     if request.remote:
         return words
-    return f"{words}, {shutil.disk_usage(place).free / GIB:,.1f} GiB free"
+    return f"{words}, {free_bytes(place) / GIB:,.1f} GiB free"
 
 
 def _rehearse_stage(
