@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -75,7 +75,11 @@ def best(place: Place) -> Progress | None:
     Returns:
       None if no checkpoint has been evaluated.
     """
-    evaluated = [p for p in progresses(place).values() if p.validation_top1 >= 0]
+    return _best_of(progresses(place).values())
+
+
+def _best_of(known: Iterable[Progress]) -> Progress | None:
+    evaluated = [p for p in known if p.validation_top1 >= 0]
     return max(evaluated, key=lambda p: (p.validation_top1, -p.step), default=None)
 
 
@@ -368,12 +372,14 @@ class Checkpoints:
           A warning if one cannot be deleted; otherwise ''.
         """
         try:
+            if len(self.steps()) <= self._keep:
+                return ""
             known = progresses(self._place)
             if len(known) <= self._keep:
                 return ""
             regular = [step for step, progress in known.items() if not progress.for_stop]
             kept = {max(known), *regular[: self._keep]}
-            if self._keep_best and (evaluated := best(self._place)) is not None:
+            if self._keep_best and (evaluated := _best_of(known.values())) is not None:
                 kept.add(evaluated.step)
             for step in known.keys() - kept:
                 self._place.delete(path_of(step))

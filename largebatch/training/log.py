@@ -19,7 +19,7 @@ from largebatch.config import Plan
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.files import write_json
 from largebatch.tracking import Tracker
-from largebatch.training.stage import Stage
+from largebatch.training.stage import Stage, stage_at
 from largebatch.training.state import Metrics, TrainState
 from largebatch.training.timing import Clock
 
@@ -197,7 +197,7 @@ class Log:
           state: after it.
         """
         self.write_layers()
-        report = self._stage_at(step).programs.layer_report
+        report = stage_at(self._stages, step).programs.layer_report
         numbers = report(state.optimizer.report, state.stats)
         numbers.copy_to_host_async()
         self._layers = step, numbers
@@ -207,7 +207,9 @@ class Log:
         if self._layers is None:
             return
         (step, numbers), self._layers = self._layers, None
-        values = self._stage_at(step).programs.steps.layer_rows.read(jax.device_get(numbers))
+        values = stage_at(self._stages, step).programs.steps.layer_rows.read(
+            jax.device_get(numbers)
+        )
         if self.files:
             self.files.layers(step, self._plan.position(step), values)
 
@@ -217,9 +219,8 @@ class Log:
         if self.files:
             self.files.flush()
 
-    def times(self, step: int) -> None:
-        """Log what the seconds of this attempt were spent on."""
-        compile_s = sum(stage.programs.compile_s for stage in self._stages)
+    def times(self, step: int, compile_s: float) -> None:
+        """Log what the seconds of this attempt were spent on, ``compile_s`` on compilation."""
         spent = {"compile_s": compile_s, **self._clock.spent_in_attempt()}
         other = self._clock.attempt_s() - sum(spent.values()) + spent["wait_s"]
         self.event("times", step, **spent, other_s=other)  # waits are a part of training
@@ -232,10 +233,7 @@ class Log:
         """Return a hash of the examples of a step, which shows where two runs diverge."""
         plan = self._plan
         positions = np.arange(plan.position(step - 1), plan.position(step))
-        return data.fingerprint(self._stage_at(step).order.ids(positions))
-
-    def _stage_at(self, step: int) -> Stage:
-        return self._stages[self._plan.stages.index(self._plan.stage_at(step))]
+        return data.fingerprint(stage_at(self._stages, step).order.ids(positions))
 
     def open(
         self,

@@ -239,7 +239,7 @@ def _evaluate(
     run.log.event("eval_stop", step, top1=run.result.top1)
     seconds = time.perf_counter() - since  # including the statistics
     run.clock.evaluation_s += seconds
-    run.log.times(step)
+    run.log.times(step, run.compile_s)
     return final, run.report_evaluation(step, seconds)
 
 

@@ -21,7 +21,7 @@ from largebatch.tracking import Console, Summary, Target
 from largebatch.tracking.summary import Status
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.log import Log
-from largebatch.training.stage import Stage
+from largebatch.training.stage import Stage, stage_at
 from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.timing import Clock, Profiler
 
@@ -105,7 +105,7 @@ class Run:
 
     def stage_at(self, step: int) -> Stage:
         """Return the stage of step number ``step``, from 1."""
-        return self.stages[self.plan.stages.index(self.plan.stage_at(step))]
+        return stage_at(self.stages, step)
 
     @property
     def checkpoint_shapes(self) -> PyTree:
@@ -307,7 +307,7 @@ class Run:
             self.checkpoints.save(stored, progress, self.plan, replace=replace)
         self.log.event("checkpoint", step)
         self.clock.checkpoint_s += time.perf_counter() - since
-        self.log.times(step)
+        self.log.times(step, self.compile_s)
 
     def load(self, step: int, *, until: int) -> TrainState:
         """Return the state of the newest checkpoint of at most ``until`` steps, for a rollback.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 import jax
 from jax.sharding import Mesh
@@ -13,6 +13,11 @@ from largebatch.data.open import augment_of
 from largebatch.parallel.transfer import OnDevices, on_devices
 from largebatch.training.programs import Programs
 from largebatch.training.state import TrainState
+
+
+def stage_at(stages: "Sequence[Stage]", step: int) -> "Stage":
+    """Return the stage of step number ``step``, from 1."""
+    return next((s for s in reversed(stages) if step > s.plan.first_step), stages[0])
 
 
 @dataclasses.dataclass(frozen=True)

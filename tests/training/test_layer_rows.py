@@ -14,6 +14,7 @@ from largebatch.training import loop as loops
 from largebatch.training.layer_rows import LayerRows
 from largebatch.training.log import Log
 from largebatch.training.session import Request, run
+from largebatch.training.stage import stage_at
 from largebatch.training.state import Metrics, TrainState
 from largebatch.trees import flatten_paths
 from tests.training import worlds
@@ -87,7 +88,7 @@ def waiting(monkeypatch):
     found, original = {}, Log.layers
 
     def layers(log, step, state):
-        found[step] = expected(state, log._stage_at(step))
+        found[step] = expected(state, stage_at(log._stages, step))
         original(log, step, state)
 
     monkeypatch.setattr(Log, "layers", layers)
@@ -113,9 +114,9 @@ def test_rows_equal_those_of_a_loop_that_waits(tmp_path, waiting):
 def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
-    stage = plain(programs=plain(layer_report=lambda report, stats: numbers))
-    plan = plain(stages=(None,), stage_at=lambda step: None)
-    Log(plan, [stage], print).layers(1, TrainState({}, {}, plain(report=None)))
+    programs = plain(layer_report=lambda report, stats: numbers)
+    stage = plain(plan=plain(first_step=0), programs=programs)
+    Log(None, [stage], print).layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
 
