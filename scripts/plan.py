@@ -34,7 +34,7 @@ from largebatch.planning.compile import LIMIT_GIB, LIMIT_S, VARIANTS, parse_vari
 from largebatch.planning.prediction import known_clusters
 from largebatch.planning.topologies import open_topology
 from largebatch.tracking import Console
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 
 _TABLE_CELLS = 120
 _APART = ("data", "run", "health")  # sections whose options leave the published time comparable

@@ -21,10 +21,9 @@ from largebatch.parallel import Bucket, xla_options
 from largebatch.parallel.shards import part_size
 from largebatch.planning.topologies import open_topology
 from largebatch.training.description import peak_bytes
-from largebatch.training.memory import GIB, program_bytes
-from largebatch.training.microbatch import steps_of
-from largebatch.training.programs import Programs
-from largebatch.training.steps import Steps
+from largebatch.training.memory import GIB
+from largebatch.training.stage import Stage, program_bytes
+from largebatch.training.steps import Steps, steps_of
 from largebatch.trees import flatten_paths
 
 _PACKAGES = (
@@ -54,12 +53,12 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     steps = steps_of(plan, mesh, source)
     refused = xla_options.refused(devices[0], request["options"])
     options = {name: v for name, v in request["options"].items() if name not in refused}
-    programs = Programs(steps, options)
-    compiled = programs.finish
+    stage = Stage(steps, options)
+    compiled = stage.finish
     if request["complete"]:
         side = config.data.evaluation_size
-        _ = programs.init
-        programs.prepare([(side, side) if side else facts.image_shape[:2]])
+        _ = stage.init
+        stage.prepare([(side, side) if side else facts.image_shape[:2]])
     analysis = compiled.memory_analysis()
     return compiled.as_text(), {
         "device_kind": devices[0].device_kind,
@@ -74,8 +73,8 @@ def compile_request(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         "buckets": [_sent(bucket, plan) for bucket in steps.buckets],
         "totals": jax.eval_shape(steps.empty_carry).totals.shape[1],
         "head_flops": _head_flops(steps),
-        "programs": programs.bytes,
-        "compile_s": programs.compile_s,
+        "programs": stage.bytes,
+        "compile_s": stage.compile_s,
         "compiler_gib": peak_bytes(resource.RUSAGE_SELF) / GIB,
         "versions": versions(_PACKAGES),
         "refused": refused,

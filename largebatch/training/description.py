@@ -33,7 +33,7 @@ Rows = list[tuple[str, str]]
 def plan_rows(run: Run, hosts: str) -> Rows:
     """Return the resolved recipe as rows (label, value)."""
     plan, config, stage = run.plan, run.plan.config, run.plan.first_stage
-    steps = run.first_stage.programs.steps
+    steps = run.first_stage.steps
     facts, buckets = plan.facts, steps.buckets
     kind = jax.devices()[0].device_kind
     sizes = {path: x.size for path, x in flatten_paths(steps.model.shapes()[0]).items()}
@@ -49,9 +49,9 @@ def plan_rows(run: Run, hosts: str) -> Rows:
             if trained < parameters
             else []
         ),
-        ("training data", run.first_stage.train_source.describe()),
-        ("validation data", run.first_stage.validation_source.describe()),
-        *((name, source.describe()) for name, source in run.first_stage.further_sets.items()),
+        ("training data", run.first_stage.splits.train.describe()),
+        ("validation data", run.first_stage.splits.validation.describe()),
+        *((name, source.describe()) for name, source in run.first_stage.splits.further.items()),
         ("devices", f"{facts.devices} × {kind}, {hosts}"),
         (
             "global batch",
@@ -101,7 +101,7 @@ def _interval(option: str, every: int, stage: StagePlan) -> str:
 
 def _statistics(run: Run, span: str) -> str:
     """Return what BatchNorm layers normalize with."""
-    steps = run.first_stage.programs.steps
+    steps = run.first_stage.steps
     layers = {layer_of(path) for path in flatten_paths(steps.model.shapes()[1])}
     frozen = steps.objective.mode.frozen
     if frozen and frozen == layers:
@@ -125,7 +125,7 @@ def _stage_rows(run: Run) -> Rows:
 
 def memory(run: Run) -> str:
     """Return the peak memory of the programs on a device and of this process, in GiB."""
-    on_device = max(max(stage.programs.bytes.values(), default=0) for stage in run.stages) / GIB
+    on_device = max(max(stage.bytes.values(), default=0) for stage in run.stages) / GIB
     in_process = peak_bytes(resource.RUSAGE_SELF) / GIB
     return f"{on_device:.3g} GiB on each device, {in_process:.2f} GiB peak of this process"
 
@@ -202,7 +202,7 @@ def closing_rows(run: Run, request: Request, summary: Summary) -> Rows:
 
 def resolved(run: Run, recipe: Path | None = None) -> dict[str, Any]:
     """Return everything that determines the run, for ``config.json``."""
-    plan, first, source = run.plan, run.plan.first_stage, run.first_stage.train_source
+    plan, first, source = run.plan, run.plan.first_stage, run.first_stage.splits.train
     return {
         "config": dataclasses.asdict(plan.config),
         "facts": dataclasses.asdict(plan.facts),

@@ -16,7 +16,6 @@ from largebatch.models.loss import Sums
 from largebatch.parallel.transfer import IN_FLIGHT, OnDevices, patient
 from largebatch.training import statistics
 from largebatch.training.dispatch import control_flags
-from largebatch.training.programs import Programs
 from largebatch.training.stage import Stage
 from largebatch.training.state import Averages, TrainState
 from largebatch.trees import with_leaves
@@ -92,7 +91,7 @@ def with_final_statistics(
     """
     if stage.plan.norm_statistics != "precise":
         return state
-    like = stage.programs.state.stats
+    like = stage.state.stats
     stats = precise_statistics(stage, state, position, watchdog)
     state = state._replace(stats=on_devices(stats, like))
     if state.ema is not None:
@@ -123,8 +122,8 @@ def evaluate(
       Interrupted: the run must stop.
     """
     main = _evaluate_set(stage, state, "validation", watchdog, counts)
-    others = (_evaluate_set(stage, state, name, watchdog) for name in stage.further_sets)
-    return dataclasses.replace(main, sets=dict(zip(stage.further_sets, others, strict=True)))
+    others = (_evaluate_set(stage, state, name, watchdog) for name in stage.splits.further)
+    return dataclasses.replace(main, sets=dict(zip(stage.splits.further, others, strict=True)))
 
 
 def _evaluate_set(
@@ -141,9 +140,7 @@ def _evaluate_set(
     with contextlib.closing(stage.validation_batches(watchdog.patience, name)) as batches:
         for batch in patient(batches, watchdog):
             asked = bool(watchdog.requested)
-            found = [
-                evaluate_batch(stage.programs, n.params, n.stats, batch, asked) for n in networks
-            ]
+            found = [evaluate_batch(stage, n.params, n.stats, batch, asked) for n in networks]
             pending.append(found)
             if counts is not None:
                 _count(counts, batch)
@@ -187,20 +184,20 @@ def _result(expected: int, counted: Sequence[Sums], seconds: float) -> Result:
 
 
 def evaluate_batch(
-    programs: Programs, params: PyTree, stats: PyTree, batch: OnDevices, stop: bool = False
+    stage: Stage, params: PyTree, stats: PyTree, batch: OnDevices, stop: bool = False
 ) -> tuple[Sums, jax.Array | None]:
     """Return the sums over a batch of evaluation, and the number of devices asked to stop.
 
     Args:
-      programs: compiled on first use.
+      stage: its program is compiled on first use.
       params: parameters.
       stats: BatchNorm statistics that normalize.
       batch: on the devices.
       stop: whether this process has a request to stop; processes exchange this.
     """
-    several = programs.steps.plan.facts.processes > 1
-    flags = control_flags(programs.steps, [stop]) if several else None
-    program = programs.evaluate(batch.shape)
+    several = stage.steps.plan.facts.processes > 1
+    flags = control_flags(stage.steps, [stop]) if several else None
+    program = stage.evaluate(batch.shape)
     return program(params, stats, batch.images, batch.labels, batch.mask, flags)
 
 
@@ -213,7 +210,7 @@ def precise_statistics(
     consumed so far (one at position 0). The result is a function of parameters and position, so a
     restored run evaluates to the same numbers.
     """
-    if not stage.programs.steps.trained(state.stats):  # no BatchNorm, or all of it is frozen
+    if not stage.steps.trained(state.stats):  # no BatchNorm, or all of it is frozen
         return jax.device_get(state.stats)
     step = stage.plan.samples_per_step
     of_epoch, consumed = -(-stage.plan.epoch_samples // step), max(1, position // step)
@@ -225,13 +222,11 @@ def precise_statistics(
     ) as microbatches:
         for microbatch in patient(microbatches, watchdog):
             measured = jax.device_get(
-                stage.programs.measure_statistics(state.params, state.stats, microbatch.images)
+                stage.measure_statistics(state.params, state.stats, microbatch.images)
             )
             measured = jax.tree.map(np.float64, measured)
             total = measured if total is None else jax.tree.map(np.add, total, measured)
             count += 1
     average = jax.tree.map(lambda x: x / count, total)
-    measured = jax.tree.map(
-        lambda x: np.asarray(x, stage.programs.steps.dtype), statistics.pooled(average)
-    )
+    measured = jax.tree.map(lambda x: np.asarray(x, stage.steps.dtype), statistics.pooled(average))
     return with_leaves(jax.device_get(state.stats), measured)

@@ -31,8 +31,8 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
       UserError: the weights cannot be read, or are of another network.
     """
     options, first = run.plan.config, run.first_stage
-    state = first.programs.init(np.int32(options.run.seed))
-    frozen = first.programs.steps.frozen
+    state = first.init(np.int32(options.run.seed))
+    frozen = first.steps.frozen
     if not options.model.init_from:
         if frozen:
             run.console.warn(
@@ -42,7 +42,7 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
         return state
     from largebatch import weights
 
-    fresh, source = jax.device_get((state.params, state.stats)), first.train_source
+    fresh, source = jax.device_get((state.params, state.stats)), first.splits.train
 
     def begun() -> tuple[weights.Weights, PyTree, PyTree, str]:
         read = weights_read or weights.beginning(options.model)

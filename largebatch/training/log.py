@@ -197,7 +197,7 @@ class Log:
           state: after it.
         """
         self.write_layers()
-        report = stage_at(self._stages, step).programs.layer_report
+        report = stage_at(self._stages, step).layer_report
         numbers = report(state.optimizer.report, state.stats)
         numbers.copy_to_host_async()
         self._layers = step, numbers
@@ -207,9 +207,7 @@ class Log:
         if self._layers is None:
             return
         (step, numbers), self._layers = self._layers, None
-        values = stage_at(self._stages, step).programs.steps.layer_rows.read(
-            jax.device_get(numbers)
-        )
+        values = stage_at(self._stages, step).read_layers(jax.device_get(numbers))
         if self.files:
             self.files.layers(step, self._plan.position(step), values)
 

@@ -15,8 +15,8 @@ from largebatch.config.plan import Due
 from largebatch.fault_tolerance import Interrupted
 from largebatch.fault_tolerance.health import WELL, Verdict
 from largebatch.parallel.transfer import OnDevices
+from largebatch.training import checks
 from largebatch.training.dispatch import run_step
-from largebatch.training.inspection import Inspection
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
 from largebatch.training.state import MEASURED, Metrics, TrainState
@@ -40,7 +40,6 @@ def train(run: Run, state: TrainState) -> TrainState:
     last = max(first, plan.stop_after_step)
     if last > first:
         run.log.event("train_start", first)
-    run.inspection = Inspection(run)
     with run.console.progress(
         plan.steps, first, samples_per_step=plan.first_stage.samples_per_step
     ) as run.bar:
@@ -66,7 +65,7 @@ def _train_stage(run: Run, stage: Stage, state: TrainState, first: int, last: in
     )
     with (
         contextlib.closing(batches),
-        contextlib.closing(run.profiler),
+        contextlib.closing(run.profiler) if run.profiler else contextlib.nullcontext(),
         run.watchdog.section("step"),
     ):
         clock.start()
@@ -121,18 +120,52 @@ def _dispatch(
     """
     # All rates follow from the sample position, the only clock of the schedules.
     rates = run.plan.rates(step)
-    copy = run.inspection.begin(stage, step, state)
-    run.profiler.before(step, state, stage.programs.of_step)
-    times = run.inspection.measured
+    copy = stage.steps.copy(state) if run.plan.is_due(step, stage.plan.replay_every) else None
+    several = run.plan.facts.processes > 1
+    note = run.hosts.note if several and run.plan.is_due(step, stage.plan.hosts_every) else None
+    if run.profiler:
+        run.profiler.before(step, state, stage.of_step)
     try:
-        state, metrics = run_step(stage.programs, state, feed, rates, run.watchdog, times)
+        state, metrics = run_step(stage, state, feed, rates, run.watchdog, note)
     except Interrupted:  # the state is unchanged
         run.clock.pause()
         _save_for_stop(run, step - 1, state, _examine_pending(run))
         raise
-    run.inspection.end(stage, step, copy, (state, metrics), rates)
-    run.profiler.after(step, state, last=is_last)
+    if copy is not None:
+        _replay(run, stage, step, copy, (state, metrics))
+    if note:
+        row = run.hosts.compare(step, run.plan.config.health.slow_factor)
+        run.log.event("hosts", step, **row)
+        if line := run.hosts.news(row):
+            run.console.warn(line)
+    if run.profiler:
+        run.profiler.after(step, state, last=is_last)
     return state, metrics
+
+
+def _replay(
+    run: Run, stage: Stage, step: int, copy: TrainState, first: tuple[TrainState, Metrics]
+) -> None:
+    """Compute a step once more from a copy of the state before it, and compare the results."""
+    # The copy is ready at once: without this, microbatches of both would be in flight.
+    jax.block_until_ready(first)
+    plan = run.plan
+
+    def alive(batches: Iterator[OnDevices]) -> Iterator[OnDevices]:
+        for batch in batches:
+            run.watchdog.alive()  # a request to stop waits for the end of the step
+            yield batch
+
+    batches = stage.train_microbatches(plan.position(step - 1), plan.position(step))
+    with contextlib.closing(batches):
+        second = run_step(stage, copy, alive(batches), plan.rates(step))
+    row = checks.differences(stage, first, second, run.hosts.names)
+    run.log.event("replay", step, **(row or {}))
+    if row:
+        on_gpu = stage.mesh.devices.flat[0].platform == "gpu"
+        harmless = on_gpu and not plan.config.run.deterministic
+        line = checks.corruption_line(row, plan.facts.processes, may_be_harmless=harmless)
+        run.console.warn(f"silent data corruption at step {step}: {line}")
 
 
 def _examine_pending(run: Run) -> Verdict:
@@ -167,7 +200,8 @@ def _settle(
     Raises:
       Interrupted: the run stops here; the state has been saved.
     """
-    run.profiler.after(step, state, last=True)
+    if run.profiler:
+        run.profiler.after(step, state, last=True)
     metrics = jax.device_get(metrics)
     run.log.write_layers()
     run.clock.pause()

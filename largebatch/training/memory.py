@@ -1,9 +1,10 @@
-"""Device memory: what a compiled program needs, and the largest microbatch that fits.
+"""Device memory: the largest microbatch whose programs fit.
 
-Both follow from the compiler's memory analysis before the run, not from running out of memory.
+It follows from the compiler's memory analysis before the run, not from running out of memory.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,24 +13,114 @@ import jax
 
 from largebatch.config import StagePlan, microbatch_candidates
 from largebatch.errors import ConfigError, UserError, counted
+from largebatch.parallel.processes import agreed_maximum, agreed_minimum
+from largebatch.parallel.transfer import WAITING
+from largebatch.training.stage import Stage, program_bytes
 
 GIB = 2**30
 TOO_LARGE = 2**61
 """Bytes of a program that could not be compiled for lack of memory; more than any device has."""
 # A program predicted to need up to this factor of the available memory may still fit.
 _DOUBT = 1.25
+# More pixels at a time do not make a GPU or a CPU faster (docs/performance.md, Memory).
+_MOST_PIXELS = {"gpu": 320 * 224 * 224, "cpu": 64 * 64 * 64}
 
 
-def program_bytes(compiled: jax.stages.Compiled) -> int:
-    """Return the peak bytes on a device while a program runs: arguments, results, temporaries."""
-    analysis = compiled.memory_analysis()
-    return (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        - analysis.alias_size_in_bytes
-        + analysis.temp_size_in_bytes
-        + analysis.generated_code_size_in_bytes
+def largest_microbatch(
+    plan: StagePlan,
+    candidates: Sequence[int],
+    stage_of: Callable[[int], Stage],
+    *,
+    for_evaluation: bool = False,
+) -> int:
+    """Return a large microbatch whose largest program fits every process's devices.
+
+    Args:
+      plan: of the stage, with any microbatch.
+      candidates: numbers of workers at a time on each device, ascending.
+      stage_of: returns the stage with a microbatch, always the same object.
+      for_evaluation: fit the evaluation program instead of the train step, which is not compiled.
+
+    Raises:
+      ConfigError: not even the smallest fits.
+    """
+    config, facts = plan.config, plan.facts
+    local = jax.local_devices()
+    available = device_bytes(local[0], config.batch.memory_gib, len(local))
+    usable = agreed_minimum(int(available * (1 - config.batch.memory_margin)))
+    side = config.data.evaluation_size
+    seen = (side, side) if side else facts.image_shape[:2]
+    shape = (facts.stored_size, facts.stored_size, 3) if facts.stored_size else facts.image_shape
+
+    def needed(microbatch: int) -> int:
+        stage = stage_of(microbatch)
+        # Images that wait on the device while a step computes.
+        waiting = WAITING * stage.plan.local_images * math.prod(shape)
+        try:
+            if for_evaluation:
+                # Rectangular images are up to twice as large as the square ones.
+                factor = 2 if config.data.rectangular else 1
+                found = factor * program_bytes(stage.evaluate(seen)) + waiting
+            else:
+                found = program_bytes(stage.finish) + waiting
+        except jax.errors.JaxRuntimeError as error:
+            # Autotuning allocates too: a program that cannot be tuned does not fit.
+            if not is_exhausted(error):
+                raise
+            found = TOO_LARGE
+        # Processes that disagree would compile different candidates and wait for each other.
+        return agreed_maximum(found)
+
+    pixels = config.batch.images_per_worker * math.prod(facts.image_shape[:2])
+    largest = stage_of(candidates[-1])
+    most = _MOST_PIXELS.get(largest.mesh.devices.flat[0].platform, math.inf)
+    useful = [m for m in candidates if m * pixels <= most] or candidates[:1]
+    state = largest.state
+    # An evaluation needs parameters and statistics; a step the rest and gradients too.
+    held = (state.params, state.stats) if for_evaluation else (state, state.params)
+    fixed = sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(held)
     )
+    return large_that_fits(useful, needed, usable, fixed)
+
+
+def large_that_fits(
+    candidates: Sequence[int], needed: Callable[[int], int], available: int, fixed: int
+) -> int:
+    """Return a large candidate that fits, found with two compilations at most where possible.
+
+    A compilation for ImageNet takes minutes. The memory of a program is roughly affine in the
+    microbatch, but the line may be off by a fifth (ResNet-50 on an H100: 2.0, 3.7, 8.0 and 14.0 GiB
+    for 40 to 320 images). The largest candidate comes first. If it does not fit, the next one is
+    the largest that fits even if it needs a quarter more than the line from ``fixed`` through the
+    bytes seen says, so that a third one is rare. The result may be one candidate below the largest
+    that fits.
+
+    Args:
+      candidates: numbers of workers at a time, ascending.
+      needed: compiles the program for one candidate and returns its bytes; grows with it.
+      available: bytes that may be used.
+      fixed: bytes that do not depend on the candidate.
+
+    Raises:
+      ConfigError: not even the smallest fits.
+    """
+    left = list(candidates)
+    while True:
+        tried = left.pop()
+        found = needed(tried)
+        if found <= available:
+            return tried
+        if not left:
+            raise ConfigError(
+                f"batch.microbatch=auto: even {counted(tried, 'worker')} at a time need "
+                f"{found / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be used on a "
+                "device; use fewer batch.images_per_worker or smaller images"
+            )
+        # How much more than there is a program needs that could not be compiled is not known.
+        each = ((found if found < TOO_LARGE else 2 * available) - fixed) / tried
+        safe = [m for m in left if fixed + _DOUBT * m * each <= available]
+        left = safe or left[:1]
 
 
 def is_exhausted(error: jax.errors.JaxRuntimeError) -> bool:
@@ -90,103 +181,3 @@ def host_bytes() -> int:
         if limit.is_file() and (text := limit.read_text().strip()).isdigit():
             found.append(int(text))
     return min(found)
-
-
-def largest_that_fits(
-    candidates: Sequence[int],
-    needed: Callable[[int], int],
-    available: int,
-    *,
-    surely_small: bool = False,
-) -> int:
-    """Return the largest candidate for ``batch.microbatch`` whose program fits.
-
-    The memory of a program is roughly affine in the microbatch. Each compilation is therefore spent
-    on the candidate at which the line through the programs seen so far meets the limit. The search
-    starts with the smallest candidate, since a program far too large may be slow or impossible to
-    compile. The line may be off by a fifth (ResNet-50 on an H100: 2.0, 3.7, 8.0 and 14.0 GiB for
-    40 to 320 images), so the candidate above the largest that fits is compiled too, unless it
-    exceeds the limit by more than that.
-
-    Args:
-      candidates: numbers of workers at a time, ascending.
-      needed: compiles the program for one candidate and returns its bytes; grows with it.
-      available: bytes that may be used.
-      surely_small: start with the largest candidate, which is expected to fit; it is compiled and
-        measured like the others.
-
-    Raises:
-      ConfigError: not even the smallest fits.
-    """
-    seen: dict[int, int] = {}
-    if surely_small:
-        seen[candidates[-1]] = needed(candidates[-1])
-        if seen[candidates[-1]] <= available:
-            return candidates[-1]
-    if candidates[0] not in seen:
-        seen[candidates[0]] = needed(candidates[0])
-    if seen[candidates[0]] > available:
-        raise _nothing_fits(candidates[0], seen[candidates[0]], available)
-    while True:
-        fitting = max(m for m in seen if seen[m] <= available)
-        too_large = min((m for m in seen if seen[m] > available), default=float("inf"))
-        open_ = [m for m in candidates if fitting < m < too_large]
-        if not open_:
-            return fitting
-        hopeful = [m for m in open_ if _predict(seen, m) <= available]
-        # The first line, from one program, is proportional and too steep: always try beyond it.
-        doubtful = len(seen) == 1 or _predict(seen, open_[0]) <= available * _DOUBT
-        if not hopeful and not doubtful:
-            return fitting
-        following = hopeful[-1] if hopeful else open_[0]
-        seen[following] = needed(following)
-
-
-def large_that_fits(
-    candidates: Sequence[int], needed: Callable[[int], int], available: int, fixed: int
-) -> int:
-    """Return a large candidate that fits, found with two compilations at most where possible.
-
-    For compilers that measure kernels, which takes minutes. The largest candidate comes first. If
-    it does not fit, the next one is the largest that fits even if it needs a quarter more than the
-    line from ``fixed`` through the bytes seen says (`largest_that_fits`), so that a third one is
-    rare. The result may be one candidate below the largest that fits.
-
-    Args:
-      candidates: numbers of workers at a time, ascending.
-      needed: as of `largest_that_fits`.
-      available: bytes that may be used.
-      fixed: bytes that do not depend on the candidate.
-
-    Raises:
-      ConfigError: not even the smallest fits.
-    """
-    left = list(candidates)
-    while True:
-        tried = left.pop()
-        found = needed(tried)
-        if found <= available:
-            return tried
-        if not left:
-            raise _nothing_fits(tried, found, available)
-        # How much more than there is a program needs that could not be compiled is not known.
-        each = ((found if found < TOO_LARGE else 2 * available) - fixed) / tried
-        safe = [m for m in left if fixed + _DOUBT * m * each <= available]
-        left = safe or left[:1]
-
-
-def _nothing_fits(candidate: int, needed: int, available: int) -> ConfigError:
-    return ConfigError(
-        f"batch.microbatch=auto: even {counted(candidate, 'worker')} at a time need "
-        f"{needed / GIB:.2f} GiB of the {available / GIB:.2f} GiB that may be "
-        "used on a device; use fewer batch.images_per_worker or smaller images"
-    )
-
-
-def _predict(seen: dict[int, int], microbatch: int) -> float:
-    """Return the bytes on the line through the two largest programs seen, or one and the origin."""
-    points = sorted(seen.items())[-2:]
-    if len(points) == 1:
-        return points[0][1] * microbatch / points[0][0]
-    (m0, b0), (m1, b1) = points
-    return b0 + (b1 - b0) * (microbatch - m0) / (m1 - m0)

@@ -18,7 +18,7 @@ from largebatch.parallel import processes
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
 from largebatch.training.memory import GIB
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 
 LOG_BYTES = 2**28
 """A generous allowance for metrics, layers and TensorBoard events."""

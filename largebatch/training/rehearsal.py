@@ -45,22 +45,22 @@ def warm_up(run: Run) -> None:
     The first execution of a compiled program loads it, opens the connections of its collectives and
     allocates memory. No example of the dataset is read, and no result is kept.
     """
-    state = run.first_stage.programs.init(np.int32(run.plan.config.run.seed))
+    state = run.first_stage.init(np.int32(run.plan.config.run.seed))
     for stage in run.stages:
         state = _stage_once(stage, stage.placed(state), run.plan.rates(1))
 
 
 def _stage_once(stage: Stage, state: TrainState, rates: Rates) -> TrainState:
-    programs, plan = stage.programs, stage.plan
+    plan = stage.plan
     with contextlib.closing(on_devices(stage.mesh, _microbatches(stage))) as feed:
-        state, _ = run_step(programs, state, feed, rates)
+        state, _ = run_step(stage, state, feed, rates)
     with contextlib.closing(on_devices(stage.mesh, _evaluation_batches(stage))) as batches:
         for batch in batches:
-            jax.block_until_ready(evaluate_batch(programs, state.params, state.stats, batch))
+            jax.block_until_ready(evaluate_batch(stage, state.params, state.stats, batch))
     if plan.norm_statistics == "precise":
         with contextlib.closing(on_devices(stage.mesh, _microbatches(stage))) as feed:
             images = next(feed).images
-        jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
+        jax.block_until_ready(stage.measure_statistics(state.params, state.stats, images))
     return state
 
 
@@ -76,7 +76,7 @@ def _microbatches(stage: Stage) -> Generator[data.Microbatch]:
 
 def _evaluation_batches(stage: Stage) -> Generator[data.EvaluationBatch]:
     """Yield one batch of each shape, of synthetic images."""
-    for view in stage.validation_views:
+    for view in stage.views_of_sets["validation"]:
         images, labels, crops = _made_up(stage, view.shape)
         yield data.EvaluationBatch(
             images, labels, np.ones(len(labels), np.float32), view.shape, crops
@@ -219,7 +219,7 @@ def _rehearse_stage(
     Returns:
       The state; the seconds of a step, and of an evaluation.
     """
-    plan, programs, console = stage.plan, stage.programs, run.console
+    plan, console = stage.plan, run.console
     seconds, clock = [], Clock()
     begin = plan.first_sample
     stop = begin + STEPS * plan.samples_per_step + plan.microbatch_samples
@@ -227,7 +227,7 @@ def _rehearse_stage(
         feed = clock.timed(batches)
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start, waited = time.perf_counter(), clock.wait_s
-            state, metrics = run_step(programs, state, feed, run.plan.rates(step), watchdog)
+            state, metrics = run_step(stage, state, feed, run.plan.rates(step), watchdog)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(
@@ -237,13 +237,13 @@ def _rehearse_stage(
             )
         if plan.norm_statistics == "precise":
             images = next(feed).images
-            jax.block_until_ready(programs.measure_statistics(state.params, state.stats, images))
+            jax.block_until_ready(stage.measure_statistics(state.params, state.stats, images))
 
     watchdog.alive()
     start = time.perf_counter()
     with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)
-    sums, _ = jax.device_get(evaluate_batch(programs, state.params, state.stats, batch))
+    sums, _ = jax.device_get(evaluate_batch(stage, state.params, state.stats, batch))
     evaluation_s = time.perf_counter() - start
     console.note(
         f"evaluation of {sums.count:.0f} images  loss {sums.loss / sums.count:.4f}  "
@@ -270,7 +270,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, *, shared: bool)
     )
     with contextlib.closing(opened) as checkpoints:
         checkpoints.check_space(like)
-        state = run.stages[-1].programs.steps.to_checkpoint(state)
+        state = run.stages[-1].steps.to_checkpoint(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
         if shared:

@@ -15,7 +15,6 @@ from largebatch.parallel import processes
 from largebatch.training import description
 from largebatch.training.request import Request
 from largebatch.training.run import Run
-from largebatch.training.setup import OpenedRun
 from largebatch.training.state import TrainState
 
 
@@ -39,19 +38,19 @@ def open_checkpoints(config: Config, request: Request, console: tracking.Console
     )
 
 
-def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Stored | None:
+def newest(run: Run, request: Request, checkpoints: Checkpoints) -> Stored | None:
     """Return the newest checkpoint; None if training starts from the beginning.
 
     Raises:
       CheckpointError: it belongs to another run, or there is none and one is needed.
       ConfigError: a clocked run cannot be resumed.
     """
-    stored = checkpoints.newest(opened.plan, opened.checkpoint_shapes)
+    stored = checkpoints.newest(run.plan, run.checkpoint_shapes)
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
     if stored is not None and not request.eval_only:
-        _check_sets(stored, opened)
-    clocked = opened.config.run.mlperf_log
+        _check_sets(stored, run)
+    clocked = run.config.run.mlperf_log
     if clocked and stored is not None and not request.eval_only:
         raise ConfigError(
             f"run.mlperf_log={clocked} clocks a run from its start, {request.place} holds "
@@ -61,10 +60,10 @@ def newest(opened: OpenedRun, request: Request, checkpoints: Checkpoints) -> Sto
     return stored
 
 
-def _check_sets(stored: Stored, opened: OpenedRun) -> None:
+def _check_sets(stored: Stored, run: Run) -> None:
     """Check that further validation sets of the same names are the same as before."""
     then = stored.progress.memory.get("sets", {})
-    for name, identity in data.identities(opened.further_sets[0]).items():
+    for name, identity in data.identities(run.splits[0].further).items():
         if then.get(name, identity) != identity:
             raise CheckpointError(
                 f"data.validation_sets: {name} is another set than in the run so far (number, "
@@ -73,9 +72,9 @@ def _check_sets(stored: Stored, opened: OpenedRun) -> None:
             )
 
 
-def complete(opened: OpenedRun, request: Request, stored: Stored | None) -> tracking.Summary | None:
+def complete(run: Run, request: Request, stored: Stored | None) -> tracking.Summary | None:
     """Return the summary of a run that is complete; None otherwise."""
-    steps = opened.plan.steps
+    steps = run.plan.steps
     summary = tracking.Summary.read(request.workdir)
     at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
     complete = summary is not None and summary.status == "complete" and summary.steps == steps
@@ -89,7 +88,7 @@ def complete(opened: OpenedRun, request: Request, stored: Stored | None) -> trac
         ("checkpoint", request.checkpoint(steps)),
         *again,
     ]
-    opened.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    run.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
     return summary
 
 
@@ -129,6 +128,5 @@ def state_of(run: Run, stored: Stored) -> TrainState:
 
     ``stored`` gives it away: the copy on the host is as large as that on a device.
     """
-    programs = run.first_stage.programs
     held, stored.state = stored.state, None
-    return programs.steps.from_checkpoint(on_devices(held, programs.checkpoint_shapes))
+    return run.first_stage.steps.from_checkpoint(on_devices(held, run.checkpoint_shapes))

@@ -1,44 +1,203 @@
 """A run: its plan and its stages, and while it trains, its log, its checkpoints and its health."""
 
 import dataclasses
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from largebatch import data
+from largebatch import data, parallel
 from largebatch.checkpoint.checkpoints import Checkpoints
 from largebatch.checkpoint.file import on_devices
 from largebatch.checkpoint.manifest import Progress
-from largebatch.config import Plan
+from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve, stages_of
+from largebatch.config.unused import settled
+from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.fault_tolerance.health import Health, Verdict
-from largebatch.parallel import processes
+from largebatch.parallel import processes, xla_options
 from largebatch.tracking import Console, Summary, Target
 from largebatch.tracking.summary import Status
+from largebatch.training.checks import HostTimes
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.log import Log
-from largebatch.training.stage import Stage, stage_at
+from largebatch.training.memory import largest_microbatch
+from largebatch.training.stage import Splits, Stage, stage_at
 from largebatch.training.state import MEASURED, Metrics, TrainState
+from largebatch.training.steps import steps_of
 from largebatch.training.timing import Clock, Profiler
 
 PyTree = Any
 
 
 class Run:
-    """A run that is ready to start; after `start`, one attempt at its training.
+    """A run whose data is open; after `build`, with programs; after `start`, one attempt at it.
 
     Each process calls the methods that evaluate, judge, save and load.
     """
 
-    def __init__(self, plan: Plan, stages: tuple[Stage, ...], console: Console) -> None:
-        """Prepare; nothing is compiled."""
-        self.plan = plan
-        self.stages = stages
-        self.console = console
+    def __init__(
+        self,
+        config: Config,
+        console: Console,
+        devices: Sequence[jax.Device],
+        splits: Sequence[Splits],
+        facts: Facts,
+    ) -> None:
+        """Resolve the plan; see `open`, which opens the data of each stage."""
+        self.config, self.console, self.devices = config, console, devices
+        self.splits, self.facts = splits, facts
+        self.plan: Plan = resolve(config, facts)
+        """Until `build`, with the largest possible microbatch if ``batch.microbatch=auto``."""
+        self.stages: tuple[Stage, ...] = ()
+        self._search_s = 0.0
+        """Seconds of compilation of microbatches that were not chosen."""
+
+    # ---- Setup
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        console: Console,
+        devices: Sequence[jax.Device] | None = None,
+        *,
+        given: Collection[str] | None = None,
+    ) -> "Run":
+        """Open the data of each stage and resolve the plan, which finds most mistakes.
+
+        Args:
+          config: configuration of the run.
+          console: prints progress and warnings.
+          devices: None for all devices of all processes.
+          given: the user's options; others that the dataset, the optimizer or the devices have no
+            use for get their defaults. None: all options are the user's.
+
+        Raises:
+          UserError: the data cannot be opened, or options contradict each other.
+        """
+        found = jax.devices() if devices is None else devices
+        return settled(config, given, lambda c: cls._open(c, console, found), console.note)[1]
+
+    @classmethod
+    def _open(cls, config: Config, console: Console, devices: Sequence[jax.Device]) -> "Run":
+        opener = functools.cache(data.open_source)  # most stages share one source
+        splits = []
+        for stage in stages_of(config):
+            train, validation = (
+                open_source(stage.config, split, opener) for split in ("train", "validation")
+            )
+            further = open_validation_sets(stage.config, validation, opener)
+            splits.append(Splits(train, validation, further))
+        facts = facts_of(
+            splits[0].train,
+            splits[0].validation,
+            len(devices),
+            jax.process_count(),
+            crops_on_device=config.data.crops == "device",
+        )
+        run = cls(config, console, devices, splits, facts)
+        pairs = zip(stages_of(config), splits, strict=True)  # all stages have the same examples
+        unshuffled = next((each.train for s, each in pairs if not s.config.data.shuffle), None)
+        if unshuffled is not None and grouped_by_class(unshuffled):
+            console.warn(
+                "data.shuffle=false: the training images are in the order of their classes, so a "
+                "batch has few of them; use data.shuffle=true, or shuffle the dataset"
+            )
+        return run
+
+    def build(self, *, evaluated_step: int | None = None) -> "Run":
+        """Choose the microbatch of each stage, which may compile, and set up its programs.
+
+        Args:
+          evaluated_step: a step whose state is evaluated, without training; then only the
+            evaluation of its stage is compiled.
+
+        Returns:
+          This run.
+        """
+        options = xla_options.program_options(self.devices[0], self.config, self.console.warn)
+        plans, trains = self.plan.stages, evaluated_step is None
+        needed = plans if trains else (self.plan.stage_at(evaluated_step),)
+        if trains:
+            for index in range(len(plans)):
+                self._stage(index, [None] * len(plans)).steps.objective.check_statistics()
+        microbatches: list[int | None] = [None] * len(plans)
+        stages: list[Stage] = []
+        for index, plan in enumerate(plans):
+            if plan in needed and plan.config.batch.microbatch == "auto":
+                stage = self._largest(index, microbatches, options, trains=trains)
+            else:
+                stage = self._stage(index, microbatches, options)
+            microbatches[index] = stage.plan.microbatch
+            stages.append(stage)
+        self.stages = tuple(stages)
+        self.plan = dataclasses.replace(self.plan, stages=tuple(s.plan for s in stages))
+        return self
+
+    def _largest(
+        self,
+        index: int,
+        microbatches: Sequence[int | None],
+        options: Mapping[str, str],
+        *,
+        trains: bool,
+    ) -> Stage:
+        """Return a stage with the largest microbatch that fits, after those of earlier stages."""
+        plan, count = self.plan.stages[index], len(microbatches)
+        candidates = microbatch_candidates(plan.config, self.facts)
+        tried: dict[int, Stage] = {}
+
+        def stage_of(microbatch: int) -> Stage:
+            if microbatch not in tried:
+                choices = [*microbatches[:index], microbatch, *microbatches[index + 1 :]]
+                tried[microbatch] = self._stage(index, choices, options)
+            return tried[microbatch]
+
+        if len(candidates) == 1:
+            return stage_of(candidates[0])
+        what = "train steps" if trains else "evaluation"
+        of = f" of stage {index + 1} of {count}" * (count > 1)
+        with self.console.compiling(f"{what}{of}, to find the largest microbatch that fits"):
+            found = largest_microbatch(plan, candidates, stage_of, for_evaluation=not trains)
+        self._search_s += sum(stage.compile_s for m, stage in tried.items() if m != found)
+        return stage_of(found)
+
+    @functools.cached_property
+    def unreadable(self) -> Mapping[str, data.Unreadable]:
+        """The examples that could not be decoded, by split.
+
+        All stages read one source, so an id is the same example in each.
+        """
+        train, validation, further = self.splits[0]
+        sets = {"train": train, "validation": validation, **further}
+        most = self.config.data.max_unreadable
+        return {name: data.Unreadable(name, len(source), most) for name, source in sets.items()}
+
+    @property
+    def checkpoint_shapes(self) -> PyTree:
+        """Shapes and dtypes of the state as checkpoints hold it, the same for all stages."""
+        return (self.stages[0] if self.stages else self._unbuilt).checkpoint_shapes
+
+    @functools.cached_property
+    def _unbuilt(self) -> Stage:
+        """The first stage with the largest possible microbatch, of which only shapes are used."""
+        return self._stage(0, [None] * len(self.plan.stages))
+
+    def _stage(
+        self, index: int, microbatches: Sequence[int | None], options: Mapping[str, str] = {}
+    ) -> Stage:
+        """Return a stage with a microbatch for each stage; None is the largest possible."""
+        plan = resolve(self.config, self.facts, microbatch=tuple(microbatches)).stages[index]
+        mesh, splits = parallel.make_mesh(self.devices, plan.members), self.splits[index]
+        return Stage(steps_of(plan, mesh, splits.train), options, splits, self.unreadable)
+
+    # ---- Training
 
     def start(
         self,
@@ -78,12 +237,14 @@ class Run:
             evaluation_s=progress.evaluation_s,
             checkpoint_s=progress.checkpoint_s,
         )
+        self.hosts = HostTimes(self.clock, self.step)
+        """Compares the times of the hosts at intervals."""
         log.begin(self.clock, progress)
         self.health = Health(
             plan,
             memory=progress.memory.get("health")
             or {"skips": progress.skips, "rollbacks": progress.rollbacks},
-            counts=data.class_counts(stage.train_source),
+            counts=data.class_counts(stage.splits.train),
             newest=checkpoints.newest_path,
             returns_to=checkpoints.rollback_path,
         )
@@ -94,9 +255,11 @@ class Run:
         self._counts: Sequence[int] = ()
         """Number of validation images of each class; empty before the first evaluation."""
         self._warned_of_statistics = False
-        self._sets = data.identities(stage.further_sets)
-        traced = plan.profile_steps if profile else None
-        self.profiler = Profiler(traced, profile or Path(), self.clock, self.console.note)
+        self._sets = data.identities(stage.splits.further)
+        self.profiler: Profiler | None = None
+        """Traces a few steps."""
+        if profile and plan.profile_steps:
+            self.profiler = Profiler(plan.profile_steps, profile, self.clock, self.console.note)
 
     @property
     def first_stage(self) -> Stage:
@@ -108,19 +271,9 @@ class Run:
         return stage_at(self.stages, step)
 
     @property
-    def checkpoint_shapes(self) -> PyTree:
-        """Shapes and dtypes of the state as checkpoints hold it, the same for all stages."""
-        return self.first_stage.programs.checkpoint_shapes
-
-    @property
-    def unreadable(self) -> Mapping[str, data.Unreadable]:
-        """The examples that could not be decoded, by split."""
-        return self.first_stage.unreadable
-
-    @property
     def compile_s(self) -> float:
         """Seconds of compilation of all stages."""
-        return sum(stage.programs.compile_s for stage in self.stages)
+        return self._search_s + sum(stage.compile_s for stage in self.stages)
 
     def warn_of_unreadable(self) -> None:
         """Warn of every example that cannot be decoded, without a list on disk."""
@@ -130,7 +283,7 @@ class Run:
     def prepare(self) -> None:
         """Compile all that training will call, so that no step waits for a compilation."""
         for stage in self.stages:
-            stage.programs.prepare(stage.evaluation_shapes)
+            stage.prepare()
 
     # ---- Health
 
@@ -172,7 +325,7 @@ class Run:
 
     def is_finite(self, step: int, state: TrainState) -> bool:
         """Whether all numbers of the state after a step are finite, on all processes; waits."""
-        finite = self.stage_at(step).programs.steps.finite(state)
+        finite = self.stage_at(step).steps.finite(state)
         # With faulty memory, the copies of the processes may differ.
         return bool(processes.agreed_minimum(int(finite)))
 
@@ -301,7 +454,7 @@ class Run:
         since = time.perf_counter()
         with self.watchdog.section("checkpoint"):
             self.log.flush()  # the log is never behind a checkpoint
-            stored = self.first_stage.programs.steps.to_checkpoint(state)
+            stored = self.first_stage.steps.to_checkpoint(state)
             # The checkpoint said that its evaluation was due; now it is done.
             replace = bool(self.initial.evaluation_due) and step == self.initial.step
             self.checkpoints.save(stored, progress, self.plan, replace=replace)
@@ -319,7 +472,7 @@ class Run:
         with self.watchdog.section("checkpoint"):
             found = self.checkpoints.newest(self.plan, self.checkpoint_shapes, until=until)
             stored = on_devices(found.state, self.checkpoint_shapes)
-            state = self.first_stage.programs.steps.from_checkpoint(stored)
+            state = self.first_stage.steps.from_checkpoint(stored)
             return self.stage_at(step).placed(state)
 
     def wait_for_checkpoint(self) -> None:

@@ -36,7 +36,6 @@ from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
 from largebatch.training.run import Run
-from largebatch.training.setup import open_run
 
 if TYPE_CHECKING:  # weights are read by few runs
     from largebatch.weights import Weights
@@ -105,23 +104,23 @@ def _run(
         contextlib.ExitStack() as closing,
     ):
         with watchdog.section("compile"):  # a dataset may take long to open
-            opened = agreement.opened_by_all(
-                lambda: open_run(config, console, devices, given=request.given), weights
+            this_run = agreement.opened_by_all(
+                lambda: Run.open(config, console, devices, given=request.given), weights
             )
-            config = opened.config
+            config = this_run.config
         checkpoints = stored = None
         if not (request.dry_run or request.resume == "never"):
             # A complete run, or a checkpoint of another run, ends here, before compilation.
             checkpoints = resume.open_checkpoints(config, request, console)
             closing.enter_context(contextlib.closing(checkpoints))
-            stored = resume.newest(opened, request, checkpoints)
-            done = None if request.eval_only else resume.complete(opened, request, stored)
+            stored = resume.newest(this_run, request, checkpoints)
+            done = None if request.eval_only else resume.complete(this_run, request, stored)
             if done is not None:
                 return done
         if weights is not None:
-            check_weights(weights, opened.checkpoint_shapes)
+            check_weights(weights, this_run.checkpoint_shapes)
         with watchdog.section("compile"):  # the search for a microbatch compiles
-            this_run = opened.build(evaluated_step=stored.step if request.eval_only else None)
+            this_run.build(evaluated_step=stored.step if request.eval_only else None)
         rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
         console.plan(f"{name}: {request.place}", rows, changed(this_run.plan.config))
@@ -290,7 +289,7 @@ def _evaluate(
     with watchdog.section("compile"), run.console.compiling("evaluation"):
         stage = run.stage_at(progress.step)
         for shape in stage.evaluation_shapes:
-            stage.programs.evaluate(shape)
+            stage.evaluate(shape)
         state = stage.placed(resume.state_of(run, stored))
     with watchdog.section("evaluation"):
         state = with_final_statistics(stage, state, progress.samples, watchdog)

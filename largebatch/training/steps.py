@@ -18,8 +18,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
-from largebatch import parallel
-from largebatch.config import StagePlan
+from largebatch import data, parallel
+from largebatch.config import Plan, StagePlan
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import Model
@@ -31,10 +31,10 @@ from largebatch.parallel.bucket_planner import gradient_buckets
 from largebatch.parallel.clusters import reduces_in_turn
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
-from largebatch.training.layer_rows import LayerRows
 from largebatch.training.objective import Objective, layer_of
+from largebatch.training.rules import optimizer_of
 from largebatch.training.state import Averages, Carry, Metrics, TrainState
-from largebatch.training.update import Replicated, Sharded, Update
+from largebatch.training.update import Update
 from largebatch.trees import flatten_paths, unflatten_paths, with_leaves, without_paths
 
 PyTree = Any
@@ -133,16 +133,19 @@ class Steps:
         rule = with_kinds(self.optimizer, self.model.kinds())
         if any(factor not in (0, 1) for factor in self.multipliers.values()):
             rule = with_multipliers(rule, self.multipliers)
-        parts = rule, self.buckets, self.plan.config.comm.wire
-        in_turn = reduces_in_turn(self.mesh.devices.flat)
-        return Sharded(*parts, self.mesh.size) if sharded else Replicated(*parts, in_turn)
+        return Update(
+            rule,
+            self.buckets,
+            self.plan.config.comm.wire,
+            parts=self.mesh.size if sharded else 0,
+            in_turn=reduces_in_turn(self.mesh.devices.flat),
+        )
 
     @functools.cached_property
     def specs(self) -> TrainState:
         """Partition specs of the state, a prefix of its tree."""
         params = self.trained(self.model.shapes()[0])
-        state = jax.eval_shape(self.update.init, params)
-        return TrainState(REPLICATED, REPLICATED, self.update.specs(state), REPLICATED)
+        return TrainState(REPLICATED, REPLICATED, self.update.specs(params), REPLICATED)
 
     @functools.cached_property
     def init(self) -> Callable[[np.int32], TrainState]:
@@ -320,6 +323,31 @@ class Steps:
         return jax.jit(mapped, donate_argnums=0)
 
     @functools.cached_property
+    def copy(self) -> Callable[[TrainState], TrainState]:
+        """State → a copy on the devices, since ``finish`` donates its argument."""
+        return jax.jit(
+            lambda state: jax.tree.map(jnp.copy, state),
+            out_shardings=parallel.placed(self.mesh, self.specs),
+            compiler_options=self.fast_compile_options,
+        )
+
+    @functools.cached_property
+    def difference(self) -> Callable[[PyTree, PyTree], jax.Array]:
+        """Two trees → (devices, 2, arrays) float32: differing values, largest distance.
+
+        The trees are {field of the state: …, "metrics": …}. Each device compares its own copies.
+        """
+
+        def difference(first: PyTree, second: PyTree) -> jax.Array:
+            pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+            counts, distances = zip(*(_differing(a, b) for a, b in pairs), strict=True)
+            return jnp.stack([jnp.stack(counts).astype(jnp.float32), jnp.stack(distances)])[None]
+
+        specs = {**self.specs._asdict(), "metrics": REPLICATED}
+        mapped = parallel.map_over(self.mesh, difference, (specs, specs), SPLIT)
+        return jax.jit(mapped, compiler_options=self.fast_compile_options)
+
+    @functools.cached_property
     def layer_report(self) -> Callable[[PyTree, PyTree], jax.Array]:
         """(the optimizer's report, stats) → all their numbers as one array.
 
@@ -332,11 +360,25 @@ class Steps:
         )
 
     @functools.cached_property
-    def layer_rows(self) -> LayerRows:
-        """Reads the result of `layer_report`."""
-        params, stats = self.model.shapes()
-        params = self.trained(params)
-        return LayerRows(jax.eval_shape(self.update.init, params).report, params, stats)
+    def probe(self) -> Callable[[PyTree, PyTree, Images, jax.Array], jax.Array]:
+        """(params, stats, images, labels) → (devices,) float32: a microbatch without collectives.
+
+        Forward and backward as in a step, so that the time depends on this host alone. Where a span
+        covers several devices, BatchNorm sees only this device's part. The result is the squared
+        norm of the gradients of each device, which needs all of them and stores none.
+        """
+        # With one member a span needs no sum over devices.
+        plan = dataclasses.replace(self.plan, members=1)
+        alone = dataclasses.replace(self.objective, plan=plan)
+
+        def probe(params: PyTree, stats: PyTree, images: Images, labels: jax.Array) -> jax.Array:
+            gradients, _ = alone.gradients(params, stats, images, labels)
+            total = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients))
+            return total.astype(jnp.float32)[None]
+
+        return jax.jit(
+            parallel.map_over(self.mesh, probe, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
+        )
 
     def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.
@@ -381,3 +423,45 @@ class Steps:
 
         mapped = parallel.map_over(self.mesh, measure, (REPLICATED, REPLICATED, SPLIT), REPLICATED)
         return jax.jit(mapped)
+
+
+def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the number of values with different bits, and their largest absolute difference."""
+    differs = _bits(a) != _bits(b)
+    # Values with the same bits may be NaN, so only those that differ enter the distance.
+    distance = jnp.where(differs, jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)), 0)
+    return jnp.sum(differs), jnp.max(distance, initial=0)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    """Return the bits as integers, so that NaN equals NaN and −0 differs from 0."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+
+
+def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
+    """Return the step functions of a plan on a mesh; ``source`` has the mean and deviation."""
+    model = model_of(plan, mesh.devices.flat[0].platform)
+    steps = Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
+    _ = steps.multipliers  # its errors precede compilation
+    return steps
+
+
+def model_of(plan: Plan | StagePlan, platform: str | None = None) -> Model:
+    """Return the network of a plan, in the form for ``platform``; None is that of this process.
+
+    Raises:
+      ConfigError: a user's module that cannot be made, called or trained.
+    """
+    model = Model.of_options(
+        plan.config.model,
+        plan.config.norm,
+        classes=plan.facts.classes,
+        channels=plan.facts.image_shape[-1],
+        platform=platform,
+    )
+    side, shape = plan.config.data.evaluation_size, plan.facts.image_shape
+    model.check(shape)
+    model.check((side, side, shape[-1]) if side else shape)
+    return model

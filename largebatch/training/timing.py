@@ -95,7 +95,7 @@ class Profiler:
 
     def __init__(
         self,
-        steps: tuple[int, int] | None,
+        steps: tuple[int, int],
         place: Path,
         clock: Clock,
         tell: Callable[[str], None],
@@ -103,12 +103,13 @@ class Profiler:
         """Prepare; `before` starts the trace.
 
         Args:
-          steps: the first and the last step; None traces nothing.
+          steps: the first and the last step.
           place: output directory.
           clock: the training clock, which is paused during start and stop.
           tell: prints where the trace is, or why there is none.
         """
-        self._steps, self._place = steps, place
+        self._steps: tuple[int, int] | None = steps  # None: the trace has ended
+        self._place = place
         self._clock, self._tell = clock, tell
         self._from: int | None = None
         """The first step of the running trace."""

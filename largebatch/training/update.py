@@ -9,7 +9,7 @@ separately, so the rule sees a tree like the parameters; only its norms need a s
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,34 +17,69 @@ import optax
 
 from largebatch import parallel
 from largebatch.optim import Rates
-from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.parallel import REPLICATED, SPLIT, Bucket, shards
 from largebatch.training.rules import check_state
 from largebatch.trees import flatten_paths
 
 PyTree = Any
 
 
-class Update(Protocol):
-    """What a step calls; from `handles` on inside ``parallel.map_over``.
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """The update of a step; `hook` and `apply` are called inside ``parallel.map_over``.
 
     The parameters are those that are trained: frozen ones (``optimizer.lr_mults`` with 0) have no
     gradient, no moment, no trust ratio, no weight decay and no part in the norm of the gradient.
     """
 
-    def init(self, params: PyTree) -> PyTree:
-        """Return the optimizer's state before the first step."""
+    rule: optax.GradientTransformationExtraArgs
+    """With parts, it sums its norms over devices (``parallel.sum_over_devices``)."""
+    buckets: Sequence[Bucket]
+    wire: str
+    parts: int = 0
+    """Number of devices among which each array is cut; 0 for a replicated update."""
+    in_turn: bool = False
+    """As of ``parallel.reduce_gradients_in_backward``."""
 
-    def specs(self, state: PyTree) -> PyTree:
+    def init(self, params: PyTree) -> PyTree:
+        """Return the optimizer's state before the first step.
+
+        Raises:
+          ConfigError: an array of the state does not follow the parameters.
+        """
+        state = self.rule.init(self._cut(params))
+        if self.parts:
+            check_state(jax.eval_shape(self.rule.init, params), state, self.parts)
+        return state
+
+    def specs(self, params: PyTree) -> PyTree:
         """Return the partition specs of the optimizer's state, a prefix of its tree."""
+        if not self.parts:
+            return REPLICATED
+        state = jax.eval_shape(self.init, params)
+        return jax.tree.map(lambda x: SPLIT if self._is_cut(x) else REPLICATED, state)
 
     def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
         """Return the optimizer's state as checkpoints hold it: velocities like the parameters."""
+        whole = jax.eval_shape(self.rule.init, params)
+        return jax.tree.map(
+            lambda x, w: shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
+        )
 
     def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
         """Invert `to_checkpoint`."""
+        cut = jax.eval_shape(self.init, params)
+        return jax.tree.map(
+            lambda x, c: shards.cut(x, self.parts) if self._is_cut(c) else x, state, cut
+        )
 
     def handles(self, params: PyTree) -> PyTree:
         """Return the arrays with respect to which gradients are taken."""
+        if not self.parts:
+            return params
+        return jax.tree.map(
+            lambda w: jnp.zeros((1, shards.part_size(w.size, self.parts)), w.dtype), params
+        )
 
     def hook(
         self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
@@ -56,109 +91,27 @@ class Update(Protocol):
           handles: the result of `handles`.
           held: for each bucket the flat sum of this device's earlier gradients, or None.
         """
+        flat = flatten_paths(handles)
+        if self.parts:
+            return parallel.scatter_gradients_in_backward(
+                flatten_paths(params), flat, self.buckets, held, self.wire
+            )
+        return parallel.reduce_gradients_in_backward(
+            flat, self.buckets, held, self.wire, in_turn=self.in_turn
+        )
 
     def apply(
         self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
     ) -> tuple[PyTree, PyTree]:
         """Return new parameters and optimizer state, from gradients of the handles."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Replicated:
-    """Every device updates all parameters."""
-
-    optimizer: optax.GradientTransformationExtraArgs
-    buckets: Sequence[Bucket]
-    wire: str
-    in_turn: bool = False
-    """As of ``parallel.reduce_gradients_in_backward``."""
-
-    def init(self, params: PyTree) -> PyTree:
-        return self.optimizer.init(params)
-
-    def specs(self, state: PyTree) -> PyTree:
-        del state
-        return REPLICATED
-
-    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        del params
-        return state
-
-    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        del params
-        return state
-
-    def handles(self, params: PyTree) -> PyTree:
-        return params
-
-    def hook(
-        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
-    ) -> dict[str, jax.Array]:
-        del params
-        return parallel.reduce_gradients_in_backward(
-            flatten_paths(handles), self.buckets, held, self.wire, in_turn=self.in_turn
-        )
-
-    def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
-    ) -> tuple[PyTree, PyTree]:
-        updates, state = self.optimizer.update(gradients, state, params, rates=rates)
-        return optax.apply_updates(params, updates), state
-
-
-@dataclasses.dataclass(frozen=True)
-class Sharded:
-    """Each device updates its part of each parameter."""
-
-    optimizer: optax.GradientTransformationExtraArgs
-    """Sums its norms over devices (``parallel.sum_over_devices``)."""
-    buckets: Sequence[Bucket]
-    wire: str
-    devices: int
-
-    def init(self, params: PyTree) -> PyTree:
-        state = self.optimizer.init(self._cut(params))
-        check_state(jax.eval_shape(self.optimizer.init, params), state, self.devices)
-        return state
-
-    def specs(self, state: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: SPLIT if self._is_cut(x) else REPLICATED, state)
-
-    def to_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        whole = jax.eval_shape(self.optimizer.init, params)
-        return jax.tree.map(
-            lambda x, w: parallel.shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
-        )
-
-    def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
-        cut = jax.eval_shape(lambda p: self.optimizer.init(self._cut(p)), params)
-        return jax.tree.map(
-            lambda x, c: parallel.shards.cut(x, self.devices) if self._is_cut(c) else x, state, cut
-        )
-
-    def handles(self, params: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda w: jnp.zeros((1, parallel.shards.part_size(w.size, self.devices)), w.dtype),
-            params,
-        )
-
-    def hook(
-        self, params: PyTree, handles: PyTree, held: Sequence[jax.Array] | None
-    ) -> dict[str, jax.Array]:
-        return parallel.scatter_gradients_in_backward(
-            flatten_paths(params), flatten_paths(handles), self.buckets, held, self.wire
-        )
-
-    def apply(
-        self, gradients: PyTree, state: PyTree, params: PyTree, rates: Rates
-    ) -> tuple[PyTree, PyTree]:
-        parts = parallel.own_parts(params)
-        updates, state = self.optimizer.update(gradients, state, parts, rates=rates)
-        return parallel.gather_parts(optax.apply_updates(parts, updates), params), state
+        mine = parallel.own_parts(params) if self.parts else params
+        updates, state = self.rule.update(gradients, state, mine, rates=rates)
+        mine = optax.apply_updates(mine, updates)
+        return parallel.gather_parts(mine, params) if self.parts else mine, state
 
     def _cut(self, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: parallel.shards.cut(x, self.devices), tree)
+        return jax.tree.map(lambda x: shards.cut(x, self.parts), tree) if self.parts else tree
 
     def _is_cut(self, x: jax.Array | jax.ShapeDtypeStruct) -> bool:
         """Return whether an array of the state is in parts; counts and reports are not."""
-        return len(x.shape) == 2 and x.shape[0] == self.devices
+        return self.parts > 0 and len(x.shape) == 2 and x.shape[0] == self.parts

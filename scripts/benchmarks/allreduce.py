@@ -45,7 +45,7 @@ from largebatch.parallel.timing import (
     random_gradients,
     timed,
 )
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 
 OVERRIDES = True
 WIRES = tuple(WIRE_FORMATS)

@@ -25,7 +25,7 @@ from largebatch.parallel import REPLICATED, SPLIT
 from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
 from largebatch.parallel.hardware import HARDWARE, hardware_of
 from largebatch.parallel.timing import Gradients
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 from largebatch.trees import flatten_paths, unflatten_paths
 
 _CLASSES = 1000

@@ -20,7 +20,7 @@ from benchmarks.competitor import Competitor
 from benchmarks.measure import Result, numbers
 from benchmarks.training import StepWork
 from largebatch.training.dispatch import run_step
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 
 OVERRIDES = True
@@ -80,13 +80,13 @@ def _in_process(work: StepWork) -> list[Step]:
 def first_steps(work: StepWork) -> tuple[Callable[[], Any], str]:
     """The repeat returns our first step on each batch, from the same initial state."""
     run = training.build_run(training.config(work))
-    programs = run.first_stage.programs
+    stage = run.first_stage
     if isinstance(work, Reference):
-        programs = Programs(dataclasses.replace(programs.steps, dtype="float64"))
+        stage = Stage(dataclasses.replace(stage.steps, dtype="float64"))
     steps = []
     for batch in training.placed_batches(run, work):
-        state = programs.init(np.int32(0))
-        state, metrics = run_step(programs, state, iter([batch]), run.plan.rates(1))
+        state = stage.init(np.int32(0))
+        state, metrics = run_step(stage, state, iter([batch]), run.plan.rates(1))
         velocities = flatten_paths(jax.device_get(state.optimizer.momentum))
         steps.append(Step(float(metrics.loss), velocities))
     return lambda: steps, ""

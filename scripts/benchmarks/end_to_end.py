@@ -51,10 +51,10 @@ def run(flags: argparse.Namespace) -> list[Result]:
 
 
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
-    """Our own step of many microbatches: its feed, its programs, one update. A repeat is a step."""
+    """Our own step of many microbatches: its feed, its stage, one update. A repeat is a step."""
     run = training.build_run(training.config(work))
-    programs, batch = run.first_stage.programs, run.plan.first_stage.samples_per_step
-    programs.prepare(())
+    stage, batch = run.first_stage, run.plan.first_stage.samples_per_step
+    stage.prepare(())
     clock = Clock()
     steps = min(_STEPS, 2**31 // batch - 1)
     feed = clock.timed(run.first_stage.train_microbatches(0, steps * batch))
@@ -66,7 +66,7 @@ def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
         one_step.wait()
         wall, waited = time.perf_counter() - start, clock.wait_s - waited
         figures = {RATE: batch / wall, "s": wall, "share of it waiting for images": waited / wall}
-        return figures | cost(programs.compile_s, max(programs.bytes.values()))
+        return figures | cost(stage.compile_s, max(stage.bytes.values()))
 
     about = f"{work.microbatches} microbatches of {work.batch} images through the feed"
     return repeat, f"{about}; {training.about(work)}"

@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 import train
 from largebatch.fault_tolerance import leave
 from largebatch.training import loop
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 
 
 def slow(seconds: float) -> None:
     """Delay every microbatch except the last of a step."""
-    compiled = Programs.accumulate.func
+    compiled = Stage.accumulate.func
 
-    def slowed(programs: Programs) -> Callable[..., Any]:
-        accumulate = compiled(programs)
+    def slowed(stage: Stage) -> Callable[..., Any]:
+        accumulate = compiled(stage)
 
         def later(*arguments: Any) -> Any:
             time.sleep(seconds)
@@ -33,8 +33,8 @@ def slow(seconds: float) -> None:
 
         return later
 
-    Programs.accumulate = functools.cached_property(slowed)
-    Programs.accumulate.__set_name__(Programs, "accumulate")
+    Stage.accumulate = functools.cached_property(slowed)
+    Stage.accumulate.__set_name__(Stage, "accumulate")
 
 
 def at_step(step: int, fault: Callable[[], None]) -> None:

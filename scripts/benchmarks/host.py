@@ -35,8 +35,8 @@ from largebatch.parallel import REPLICATED, SPLIT, map_over
 from largebatch.training.dispatch import run_step
 from largebatch.training.log import Log
 from largebatch.training.loop import train
-from largebatch.training.programs import Programs
 from largebatch.training.run import Run
+from largebatch.training.stage import Stage
 
 OVERRIDES = True
 _ROW, _LAYERS = 10, 50  # steps between two rows of metrics.jsonl and of layers.jsonl
@@ -113,9 +113,9 @@ def beside(results: list[Result], earlier: Mapping[str, Any]) -> list[Result]:
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """The repeat is a loop of `work.seconds` steps, and its calls alone."""
     run = training.build_run(training.config(work))
-    programs, steps = run.first_stage.programs, int(work.seconds)
-    leaves = [len(jax.tree.leaves(x)) for x in (programs.state, _results(programs))]
-    programs.finish = _without_arithmetic(programs)
+    stage, steps = run.first_stage, int(work.seconds)
+    leaves = [len(jax.tree.leaves(x)) for x in (stage.state, _results(stage))]
+    stage.finish = _without_arithmetic(stage)
 
     def repeat() -> Figures:
         return _of_loop(run, steps) | _of_calls(run, work)
@@ -123,15 +123,14 @@ def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
     return repeat, f"{leaves[0]} arrays of state, {leaves[1]} results of a step"
 
 
-def _results(programs: Programs) -> PyTree:
+def _results(stage: Stage) -> PyTree:
     """Shapes of what the train step returns."""
-    arguments = programs.state, None, *programs._images, programs._rates, None
-    return jax.eval_shape(programs.steps.finish, *arguments)
+    return jax.eval_shape(stage.steps.finish, *stage.finish_arguments)
 
 
-def _without_arithmetic(programs: Programs) -> jax.stages.Compiled:
+def _without_arithmetic(stage: Stage) -> jax.stages.Compiled:
     """A program with the arguments and results of the train step; the state stays as it is."""
-    steps, (_, metrics) = programs.steps, _results(programs)
+    steps, (_, metrics) = stage.steps, _results(stage)
 
     def finish(state: PyTree, carry: None, images: PyTree, labels: PyTree, rates: PyTree) -> PyTree:
         del carry, images, labels
@@ -140,14 +139,13 @@ def _without_arithmetic(programs: Programs) -> jax.stages.Compiled:
 
     specs = steps.specs, SPLIT, SPLIT, SPLIT, REPLICATED
     mapped = map_over(steps.mesh, finish, specs, (steps.specs, REPLICATED))
-    arguments = programs.state, None, *programs._images, programs._rates
-    compiled = jax.jit(mapped, donate_argnums=0).lower(*arguments).compile()
+    compiled = jax.jit(mapped, donate_argnums=0).lower(*stage.finish_arguments[:5]).compile()
     return lambda *arguments: compiled(*arguments[:5])
 
 
-def _state(programs: Programs) -> PyTree:
+def _state(stage: Stage) -> PyTree:
     return jax.tree.map(
-        lambda x: jax.device_put(np.ones(x.shape, x.dtype), x.sharding), programs.state
+        lambda x: jax.device_put(np.ones(x.shape, x.dtype), x.sharding), stage.state
     )
 
 
@@ -167,7 +165,7 @@ def _of_loop(run: Run, steps: int) -> Figures:
             contextlib.suppress(_EnoughError),
         ):
             run.start(log, checkpoints, Progress(), began)
-            train(run, _state(run.first_stage.programs))
+            train(run, _state(run.first_stage))
     return recorder.figures()
 
 
@@ -224,20 +222,20 @@ class _Recorder:
 
 def _of_calls(run: Run, work: StepWork) -> Figures:
     """Microseconds of the calls of a step alone."""
-    programs = run.first_stage.programs
+    stage = run.first_stage
     batches = list(training.placed_batches(run, work))
-    feed, rates, state = itertools.cycle(batches), run.plan.rates(1), _state(programs)
-    state, metrics = run_step(programs, state, feed, rates)
-    one_array = len(jax.tree.leaves(programs._rates)) == 1
+    feed, rates, state = itertools.cycle(batches), run.plan.rates(1), _state(stage)
+    state, metrics = run_step(stage, state, feed, rates)
+    one_array = len(jax.tree.leaves(stage._rates)) == 1
     given = np.float32(rates) if one_array else type(rates)(*map(np.float32, rates))
 
     def call() -> None:
         nonlocal state
-        state, _ = programs.finish(state, None, *batches[0][:2], given, None)
+        state, _ = stage.finish(state, None, *batches[0][:2], given, None)
 
     def step() -> None:
         nonlocal state, metrics
-        state, metrics = run_step(programs, state, feed, run.plan.rates(50))
+        state, metrics = run_step(stage, state, feed, run.plan.rates(50))
 
     parts = {
         "µs of the compiled call": _spent_s(call),

@@ -44,10 +44,10 @@ def auto(work: StepWork) -> tuple[Callable[[], Figures], str]:
     """
     made = training.config(work)
     run = training.build_run(made)
-    stage, programs = run.first_stage, run.first_stage.programs
-    _ = programs.finish
+    stage = run.first_stage
+    _ = stage.finish
     waiting = WAITING * stage.plan.local_images * math.prod(run.plan.facts.image_shape)
-    needed = programs.bytes["train step"] + waiting
+    needed = stage.bytes["train step"] + waiting
     budget = device_bytes(jax.devices()[0], made.batch.memory_gib, 1)
     budget *= 1 - made.batch.memory_margin
 
@@ -55,7 +55,7 @@ def auto(work: StepWork) -> tuple[Callable[[], Figures], str]:
         one_step = training.our_step(run, stage.train_microbatches(0, stage.plan.samples_per_step))
         one_step()
         one_step.wait()
-        costs = cost(programs.compile_s, needed)
+        costs = cost(stage.compile_s, needed)
         if IN_USE_GIB in costs:
             costs["of what was planned in use"] = costs[IN_USE_GIB] * GIB / needed
         images = float(stage.plan.local_images)

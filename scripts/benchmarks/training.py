@@ -24,9 +24,8 @@ from largebatch.parallel.transfer import OnDevices
 from largebatch.tools.report.trace import PROGRAM
 from largebatch.tracking import Console
 from largebatch.training.dispatch import run_step
-from largebatch.training.memory import program_bytes
 from largebatch.training.run import Run
-from largebatch.training.setup import build
+from largebatch.training.stage import program_bytes
 
 BATCHES = 4  # distinct ones, so that no cache holds what a step reads
 TRACED_STEPS = 3
@@ -189,9 +188,9 @@ def cost(compile_s: float, needed: int) -> Figures:
 
 
 def ours(work: StepWork) -> tuple[Callable[[], Figures], str]:
-    """Our own train step, as training runs it: its compiled programs, real state, donated."""
+    """Our own train step, as training runs it: its compiled stage, real state, donated."""
     run = build_run(config(work))
-    program, compile_s = run.first_stage.programs.finish, run.first_stage.programs.compile_s
+    program, compile_s = run.first_stage.finish, run.first_stage.compile_s
     step = our_step(run, itertools.cycle(placed_batches(run, work)))
     repeat = step.competitor(work, program, compile_s, "ours")
     return lambda: with_flops(repeat(), work), about(work)
@@ -216,17 +215,17 @@ def placed_batches(run: Run, work: StepWork) -> Iterator[OnDevices]:
 
 def our_step(run: Run, feed: Iterator[OnDevices]) -> JaxStep:
     """The run's step on the batches of a feed."""
-    programs = run.first_stage.programs
+    stage = run.first_stage
     return JaxStep(
-        lambda state: run_step(programs, state, feed, run.plan.rates(1)),
-        programs.init(np.int32(0)),
+        lambda state: run_step(stage, state, feed, run.plan.rates(1)),
+        stage.init(np.int32(0)),
     )
 
 
 def build_run(made: Config) -> Run:
     """The product's own run of a recipe on one device, in a process set up like `train.py`'s."""
     processes.prepare_devices()
-    return build(made, Console(quiet=True), jax.local_devices()[:1])
+    return Run.open(made, Console(quiet=True), jax.local_devices()[:1]).build()
 
 
 def config(work: StepWork) -> Config:

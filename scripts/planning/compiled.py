@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Sequence
 
 from largebatch import data
@@ -15,7 +14,7 @@ from largebatch.planning import compile as compiling
 from largebatch.planning.compile import VARIANTS, Study, study, variant_of
 from largebatch.planning.topologies import Topology
 from largebatch.tracking import Console
-from largebatch.training.memory import GIB, is_exhausted, largest_that_fits
+from largebatch.training.memory import GIB, TOO_LARGE, is_exhausted, large_that_fits
 
 
 def sources(config: Config) -> tuple[data.Source, data.Source]:
@@ -134,8 +133,8 @@ class Planning:
             except compiling.CompileError as error:
                 if not is_exhausted(error):  # TPU compilers refuse programs that do not fit
                     raise
-                return sys.maxsize
+                return TOO_LARGE
 
         batch = self.config.batch
         memory = batch.memory_gib * GIB or self.topology.hardware.memory
-        return largest_that_fits(candidates, needed, int(memory * (1 - batch.memory_margin)))
+        return large_that_fits(candidates, needed, int(memory * (1 - batch.memory_margin)), 0)

@@ -9,7 +9,6 @@ from largebatch.config import override
 from largebatch.errors import ConfigError
 from largebatch.parallel import xla_options
 from largebatch.tracking import Console
-from largebatch.training.setup import build
 from tests.training import worlds
 
 COMBINE = "xla_gpu_all_reduce_combine_threshold_bytes"
@@ -128,8 +127,8 @@ def test_a_run_compiles_with_the_options_of_its_devices_and_configuration(monkey
         batch={"workers": 8, "images_per_worker": 1},
         comm={"xla_options": ("xla_a=1", "xla_cpu_enable_fast_math=true")},
     )
-    run = build(config, console)
+    run = worlds.build(config, console)
     (line,) = told
     assert "xla_a" in line
     ours = xla_options.options_for("cpu", "bucket")
-    assert run.first_stage.programs._options == ours | {"xla_cpu_enable_fast_math": "True"}
+    assert run.first_stage._options == ours | {"xla_cpu_enable_fast_math": "True"}

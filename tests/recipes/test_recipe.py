@@ -11,7 +11,7 @@ from largebatch.errors import ConfigError
 from largebatch.parallel.hardware import HARDWARE
 from largebatch.planning import forecast
 from largebatch.tools import recipe_text as text
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 
 RECIPE = '''"""A title.
 

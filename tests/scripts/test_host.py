@@ -26,7 +26,7 @@ PARTS = {
 def test_a_step_without_arithmetic_has_the_arrays_of_a_step():
     work = StepWork(batch=2, image_size=32, classes=10, network="resnet10", width=1)
     run = training.build_run(training.config(work))
-    programs = run.first_stage.programs
+    programs = run.first_stage
     program, state = host._without_arithmetic(programs), host._state(programs)
     images, labels, *_ = next(training.placed_batches(run, work))
     found = program(state, None, images, labels, np.float32(run.plan.rates(1)), None)

@@ -19,7 +19,7 @@ from largebatch.parallel.xla_options import options_for
 from largebatch.planning import costs
 from largebatch.planning.compile import CompileError, Study
 from largebatch.planning.topologies import open_topology
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 from largebatch.trees import flatten_paths
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"

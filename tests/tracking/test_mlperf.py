@@ -23,7 +23,7 @@ from largebatch.tracking.mlperf import RULESET
 from largebatch.training import session
 from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import warm_up
-from largebatch.training.setup import OpenedRun
+from largebatch.training.run import Run
 from tests.training import worlds
 
 IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)
@@ -163,7 +163,7 @@ DIGITS = worlds.config(
 def digits(tmp_path_factory):
     """(directory, summary, time of the first example read, run)."""
     workdir, reads, made = tmp_path_factory.mktemp("mlperf") / "run", [], []
-    read, build = Digits.read, OpenedRun.build
+    read, build = Digits.read, Run.build
 
     def timed_read(self, ids):
         reads.append(time.time())
@@ -175,7 +175,7 @@ def digits(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Digits, "read", timed_read)
-        patch.setattr(OpenedRun, "build", kept_build)
+        patch.setattr(Run, "build", kept_build)
         request = session.Request(recipe=workdir, workdir=workdir)
         summary = session.run(DIGITS, request, devices=jax.devices()[:1])
     return workdir, summary, min(reads), made[0]

@@ -13,12 +13,11 @@ from largebatch.config import Facts, resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console
 from largebatch.training.initialization import initial_state
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 from tests.training import worlds
-from tests.training.worlds import changed, digests, rows
+from tests.training.worlds import build, changed, digests, rows
 
 HORIZON = 300
 CONFIG = worlds.config(
@@ -49,12 +48,12 @@ def test_equals_the_recurrence_on_the_state_of_every_step():
         schedule={"ema": f"{HORIZON} samples"},
     )
     with jax.enable_x64(True):
-        programs = Programs(worlds.steps(made, 4, 1))
-        state = programs.init(np.int32(0))
+        stage = Stage(worlds.steps(made, 4, 1))
+        state = stage.init(np.int32(0))
         expected, share = jax.device_get(state.ema), math.exp(-24 / HORIZON)
         for step in (1, 2, 600, 601):
             images, labels = worlds.batch(step, 24)
-            state, _ = worlds.run_step(programs, state, images, labels, 0.3, step)
+            state, _ = worlds.run_step(stage, state, images, labels, 0.3, step)
             kept = min(share, (step - 1) / (step + 40))
             assert (kept == share) == (step >= 600)
             now = jax.device_get((state.params, state.stats))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from tests.training import worlds
 
 
@@ -17,7 +17,7 @@ def _float64():
 
 def step(batch, images, labels, *, options=None, dtype="float64", microbatch=2):
     made = worlds.steps(worlds.config(model=worlds.SMALL_TWO, batch=batch), 2, microbatch, dtype)
-    run = Programs(made, options)
+    run = Stage(made, options)
     state = run.init(np.int32(3))
     state, metrics = worlds.run_step(run, state, images, labels, 0.5)
     return jax.device_get((state, metrics))

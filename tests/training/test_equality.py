@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from largebatch.optim import kinds
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 from tests import reference
 from tests.training import worlds
@@ -59,7 +59,7 @@ def config(comm=None, model=worlds.RESNET, **sections):
 
 def programs(span, devices, microbatch, optimizer, **sections):
     made = config(norm={"span": span}, optimizer=optimizer, **sections)
-    return Programs(worlds.steps(made, devices, microbatch))
+    return Stage(worlds.steps(made, devices, microbatch))
 
 
 @functools.cache
@@ -211,7 +211,7 @@ def test_equal_to_a_reference_that_loops_over_workers(span, optimizer, unbiased,
     begin = 400 if unbiased else 3  # the statistics' memory is full, or still that of 3 steps
     model = {"name": "resnet10", "width": 4, "stem": "small"} if depth == 10 else worlds.RESNET
     made = config(norm={"span": span, **norm}, optimizer=options, model=model)
-    run = Programs(worlds.steps(made, 1, 8))
+    run = Stage(worlds.steps(made, 1, 8))
     plan, chosen = run.steps.plan, run.steps.plan.config
     params, stats = reference.random_params(
         5, depth=depth, width=4, channels=2, classes=worlds.CLASSES, dtype="float64"

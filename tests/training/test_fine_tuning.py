@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 from tests import reference
 from tests.training import worlds
@@ -44,7 +44,7 @@ def programs(devices, microbatch, optimizer, lr_mults=RULES, model=worlds.RESNET
     made = worlds.config(
         model=model, optimizer=optimizer, comm={"bucket_mib": 0.001}, norm={"span": 1}, **sections
     )
-    return Programs(worlds.steps(made, devices, microbatch))
+    return Stage(worlds.steps(made, devices, microbatch))
 
 
 def started(run):
@@ -177,9 +177,9 @@ def test_backward_ends_at_the_first_trained_layer():
     """A head alone needs no convolution in backward, and no BatchNorm statistics of the batch."""
     with jax.enable_x64(True):
         made = programs(2, 1, {"name": "lars"}, lr_mults=("(?!head/).*: 0",))
-        carry = made.steps.finish.lower(made.state, made._carry, *made._images, made._rates, None)
+        carry = made.steps.finish.lower(*made.finish_arguments)
         alone = made.steps.accumulate.lower(
-            made.state.params, made.state.stats, made._carry, *made._images
+            made.state.params, made.state.stats, made.carry, *made.images
         )
         images, labels = made._batch(worlds.SHAPE[:2])
         forward = made.steps.evaluate(worlds.SHAPE[:2]).lower(

@@ -12,9 +12,8 @@ from largebatch.errors import UserError
 from largebatch.tracking import Console
 from largebatch.training.initialization import initial_state
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build
 from tests.training import worlds
-from tests.training.worlds import changed
+from tests.training.worlds import build, changed
 from tests.weights import samples
 
 SECTIONS = {
@@ -57,7 +56,7 @@ def test_the_state_is_that_of_the_weights_and_the_rest_is_fresh(trained):
 def test_what_is_needed_later_is_missed_before_compiling(options, said, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     request = Request(recipe=tmp_path, workdir=tmp_path / "run")
-    monkeypatch.setattr("largebatch.training.session.open_run", pytest.fail)
+    monkeypatch.setattr("largebatch.training.session.Run.open", pytest.fail)
     with pytest.raises(UserError, match=said):
         run(changed(CONFIG, **options), request)
     assert not request.workdir.exists()
@@ -74,7 +73,7 @@ def test_random_values_are_not_frozen_silently(capsys):
 
 
 def test_another_network_is_refused_before_compiling(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("largebatch.training.setup.OpenedRun.build", pytest.fail)
+    monkeypatch.setattr("largebatch.training.run.Run.build", pytest.fail)
     other = changed(CONFIG, model__init_from=str(trained))
     other = changed(other, model__name="tests.training.own_models:resnet_grey")
     with pytest.raises(UserError, match=r"model\.name=tests\.training\.own_models:Small"):

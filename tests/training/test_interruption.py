@@ -11,8 +11,8 @@ import pytest
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.tracking import read_rows
 from largebatch.training import evaluation, loop, session
+from largebatch.training.run import Run
 from largebatch.training.session import Request
-from largebatch.training.setup import OpenedRun
 from largebatch.training.stage import Stage
 from tests.training import worlds
 from tests.training.worlds import digests, rows
@@ -116,7 +116,7 @@ def test_a_last_evaluation_is_repeated_once(uninterrupted, tmp_path, monkeypatch
     assert worlds.manifest(tmp_path, 12)["progress"]["evaluation_due"] == 1
     resumes_to_the_same_end(tmp_path, uninterrupted)
     assert worlds.manifest(tmp_path, 12)["progress"]["evaluation_due"] == 0
-    monkeypatch.setattr(OpenedRun, "build", pytest.fail)  # the run is complete
+    monkeypatch.setattr(Run, "build", pytest.fail)  # the run is complete
     resumes_to_the_same_end(tmp_path, uninterrupted)
 
 

@@ -11,7 +11,7 @@ from largebatch.checkpoint.manifest import Progress
 from largebatch.optim.report import LayerReport
 from largebatch.tracking import read_rows
 from largebatch.training import loop as loops
-from largebatch.training.layer_rows import LayerRows
+from largebatch.training.layer_rows import layer_reader
 from largebatch.training.log import Log
 from largebatch.training.session import Request, run
 from largebatch.training.stage import stage_at
@@ -35,7 +35,7 @@ def test_rows_by_hand():
     params = {"b": np.zeros(2), "a": {"bn": {"scale": np.zeros(3)}}}
     stats = {"a": {"bn": {"mean": np.float32([3, 4]), "var": np.float32([1, 4])}}}
     numbers = np.concatenate([np.ravel(x) for x in jax.tree.leaves((report, stats))])
-    found = LayerRows(report, params, stats).read(numbers)
+    found = layer_reader(report, params, stats)(numbers)
     assert found["a/bn/scale"] == {"trust_ratio": 0, "weight_norm": 1, "gradient_norm": 2}
     assert found["b"] == {"trust_ratio": 0.5, "weight_norm": 1.5, "gradient_norm": 2.5}
     assert found["a/bn"] == pytest.approx(
@@ -55,7 +55,7 @@ def test_each_layer_gets_the_bits_of_its_own_arrays(size):
     }
     numbers = np.concatenate([np.ones(3, np.float32), *jax.tree.leaves(stats)])
     report, params = LayerReport(*[np.ones(1, np.float32)] * 3), {"w": np.ones(1)}
-    found = LayerRows(report, params, stats).read(numbers)
+    found = layer_reader(report, params, stats)(numbers)
     for name, layer in stats.items():
         squares = np.square(layer["mean"], dtype=np.float64)
         logarithms = np.log(np.maximum(layer["var"], np.finfo(np.float32).tiny))
@@ -69,7 +69,7 @@ def expected(state, stage):
     """The row of a state, from arrays that are copied one by one."""
     state = jax.device_get(state)
     rows = {}
-    for i, path in enumerate(flatten_paths(stage.programs.steps.trained(state.params))):
+    for i, path in enumerate(flatten_paths(stage.steps.trained(state.params))):
         rows[path] = {name: float(x[i]) for name, x in state.optimizer.report._asdict().items()}
     flat = flatten_paths(state.stats)
     for path, mean in flat.items():
@@ -114,8 +114,7 @@ def test_rows_equal_those_of_a_loop_that_waits(tmp_path, waiting):
 def test_the_copy_to_the_host_starts_at_once():
     calls, plain = [], SimpleNamespace
     numbers = plain(copy_to_host_async=lambda: calls.append("copy"))
-    programs = plain(layer_report=lambda report, stats: numbers)
-    stage = plain(plan=plain(first_step=0), programs=programs)
+    stage = plain(plan=plain(first_step=0), layer_report=lambda report, stats: numbers)
     Log(None, [stage], print).layers(1, TrainState({}, {}, plain(report=None)))
     assert calls == ["copy"]
 
@@ -146,9 +145,9 @@ class Order:
 def test_the_row_of_a_step_is_written_after_the_next_is_dispatched(tmp_path, monkeypatch):
     calls, dispatch = [], loops.run_step
 
-    def recorded(programs, state, feed, rates, *others):
+    def recorded(stage, state, feed, rates, *others):
         calls.append(f"dispatch {int(rates.step)}")
-        return dispatch(programs, state, feed, rates, *others)
+        return dispatch(stage, state, feed, rates, *others)
 
     monkeypatch.setattr(loops, "run_step", recorded)
 
@@ -168,8 +167,8 @@ def test_the_end_of_a_step_is_noted_while_the_next_is_dispatched(tmp_path, monke
     """Its row comes later, and must not count the time of the next step's microbatches."""
     calls, dispatch, note = [], loops.run_step, Log.ended
 
-    def recorded(programs, state, feed, rates, *others):
-        found = dispatch(programs, state, feed, rates, *others)
+    def recorded(stage, state, feed, rates, *others):
+        found = dispatch(stage, state, feed, rates, *others)
         calls.append(f"dispatched {int(rates.step)}")
         return found
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 
@@ -20,13 +20,13 @@ def change(dtype, scale, microbatch=1):
             loss={"scale": scale},
             comm={"wire": "float32"},
         )
-        programs = Programs(worlds.steps(made, 2, microbatch))
-        state = first = jax.device_get(programs.init(np.int32(0)))
-        state = worlds.place(programs, state)
+        stage = Stage(worlds.steps(made, 2, microbatch))
+        state = first = jax.device_get(stage.init(np.int32(0)))
+        state = worlds.place(stage, state)
         losses = []
         for step in range(2):
             images, labels = worlds.batch(step, 24)
-            state, metrics = worlds.run_step(programs, state, images, labels, 0.01, step)
+            state, metrics = worlds.run_step(stage, state, images, labels, 0.01, step)
             losses.append(float(metrics.loss))
         old, new = (flatten_paths(jax.device_get(each).params) for each in (first, state))
     return {path: new[path] - old[path] for path in old}, losses

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from largebatch.errors import CheckpointError, UserError
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
+from largebatch.training.stage import Stage
 from tests.training import worlds
 
 DIGITS = {"model": worlds.SMALL, "data": {"source": "digits"}}
@@ -26,7 +26,7 @@ CASES = [
 @pytest.fixture
 def hide(monkeypatch):
     """Make a package as good as not installed, and a compilation an error."""
-    monkeypatch.setattr(Programs, "_compile", lambda *_, **__: pytest.fail("compiles"))
+    monkeypatch.setattr(Stage, "_compile", lambda *_, **__: pytest.fail("compiles"))
 
     def hidden(package):
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:

@@ -9,8 +9,8 @@ from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import Augmented
 from largebatch.training import session
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request
+from largebatch.training.stage import Stage
 from tests import reference
 from tests.training import test_equality as equality
 from tests.training import worlds
@@ -31,7 +31,7 @@ def programs(devices, microbatch, loss, images=2):
         loss=LOSSES[loss],
         augment=AUGMENT,
     )
-    return Programs(worlds.steps(made, devices, microbatch))
+    return Stage(worlds.steps(made, devices, microbatch))
 
 
 def batch(step, images):

@@ -6,7 +6,7 @@ from flax import nnx
 
 from largebatch.errors import ConfigError
 from largebatch.tracking import Console
-from largebatch.training.setup import build, open_run
+from largebatch.training.run import Run
 from tests.training import worlds
 
 SECTIONS = {
@@ -17,17 +17,16 @@ SECTIONS = {
 
 
 def check(**sections):
-    opened = open_run(worlds.config(**SECTIONS | sections), Console(quiet=True), jax.devices()[:2])
+    opened = Run.open(worlds.config(**SECTIONS | sections), Console(quiet=True), jax.devices()[:2])
     for index in range(len(opened.plan.stages)):
-        builder = opened._builder(index, (None,) * index, {})
-        builder.programs(builder.candidates[-1]).steps.objective.check_statistics()
+        opened._stage(index, [None] * len(opened.plan.stages)).steps.objective.check_statistics()
 
 
 def test_statistics_of_one_value_are_refused_before_compiling(monkeypatch):
-    monkeypatch.setattr("largebatch.training.setup.largest_microbatch", pytest.fail)
-    monkeypatch.setattr("largebatch.training.programs.Programs._compile", pytest.fail)
+    monkeypatch.setattr("largebatch.training.run.largest_microbatch", pytest.fail)
+    monkeypatch.setattr("largebatch.training.stage.Stage._compile", pytest.fail)
     with pytest.raises(ConfigError, match=r"stages/3/blocks/0/bn1 .*norm\.span=2") as caught:
-        build(worlds.config(**SECTIONS), Console(quiet=True), jax.devices()[:2])
+        worlds.build(worlds.config(**SECTIONS), Console(quiet=True), jax.devices()[:2])
     assert "batch.images_per_worker" in str(caught.value)
 
 

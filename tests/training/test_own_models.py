@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from largebatch.optim import kinds
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths, unflatten_paths
 from tests.training import own_models, worlds
 
@@ -40,7 +40,7 @@ def programs(name, devices, microbatch, optimizer="sgd", update="replicated", **
         optimizer=OPTIMIZERS[optimizer] | {"update": update},
         **sections,
     )
-    return Programs(worlds.steps(made, devices, microbatch))
+    return Stage(worlds.steps(made, devices, microbatch))
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from largebatch.cli import split_overrides
 from largebatch.config import load
 from largebatch.optim import by_path, path_names
 from largebatch.tracking import read_rows
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
+from largebatch.training.stage import Stage
 from tests.training import worlds
 from tests.training.worlds import digests
 
@@ -34,7 +34,7 @@ def float64():
 def programs(devices, microbatch, **optimizer):
     """Of one convolution: which network it is does not matter to the rule."""
     made = worlds.config(model=worlds.SMALL_TWO, optimizer=optimizer)
-    return Programs(worlds.steps(made, devices, microbatch))
+    return Stage(worlds.steps(made, devices, microbatch))
 
 
 def trained(devices, microbatch, **optimizer):

@@ -13,7 +13,6 @@ from largebatch.errors import CheckpointError, ConfigError, DataError
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import evaluate, precise_statistics
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build
 from tests.training import worlds
 
 CLASSES = ("ant", "bee", "cow", "dog")
@@ -127,15 +126,15 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
     source = store if crops == "device" else folder
     # One image a worker, so that no batch mixes shapes and padding.
     wide = config(source, data__crops=crops, data__rectangular="true", data__image_size="64")
-    made = build(wide, Console(quiet=True), jax.devices()[:2]).first_stage
-    state = made.programs.init(np.int32(0))
-    shapes = [view.shape for view in made.validation_views]
+    made = worlds.build(wide, Console(quiet=True), jax.devices()[:2]).first_stage
+    state = made.init(np.int32(0))
+    shapes = [view.shape for view in made.views_of_sets["validation"]]
     assert len(shapes) > 2
     result = evaluate(made, state)
     assert result.images == VALIDATION
-    right, steps = 0, made.programs.steps
-    for view in made.validation_views:
-        images, labels = made.validation_source.read_centres(view.ids, view.shape)
+    right, steps = 0, made.steps
+    for view in made.views_of_sets["validation"]:
+        images, labels = made.splits.validation.read_centres(view.ids, view.shape)
         logits = steps.model.apply(state.params, state.stats, steps.objective.pixels(images))
         right += int((np.asarray(logits).argmax(-1) == labels).sum())
     assert round(result.top1 * VALIDATION) == right
@@ -146,16 +145,16 @@ def test_precise_statistics_and_a_dry_run_of_device_crops(store, tmp_path):
     request = Request(recipe=tmp_path / "run", workdir=tmp_path / "run", dry_run=True)
     assert run(made, request, devices=jax.devices()[:2]) is None
     assert list(tmp_path.iterdir()) == []
-    stage = build(made, Console(quiet=True), jax.devices()[:2]).first_stage
-    state = stage.programs.init(np.int32(0))
+    stage = worlds.build(made, Console(quiet=True), jax.devices()[:2]).first_stage
+    state = stage.init(np.int32(0))
     assert np.isfinite(precise_statistics(stage, state, 16)["norm"]["mean"]).all()
     with pytest.raises(ConfigError, match=r"augment\.policy"):
-        build(worlds.changed(made, augment__policy="trivialaugment"), Console(quiet=True))
+        worlds.build(worlds.changed(made, augment__policy="trivialaugment"), Console(quiet=True))
 
 
 def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
     for end, epoch in (("drop", 32), ("repeat", 48)):
-        made = build(
+        made = worlds.build(
             config(folder, data__epoch_end=end, schedule__length="2 epochs"),
             Console(quiet=True),
             jax.devices()[:1],
@@ -181,7 +180,7 @@ def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
 def test_options_that_the_source_cannot_serve(source, option, text, error, request):
     made = config(request.getfixturevalue(source), **{option: text})
     with pytest.raises(error, match=option.replace("__", r"\.")):
-        build(made, Console(quiet=True), jax.devices()[:1])
+        worlds.build(made, Console(quiet=True), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")

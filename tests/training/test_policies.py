@@ -16,12 +16,11 @@ from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
 from largebatch.fault_tolerance.health import Health
 from largebatch.tracking import read_rows
-from largebatch.training import inspection, loop, session
+from largebatch.training import loop, session
 from largebatch.training.run import Run
 from largebatch.training.session import Request
-from largebatch.training.setup import build
 from tests.training import worlds
-from tests.training.worlds import digests, manifest, rows, summary
+from tests.training.worlds import build, digests, manifest, rows, summary
 
 STEPS = 12
 
@@ -62,13 +61,13 @@ def faulty(monkeypatch, faults):
     """Have ``faults[step]`` change what the step is given: its images, labels and rates."""
     original = loop.run_step
 
-    def run_step(programs, state, feed, rates, *rest):
+    def run_step(stage, state, feed, rates, *rest):
         step = int(rates.step)
         if step not in faults:
-            return original(programs, state, feed, rates, *rest)
+            return original(stage, state, feed, rates, *rest)
         batch = next(feed)
         changed, rates = faults[step](batch, rates)
-        return original(programs, state, iter([changed]), rates, *rest)
+        return original(stage, state, iter([changed]), rates, *rest)
 
     monkeypatch.setattr(loop, "run_step", run_step)
 
@@ -104,7 +103,7 @@ def events(workdir, *names):
 def state(workdir, made, step):
     """The arrays of a checkpoint, verified."""
     run = build(made, session.tracking.Console(quiet=True), jax.devices()[:2])
-    return stored(workdir, step, run.plan, run.first_stage.programs.checkpoint_shapes).state
+    return stored(workdir, step, run.plan, run.first_stage.checkpoint_shapes).state
 
 
 def stored(workdir, step, plan, like):
@@ -296,17 +295,17 @@ def test_replay_changes_nothing_and_finds_nothing(undisturbed, tmp_path):
 
 
 def test_replay_names_what_was_tampered_with(undisturbed, tmp_path, monkeypatch):
-    original = inspection.run_step
+    original = loop.run_step
 
-    def tampered(programs, state, feed, rates):
-        state, metrics = original(programs, state, feed, rates)
-        if int(rates.step) == 6:
+    def tampered(stage, state, feed, rates, *others):
+        state, metrics = original(stage, state, feed, rates, *others)
+        if int(rates.step) == 6 and not others:  # the second time
             head = state.params["head"]
             kernel = head["kernel"] + jax.device_put(np.float32(1e-3), head["kernel"].sharding)
             state = state._replace(params=state.params | {"head": head | {"kernel": kernel}})
         return state, metrics
 
-    monkeypatch.setattr(inspection, "run_step", tampered)
+    monkeypatch.setattr(loop, "run_step", tampered)
     assert train(REPLAY, tmp_path).status == "complete"
     same_end(tmp_path, undisturbed)  # the second result is compared and thrown away
     found = {r["step"]: r for r in read_rows(tmp_path / "events.jsonl") if r["event"] == "replay"}
@@ -360,8 +359,8 @@ def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monke
 
 def test_a_resume_refuses_a_dataset_with_other_names(undisturbed):
     run = build(config(), session.tracking.Console(quiet=True), jax.devices()[:2])
-    assert run.plan.facts.identity == int(identity(run.first_stage.train_source), 16) >> 4 > 0
-    like = run.first_stage.programs.checkpoint_shapes
+    assert run.plan.facts.identity == int(identity(run.first_stage.splits.train), 16) >> 4 > 0
+    like = run.first_stage.checkpoint_shapes
 
     def read(number):
         facts = dataclasses.replace(run.plan.facts, identity=number)

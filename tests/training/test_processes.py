@@ -113,9 +113,10 @@ from largebatch.parallel import processes
 processes.initialise()
 import jax
 import numpy as np
-from largebatch.training.replay import Replay
+from largebatch.training import checks
+from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
-from largebatch.training.stragglers import HostTimes, gathered, host_names
+from largebatch.training.timing import Clock
 from tests.training import worlds
 i = jax.process_index()
 print(
@@ -134,11 +135,11 @@ print(told(0), told(1), told(2))
 
 name = [socket.gethostname(), "knoten-süd-" + 80 * "x"][i]
 socket.gethostname = lambda: name
-names = host_names()
-times = HostTimes(steps=4, step_s=2.0, wait_s=4 * [0.01, 0.02][i])
-for step in range(4):
-    times.add_compute([0.1, 0.3][i])
-print(gathered(times, names, 1.2).text)
+clock = Clock()
+times = checks.HostTimes(clock, 6)
+clock.train_s, clock.wait_s = 2.0, 4 * [0.01, 0.02][i]
+times.note([0.1, 0.3][i])
+print(checks.straggler_line(times.compare(10, 1.2)))
 
 made = worlds.steps(worlds.config(model=worlds.SMALL_TWO), 2, 4, "float32")
 def placed(*values):
@@ -147,9 +148,10 @@ def placed(*values):
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 metrics = Metrics(placed(0, 0, 0, 0))
 first, wrong = (TrainState({"a": placed(1, x)}, {}, {"b": placed(2)}) for x in (2, 2 + i))
-replay = Replay(made, ("first", "second"))
-print(replay.compared((first, metrics), (first, metrics)))
-print(replay.compared((first, metrics), (wrong, metrics)).text)
+stage, hosts = Stage(made), ("first", "second")
+print(checks.differences(stage, (first, metrics), (first, metrics), hosts))
+row = checks.differences(stage, (first, metrics), (wrong, metrics), hosts)
+print(checks.corruption_line(row, 2, may_be_harmless=False))
 """
 
 

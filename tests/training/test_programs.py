@@ -10,7 +10,7 @@ import pytest
 from jax.extend.core import Var
 
 from largebatch.errors import ConfigError
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from tests.training import worlds
 
 
@@ -19,9 +19,7 @@ def finish_text(devices, microbatch, **sections):
     sections = {"model": worlds.RESNET} | sections
     sections["comm"] = {"bucket_mib": 0.001} | sections.get("comm", {})
     made = worlds.steps(worlds.config(**sections), devices, microbatch, "float32")
-    programs = Programs(made)
-    carry = programs._carry if made.plan.microbatches > 1 else None
-    lowered = made.finish.lower(programs.state, carry, *programs._images, programs._rates, None)
+    lowered = made.finish.lower(*Stage(made).finish_arguments)
     return lowered.as_text(), made
 
 
@@ -66,10 +64,7 @@ def overlap(scheme):
     """
     config = worlds.config(model={"name": "resnet18"}, comm={"allreduce": scheme})
     made = worlds.steps(config, 4, 1, "float32")
-    programs = Programs(made)
-    outer = jax.make_jaxpr(made.finish)(
-        programs.state, None, *programs._images, programs._rates, None
-    )
+    outer = jax.make_jaxpr(made.finish)(*Stage(made).finish_arguments)
     jaxpr = outer.jaxpr
     while not any(e.primitive.name.startswith("psum") for e in jaxpr.eqns):
         (jaxpr,) = (
@@ -137,8 +132,8 @@ def test_a_span_over_devices_costs_one_reduction_a_layer_each_way():
 
 def test_accumulation_crosses_no_network():
     made = worlds.steps(worlds.config(model=worlds.RESNET), 4, 1, "float32")
-    programs = Programs(made)
-    arguments = (programs.state.params, programs.state.stats, programs._carry, *programs._images)
+    stage = Stage(made)
+    arguments = (stage.state.params, stage.state.stats, stage.carry, *stage.images)
     text = made.accumulate.lower(*arguments).as_text()
     assert "stablehlo.convolution" in text
     assert "all_reduce" not in text

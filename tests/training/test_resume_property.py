@@ -76,11 +76,11 @@ class Interruptions:
         self.count, self.at, self.kills, self.watchdog = 0, None, False, None
         run_step = loop.run_step
 
-        def faulty(programs, state, feed, rates, *rest):
+        def faulty(stage, state, feed, rates, *rest):
             batch, step = next(feed), int(rates.step)
             if step in faults:
                 batch, rates = faults[step](batch, rates)
-            return run_step(programs, state, iter([batch]), rates, *rest)
+            return run_step(stage, state, iter([batch]), rates, *rest)
 
         monkeypatch.setattr(loop, "run_step", faulty)
         for owner, name in (

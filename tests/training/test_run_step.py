@@ -10,12 +10,10 @@ from largebatch.fault_tolerance import IDLE
 from largebatch.optim import Rates
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import AHEAD, IN_FLIGHT, WAITING, OnDevices
-from largebatch.training import dispatch, inspection
+from largebatch.training import checks, dispatch, loop
 from largebatch.training.dispatch import run_step
-from largebatch.training.programs import Programs
+from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
-from largebatch.training.stragglers import HostTimes
-from largebatch.training.timing import Clock
 from tests.training import worlds
 
 
@@ -47,12 +45,10 @@ class Device:
 
 
 def simulated(device, microbatches, deadline_s=0.0):
-    """What `run_step` uses of compiled programs, on a device that computes numbers."""
+    """What `run_step` uses of a stage, on a device that computes numbers."""
     batch = SimpleNamespace(deadline_s=deadline_s, deadline_share=0.0)
     plan = SimpleNamespace(microbatches=microbatches, config=SimpleNamespace(batch=batch))
-    steps = SimpleNamespace(
-        plan=plan, has_control_flags=False, computes_alone=True, dtype="float32"
-    )
+    steps = SimpleNamespace(has_control_flags=False, computes_alone=True, dtype="float32")
 
     def finish(*_):
         return TrainState({"w": device.dispatch()}, {}, ()), None
@@ -61,17 +57,17 @@ def simulated(device, microbatches, deadline_s=0.0):
         return None, device.dispatch()
 
     return SimpleNamespace(
-        steps=steps, finish=finish, accumulate=accumulate, empty_carry=lambda: None
+        steps=steps, plan=plan, finish=finish, accumulate=accumulate, empty_carry=lambda: None
     )
 
 
-def take_steps(monkeypatch, microbatches, times=None, **options):
+def take_steps(monkeypatch, microbatches, note=None, **options):
     device = Device()
     monkeypatch.setattr(jax, "block_until_ready", device.wait)
-    programs = simulated(device, microbatches, **options)
+    stage = simulated(device, microbatches, **options)
     state, feed = TrainState({"w": 0}, {}, ()), device.feed()
     for _ in range(5):
-        state, _ = run_step(programs, state, feed, Rates(0.1), times=times)
+        state, _ = run_step(stage, state, feed, Rates(0.1), note=note)
     return device
 
 
@@ -87,31 +83,25 @@ def test_the_device_has_work_and_no_more_than_memory_for_it(monkeypatch, microba
 def test_a_replay_waits_for_the_step_that_it_repeats(monkeypatch):
     device, plain = Device(), SimpleNamespace
     monkeypatch.setattr(jax, "block_until_ready", device.wait)
-    replay = plain(
-        copied=lambda state: TrainState({"w": 0}, {}, ()),  # is ready at once
-        compared=lambda first, second: device.wait((first, second)),
+    monkeypatch.setattr(
+        checks, "differences", lambda stage, first, second, hosts: device.wait((first, second))
     )
-    monkeypatch.setattr(inspection, "Replay", lambda *_: replay)
-    plan = plain(facts=plain(processes=1), position=int, is_due=lambda step, every: bool(every))
-    log = plain(event=lambda *_: None)
-    run = plain(plan=plan, log=log, clock=Clock(0.0, 0.0), step=0, watchdog=IDLE)
-    checks = inspection.Inspection(run)
-    stage = plain(
-        plan=plain(first_step=0, hosts_every=0, replay_every=1),
-        programs=simulated(device, 4),
-        train_microbatches=lambda first, last: device.feed(),
-    )
+    plan = plain(facts=plain(processes=1), position=int, rates=lambda step: Rates(0.1))
+    plan.is_due = lambda step, every: bool(every)
+    run = plain(plan=plan, log=plain(event=lambda *_: None), watchdog=IDLE, profiler=None)
+    run.hosts = plain(names=("node",))
+    stage = simulated(device, 4)
+    stage.plan.hosts_every, stage.plan.replay_every = 0, 1
+    stage.steps.copy = lambda state: TrainState({"w": 0}, {}, ())  # is ready at once
+    stage.train_microbatches = lambda first, last: device.feed()
     state, feed = TrainState({"w": 0}, {}, ()), device.feed()
     for step in range(1, 4):
-        copy = checks.begin(stage, step, state)
-        result = run_step(stage.programs, state, feed, Rates(0.1))
-        checks.end(stage, step, copy, result, Rates(0.1))
-        state = result[0]
+        state, _ = loop._dispatch(run, stage, step, state, feed, is_last=False)
     assert device.dispatched == 3 * 2 * 4
     assert device.most == device.most_held == IN_FLIGHT
 
 
-@pytest.mark.parametrize("how", [{"deadline_s": 9.0}, {"times": HostTimes()}])
+@pytest.mark.parametrize("how", [{"deadline_s": 9.0}, {"note": print}])
 def test_one_at_a_time_where_times_are_measured(monkeypatch, how):
     assert take_steps(monkeypatch, 4, **how).most == 1
 
@@ -125,15 +115,15 @@ def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
     config = worlds.config(
         model=worlds.RESNET, batch={"workers": 32, "images_per_worker": 1}, norm={"span": 1}
     )
-    programs = Programs(worlds.steps(config, devices, 2, "float32"))
-    assert programs.steps.plan.microbatches >= 4
+    stage = Stage(worlds.steps(config, devices, 2, "float32"))
+    assert stage.steps.plan.microbatches >= 4
 
     def trained(limit):
         monkeypatch.setattr(dispatch, "IN_FLIGHT", limit)
-        state = programs.init(np.int32(0))
+        state = stage.init(np.int32(0))
         for step in range(3):
-            images, labels = worlds.batch(step, programs.steps.plan.samples_per_step)
-            state, metrics = worlds.run_step(programs, state, images, labels, 0.5)
+            images, labels = worlds.batch(step, stage.steps.plan.samples_per_step)
+            state, metrics = worlds.run_step(stage, state, images, labels, 0.5)
         return [np.asarray(x).tobytes() for x in jax.tree.leaves((state, metrics))]
 
     assert trained(1) == trained(IN_FLIGHT)
@@ -141,15 +131,13 @@ def test_bits_do_not_depend_on_the_number_in_flight(monkeypatch, devices):
 
 def test_what_is_waited_for_counts_the_images():
     """It is no part of the donated carry, and a number for each device."""
-    programs = Programs(worlds.steps(worlds.config(model=worlds.RESNET), 2, 1, "float32"))
-    rows = programs.steps.plan.microbatch_samples
+    stage = Stage(worlds.steps(worlds.config(model=worlds.RESNET), 2, 1, "float32"))
+    rows = stage.steps.plan.microbatch_samples
     images, labels = worlds.batch(0, rows)
-    state, carry = programs.init(np.int32(0)), programs.empty_carry()
-    feed = [OnDevices(*(from_local(programs.steps.mesh, x) for x in (images, labels)))]
+    state, carry = stage.init(np.int32(0)), stage.empty_carry()
+    feed = [OnDevices(*(from_local(stage.steps.mesh, x) for x in (images, labels)))]
     found = []
     for batch in feed * 2:
-        carry, done = programs.accumulate(
-            state.params, state.stats, carry, batch.images, batch.labels
-        )
+        carry, done = stage.accumulate(state.params, state.stats, carry, batch.images, batch.labels)
         found.append(done)
     assert [np.asarray(x).tolist() for x in found] == [[rows / 2] * 2, [rows] * 2]

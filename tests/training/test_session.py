@@ -22,12 +22,11 @@ from largebatch.training.evaluation import (
     precise_statistics,
     with_final_statistics,
 )
-from largebatch.training.programs import Programs
 from largebatch.training.session import Request, run
-from largebatch.training.setup import build
+from largebatch.training.stage import Stage
 from tests import reference
 from tests.training import worlds
-from tests.training.worlds import TIMES, changed, digests, rows
+from tests.training.worlds import TIMES, build, changed, digests, rows
 
 CONFIG = worlds.config(
     model=worlds.SMALL,
@@ -169,7 +168,7 @@ def test_evaluation_only_compiles_no_train_step(uninterrupted, monkeypatch):
     workdir, summary = uninterrupted
     before = (workdir / "summary.json").read_text()
     for name in ("finish", "accumulate"):
-        monkeypatch.setattr(Programs, name, property(lambda _: pytest.fail("a train step")))
+        monkeypatch.setattr(Stage, name, property(lambda _: pytest.fail("a train step")))
     config = changed(CONFIG, batch__microbatch="auto")
     result = train(config, workdir, devices=2, eval_only=True)
     assert result.status == "evaluated"
@@ -267,11 +266,11 @@ def test_evaluation_with_the_mirror_image_takes_the_mean_of_both_logits():
         data={"source": "digits", "evaluation_size": 9, "evaluation_flip": True},
     )
     made = build(config, Console(quiet=True), jax.devices()[:1]).first_stage
-    current = made.programs.init(np.int32(0))
+    current = made.init(np.int32(0))
     result = evaluate(made, current)
-    images, labels = made.validation_source.read_centres(np.arange(360), (9, 9))
-    pixels = (images.astype(np.float32) - made.train_source.mean) / made.train_source.std
-    model = made.programs.steps.model
+    images, labels = made.splits.validation.read_centres(np.arange(360), (9, 9))
+    pixels = (images.astype(np.float32) - made.splits.train.mean) / made.splits.train.std
+    model = made.steps.model
     logits = [model.apply(current.params, current.stats, x) for x in (pixels, pixels[:, :, ::-1])]
     assert abs(logits[0] - logits[1]).max() > 1e-3  # digits are not symmetric
     sums = classification_sums(sum(logits) / 2, labels, np.ones(360, np.float32), 0.1)
@@ -290,12 +289,12 @@ def test_every_validation_image_counts_once(validation, tmp_path):
     results = []
     for devices in (1, 4):
         made = build(changed(config), Console(quiet=True), jax.devices()[:devices]).first_stage
-        assert len(made.validation_source) == validation
-        current = made.programs.init(np.int32(0))
-        counts = np.zeros(len(made.validation_source.classes), np.int32)
+        assert len(made.splits.validation) == validation
+        current = made.init(np.int32(0))
+        counts = np.zeros(len(made.splits.validation.classes), np.int32)
         results.append(evaluate(made, current, counts=counts))
         assert results[-1].images == validation
-        images, labels = made.validation_source.read(np.arange(validation))
+        images, labels = made.splits.validation.read(np.arange(validation))
         assert counts.tolist() == np.bincount(labels, minlength=len(counts)).tolist()
     params, stats = jax.device_get((current.params, current.stats))
     with jax.enable_x64(True):
@@ -304,8 +303,8 @@ def test_every_validation_image_counts_once(validation, tmp_path):
             images,
             labels,
             depth=6,
-            mean=made.train_source.mean,
-            std=made.train_source.std,
+            mean=made.splits.train.mean,
+            std=made.splits.train.std,
             epsilon=1e-5,
             label_smoothing=0.1,
         )
@@ -322,11 +321,11 @@ def test_precise_statistics_are_those_of_the_pooled_batches(tmp_path):
         norm__precise_batches="2",
     )
     made = build(config, Console(quiet=True), jax.devices()[:2]).first_stage
-    current = made.programs.init(np.int32(0))
+    current = made.init(np.int32(0))
     got = precise_statistics(made, current, 400)["stem"]["bn"]
     part = list(made.train_microbatches(400 - 160, 400))  # the two batches before position 400
     images = np.concatenate([m.images for m in part]).astype(np.float64)
-    images = (images - made.train_source.mean) / made.train_source.std
+    images = (images - made.splits.train.mean) / made.splits.train.std
     kernel = np.asarray(current.params["stem"]["conv"]["kernel"], np.float64)
     with jax.enable_x64(True):
         x = np.asarray(reference.convolve(images, kernel, 1, 1))

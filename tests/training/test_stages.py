@@ -12,10 +12,9 @@ from largebatch.data import fingerprint
 from largebatch.tracking import Console
 from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import with_final_statistics
-from largebatch.training.setup import build
 from tests.training import worlds
 from tests.training.test_session import train
-from tests.training.worlds import changed, digests, rows
+from tests.training.worlds import build, changed, digests, rows
 
 STAGES = (
     "6 steps: data.image_size=6 data.shift=0",
@@ -47,18 +46,18 @@ def test_a_staged_run_is_its_stages_by_hand(uninterrupted):
     workdir, summary = uninterrupted
     made = build(CONFIG, Console(quiet=True), jax.devices())
     assert [run.plan.facts.image_shape[0] for run in made.stages] == [8, 6, 8]
-    assert [run.validation_views[0].shape for run in made.stages] == [(10, 10)] * 3
-    found = made.first_stage.programs.init(np.int32(CONFIG.run.seed))
+    assert [run.views_of_sets["validation"][0].shape for run in made.stages] == [(10, 10)] * 3
+    found = made.first_stage.init(np.int32(CONFIG.run.seed))
     for run, (first, last) in zip(made.stages, ((0, 6), (6, 10), (10, 14)), strict=True):
         feed = run.train_microbatches(80 * first, 80 * last)
         for step in range(first + 1, last + 1):
-            found, _ = run_step(run.programs, found, feed, made.plan.rates(step))
+            found, _ = run_step(run, found, feed, made.plan.rates(step))
         feed.close()
     found = with_final_statistics(made.stages[-1], found, 14 * 80)  # as the last evaluation did
     with contextlib.closing(
         Checkpoints(LocalPlace(workdir), keep=3, warn=pytest.fail, read_only=True)
     ) as checkpoints:
-        kept = checkpoints.newest(made.plan, made.first_stage.programs.checkpoint_shapes).state
+        kept = checkpoints.newest(made.plan, made.first_stage.checkpoint_shapes).state
     for a, b in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(kept), strict=True):
         np.testing.assert_array_equal(a, b)
     assert summary.samples == 14 * 80

@@ -8,7 +8,6 @@ from PIL import Image
 from largebatch.errors import DataError
 from largebatch.tracking import Console, read_rows
 from largebatch.training import session
-from largebatch.training.setup import build
 from tests.training import worlds
 
 SPOILT = {"train": ("b/3.jpg",), "val": ("a/0.jpg", "b/1.jpg")}
@@ -42,7 +41,7 @@ def config(folder, share):
 
 
 def made(folder, share):
-    return build(config(folder, share), Console(quiet=True), jax.devices()[:1])
+    return worlds.build(config(folder, share), Console(quiet=True), jax.devices()[:1])
 
 
 def test_a_run_counts_and_lists_them(folder, tmp_path):

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Config, Facts, freeze, override, resolve
 from largebatch.parallel import from_local
 from largebatch.parallel.transfer import Augmented, OnDevices
-from largebatch.tracking import read_rows
+from largebatch.tracking import Console, read_rows
 from largebatch.training import dispatch
-from largebatch.training.microbatch import model_of, optimizer_of
-from largebatch.training.programs import Programs
+from largebatch.training.rules import optimizer_of
 from largebatch.training.run import Run
-from largebatch.training.setup import OpenedRun
+from largebatch.training.stage import Stage
 from largebatch.training.state import Metrics, TrainState
-from largebatch.training.steps import Steps
+from largebatch.training.steps import Steps, model_of
 
 ROOT = Path(__file__).parents[2]
 SHAPE = (16, 16, 2)
@@ -98,22 +97,30 @@ def printed_by_two(program: str, workdir: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+def build(
+    config: Config, console: Console | None = None, devices: Sequence[jax.Device] | None = None
+) -> Run:
+    """A run that is ready to train."""
+    return Run.open(config, console or Console(quiet=True), devices).build()
+
+
 @contextlib.contextmanager
 def built_once() -> Iterator[None]:
     """Runs of the same configuration share their programs; others share what is compiled."""
     with pytest.MonkeyPatch.context() as patch:
-        made, original = {}, OpenedRun.build
+        made, original = {}, Run.build
 
-        def built(opened: OpenedRun, *, evaluated_step: int | None = None) -> Run:
+        def built(run: Run, *, evaluated_step: int | None = None) -> Run:
             if evaluated_step is not None:
-                return original(opened, evaluated_step=evaluated_step)
-            program = json.dumps(dataclasses.asdict(opened.config), default=str)
-            key = program, tuple(opened.devices)
+                return original(run, evaluated_step=evaluated_step)
+            program = json.dumps(dataclasses.asdict(run.config), default=str)
+            key = program, tuple(run.devices)
             if key not in made:
-                made[key] = original(opened)
-            return Run(made[key].plan, made[key].stages, opened.console)
+                made[key] = original(run)
+            run.plan, run.stages = made[key].plan, made[key].stages
+            return run
 
-        patch.setattr(OpenedRun, "build", built)
+        patch.setattr(Run, "build", built)
         yield
 
 
@@ -137,7 +144,7 @@ def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_step(
-    programs: Programs,
+    stage: Stage,
     state: TrainState,
     images: np.ndarray | Augmented,
     labels: np.ndarray,
@@ -148,25 +155,25 @@ def run_step(
 
     By default one of the many in which running statistics have their full memory.
     """
-    count = programs.steps.plan.microbatches
+    count = stage.steps.plan.microbatches
 
     def part(index: int) -> OnDevices:
         def sent(array: np.ndarray) -> jax.Array:
-            return from_local(programs.steps.mesh, np.split(array, count)[index])
+            return from_local(stage.steps.mesh, np.split(array, count)[index])
 
         return OnDevices(*jax.tree.map(sent, (images, labels)))
 
     feed = map(part, range(count))
-    plan = resolve(programs.steps.plan.config, programs.steps.plan.facts)
+    plan = resolve(stage.steps.plan.config, stage.steps.plan.facts)
     rates = plan.rates(1)._replace(learning_rate=rate, step=step)
-    return dispatch.run_step(programs, state, feed, rates)
+    return dispatch.run_step(stage, state, feed, rates)
 
 
-def place(programs: Programs, state: TrainState) -> TrainState:
+def place(stage: Stage, state: TrainState) -> TrainState:
     """A copy of a state, as checkpoints hold it, on the devices of a program."""
     stored = jax.tree.map(
         lambda x, like: jax.device_put(np.asarray(x, like.dtype), like.sharding),
         state,
-        programs.checkpoint_shapes,
+        stage.checkpoint_shapes,
     )
-    return programs.steps.from_checkpoint(stored)
+    return stage.steps.from_checkpoint(stored)

@@ -20,7 +20,7 @@ from largebatch.planning.prediction import Prediction
 from largebatch.tools.recipe_text import facts_of
 from largebatch.tools.report.compare import interval
 from largebatch.tracking import Summary
-from largebatch.training.microbatch import model_of
+from largebatch.training.steps import model_of
 
 _OF_SUMMARY = (
     *("status", "top1", "top5", "loss", "compile_s", "train_s", "wait_s", "evaluation_s"),

@@ -16,10 +16,9 @@ from largebatch.optim import Rates
 from largebatch.planning.stragglers import Policy, asynchronous, barrier, draws
 from largebatch.planning.studies import synchrony
 from largebatch.planning.studies.synchrony import MEDIAN_S, Asynchronous, Setup, open_study
-from largebatch.training.microbatch import model_of
-from largebatch.training.programs import Programs
 from largebatch.training.rules import optimizer_of
-from largebatch.training.steps import Steps
+from largebatch.training.stage import Stage
+from largebatch.training.steps import Steps, model_of
 from largebatch.trees import flatten_paths
 from tests.training import worlds
 
@@ -101,7 +100,7 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
     plan = resolve(made, Facts(1437, 360, 10, (8, 8, 1), devices=1), microbatch=workers)
     mesh = parallel.make_mesh(jax.devices()[:1], 1)
     means = study.train.mean, study.train.std
-    run = Programs(
+    run = Stage(
         Steps(plan.first_stage, model_of(plan), optimizer_of(made), mesh, *means, "float64")
     )
     ours = study.server.init(0)
