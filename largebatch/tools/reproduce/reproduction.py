@@ -15,7 +15,6 @@ from largebatch import tracking
 from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
-from largebatch.config.unused import settled
 from largebatch.errors import ConfigError, HealthError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import replacing, write_json
@@ -26,7 +25,7 @@ from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
 from largebatch.tracking.compliance import check_log, read_log, seconds_between
 from largebatch.training import session
-from largebatch.training.preflight import preflight
+from largebatch.training.run import Run
 
 Scale = Literal["laptop", "node", "full"]
 
@@ -88,22 +87,18 @@ def reproduce(
     devices = jax.devices() if devices is None else devices
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
-    config, ready = settled(
-        load(request.recipe, overrides, console.note),
-        dict(overrides),
-        lambda each: preflight(each, request.runs_in, devices=devices),
-        console.note,
-    )
-    console.plan(f"preflight of {label(request.recipe)}", ready.rows)
+    given = load(request.recipe, overrides, console.note)
+    opened = Run.open(given, console, devices, given=dict(overrides))
+    config, plan = opened.config, opened.plan
     options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
     if published is not None:
-        unlike = record.other_task(config, ready.plan, load_recipe(request.recipe))
+        unlike = record.other_task(config, plan, load_recipe(request.recipe))
         if unlike:
             console.warn(f"{record.OTHER_TASK}: {'; '.join(unlike)}")
         else:
             expected = _predicted(console, lambda: record.prediction(request.recipe, published))
-    here = _predicted(console, lambda: record.prediction_here(ready.plan, devices, request.cluster))
+    here = _predicted(console, lambda: record.prediction_here(plan, devices, request.cluster))
     folder = _folder(request, devices)
     seeds = range(config.run.seed, config.run.seed + request.runs)
     compile_cache.use(config.run.compile_cache)  # for the seeds after the first
@@ -125,7 +120,7 @@ def reproduce(
             "xla_options": options,
             "cluster": request.cluster or None,
         }
-        kept = record.record(about, ready.plan, results, published, expected, here, unlike)
+        kept = record.record(about, plan, results, published, expected, here, unlike)
         write_json(folder / "record.json", kept)
         with replacing(folder / "README.md") as stream:
             stream.write(page.page(kept).encode())
