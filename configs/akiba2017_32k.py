@@ -27,8 +27,7 @@ SOURCES = sources(
     A="""
         batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.momentum
         schedule.length schedule.per_256 schedule.warmup schedule.decay schedule.points
-        schedule.blend_centre schedule.blend_period loss.label_smoothing norm.span
-        norm.statistics model.dtype comm.wire
+        loss.label_smoothing norm.span norm.statistics model.dtype comm.wire
     """,
     M="""
         optimizer.epsilon optimizer.second_momentum optimizer.rmsprop_rate
@@ -58,8 +57,6 @@ def get_config() -> ConfigDict:
         "70 epochs: 0.01",
         "85 epochs: 0.001",
     )
-    config.schedule.blend_centre = "10 epochs"
-    config.schedule.blend_period = "5 epochs"
     config.loss.label_smoothing = 0.0
     config.comm.wire = "float16"
     return config

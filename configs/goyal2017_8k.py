@@ -26,8 +26,8 @@ SOURCES = sources(
     A="""
         batch.workers batch.images_per_worker data.image_size optimizer.name optimizer.nesterov
         optimizer.momentum optimizer.weight_decay optimizer.decay_skip schedule.length
-        schedule.per_256 schedule.warmup schedule.warmup_start schedule.decay schedule.steps
-        schedule.factor loss.label_smoothing norm.span norm.last_gamma model.dtype
+        schedule.per_256 schedule.warmup schedule.warmup_start schedule.decay schedule.points
+        loss.label_smoothing norm.span norm.last_gamma model.dtype
     """,
     M="norm.momentum data.crop_area model.head_deviation",
     U="data.flip",
@@ -48,7 +48,7 @@ def get_config() -> ConfigDict:
     config.schedule.per_256 = 0.1
     config.schedule.warmup = "5 epochs"
     config.schedule.warmup_start = 0.1
-    config.schedule.decay = "step"
-    config.schedule.steps = ("30 epochs", "60 epochs", "80 epochs")
+    config.schedule.decay = "pieces"
+    config.schedule.points = ("30 epochs: 0.1", "60 epochs: 0.01", "80 epochs: 0.001")
     config.loss.label_smoothing = 0.0
     return config

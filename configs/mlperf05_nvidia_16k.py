@@ -27,7 +27,7 @@ SOURCES = sources(
     S="""
         batch.workers batch.images_per_worker data.image_size norm.span optimizer.name
         optimizer.weight_decay optimizer.momentum optimizer.decay_skip schedule.length
-        schedule.peak schedule.warmup schedule.decay schedule.steps schedule.factor
+        schedule.peak schedule.warmup schedule.decay schedule.points
         loss.label_smoothing model.dtype
     """,
     U="optimizer.rate data.crop_area data.flip comm.wire",
@@ -46,8 +46,8 @@ def get_config() -> ConfigDict:
     config.schedule.length = "100 epochs"
     config.schedule.peak = 4.1
     config.schedule.warmup = "15 epochs"
-    config.schedule.decay = "step"
-    config.schedule.steps = ("30 epochs", "60 epochs", "80 epochs")
+    config.schedule.decay = "pieces"
+    config.schedule.points = ("30 epochs: 0.1", "60 epochs: 0.01", "80 epochs: 0.001")
     config.loss.label_smoothing = 0.0
     config.run.evaluate_every = "4 epochs"
     return config

@@ -25,7 +25,7 @@ SOURCES = sources(
     A="batch.workers data.image_size optimizer.name optimizer.nesterov",
     M="""
         optimizer.momentum optimizer.weight_decay optimizer.decay_skip schedule.length
-        schedule.peak schedule.warmup schedule.warmup_shape schedule.warmup_power schedule.decay
+        schedule.peak schedule.warmup schedule.warmup_shape schedule.decay
         schedule.power schedule.end schedule.decay_end loss.label_smoothing norm.momentum
         norm.last_gamma model.dtype
     """,
@@ -45,8 +45,7 @@ def get_config() -> ConfigDict:
     config.schedule.length = "2512 steps"
     config.schedule.peak = 7.05
     config.schedule.warmup = "638 steps"
-    config.schedule.warmup_shape = "power"
-    config.schedule.warmup_power = 2.0
+    config.schedule.warmup_shape = "quadratic"
     config.schedule.decay = "polynomial"
     config.schedule.power = 2.0
     config.schedule.end = 6e-6

@@ -28,8 +28,8 @@ SOURCES = sources(
         optimizer.decay_skip schedule.length loss.label_smoothing model.dtype
     """,
     M="""
-        batch.stages norm.span schedule.peak schedule.warmup schedule.decay schedule.steps
-        schedule.factor optimizer.weight_decay
+        batch.stages norm.span schedule.peak schedule.warmup schedule.decay schedule.points
+        optimizer.weight_decay
     """,
     U="data.flip",
 )
@@ -46,8 +46,8 @@ def get_config() -> ConfigDict:
     config.schedule.length = "90 epochs"
     config.schedule.peak = 3.2
     config.schedule.warmup = "5 epochs"
-    config.schedule.decay = "step"
-    config.schedule.steps = ("60 epochs", "80 epochs")
+    config.schedule.decay = "pieces"
+    config.schedule.points = ("60 epochs: 0.1", "80 epochs: 0.01")
     config.loss.label_smoothing = 0.0
     config.comm.wire = "float32"
     return config

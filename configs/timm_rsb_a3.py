@@ -27,8 +27,8 @@ SOURCES = sources(
         schedule.length loss.kind
     """,
     M="""
-        data.flip data.evaluation_crop augment.policy augment.magnitude augment.mixup
-        augment.cutmix norm.last_gamma optimizer.clip_norm optimizer.momentum optimizer.epsilon
+        data.flip data.evaluation_crop augment.policy augment.mixup augment.cutmix
+        norm.last_gamma optimizer.clip_norm optimizer.momentum optimizer.epsilon
         optimizer.weight_decay optimizer.decay_skip schedule.peak schedule.warmup
         schedule.warmup_start schedule.decay schedule.end loss.target_threshold
         loss.label_smoothing model.dtype
@@ -45,8 +45,7 @@ def get_config() -> ConfigDict:
     config.data.evaluation_size = 224
     config.data.evaluation_crop = 0.95
     config.data.resampling = "antialias"
-    config.augment.policy = "randaugment"
-    config.augment.magnitude = 6.0
+    config.augment.policy = "rand-m6-mstd0.5-inc1"
     config.augment.mixup = 0.1
     config.augment.cutmix = 1.0
     config.optimizer.name = "lamb"

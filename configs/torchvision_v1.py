@@ -22,8 +22,8 @@ SOURCES = sources(
     M="""
         batch.workers batch.images_per_worker data.image_size data.flip data.crop_area
         optimizer.name optimizer.weight_decay optimizer.momentum optimizer.decay_skip
-        schedule.length schedule.per_256 schedule.warmup schedule.decay schedule.steps
-        schedule.factor loss.label_smoothing model.dtype
+        schedule.length schedule.per_256 schedule.warmup schedule.decay schedule.points
+        loss.label_smoothing model.dtype
     """,
     U="norm.span",
 )
@@ -39,8 +39,8 @@ def get_config() -> ConfigDict:
     config.schedule.length = "90 epochs"
     config.schedule.per_256 = 0.1
     config.schedule.warmup = "0 epochs"
-    config.schedule.decay = "step"
-    config.schedule.steps = ("30 epochs", "60 epochs")
+    config.schedule.decay = "pieces"
+    config.schedule.points = ("30 epochs: 0.1", "60 epochs: 0.01")
     config.loss.label_smoothing = 0.0
     config.run.evaluate_every = "1 epochs"
     return config

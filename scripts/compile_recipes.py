@@ -40,7 +40,7 @@ from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import Hardware, machine
 from largebatch.planning.compile import LIMIT_GIB, LIMIT_S
 from largebatch.planning.topologies import GPUS, open_topology
-from largebatch.training.memory import GIB
+from largebatch.training.memory import GIB, USABLE
 
 ROOT = Path(__file__).parents[1]
 _COMPILERS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt", "nvidia-cuda-nvcc-cu12", "libtpu")
@@ -123,8 +123,7 @@ def compiled(recipe: Recipe, target: Target, **limits: float) -> dict[str, Any]:
         made = Planning(recipe.config, topology, **limits).all_programs()
     except UserError as error:
         return row | {"error": str(error), "seconds": round(time.monotonic() - start)}
-    batch = recipe.config.batch
-    room = (batch.memory_gib * GIB or memory) * (1 - batch.memory_margin)
+    room = memory * USABLE
     name, needed = max(made.programs.items(), key=lambda item: item[1])
     if needed > room:
         row["error"] = f"{name}: {needed / GIB:.1f} GiB do not fit into {room / GIB:.1f} GiB"

@@ -11,8 +11,6 @@ from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
-MAX_MAGNITUDE = 10
-"""Magnitude of RandAugment at which operations have their full strength."""
 _MAX_SEED = 2**31  # the seed is int32 on devices
 
 
@@ -47,17 +45,12 @@ def _check_name(config: Config) -> None:
 
 
 def check_augment(config: Config) -> None:
-    """Check the magnitude of RandAugment, and that the host has the crops that a policy changes.
+    """Check that the host has the crops that a policy changes.
 
     Raises:
-      ConfigError: they are wrong.
+      ConfigError: the device crops.
     """
     augment = config.augment
-    if augment.magnitude > MAX_MAGNITUDE:
-        raise ConfigError(
-            f"augment.magnitude={augment.magnitude:g}: expected 0 to {MAX_MAGNITUDE}; use "
-            f"{MAX_MAGNITUDE} or less"
-        )
     if augment.policy != "none" and config.data.crops == "device":
         raise ConfigError(
             f"augment.policy={augment.policy}: expected data.crops=host, since Pillow computes the "
@@ -93,13 +86,12 @@ def check_batch(config: Config, facts: Facts) -> None:
             f"batch.workers={workers} × batch.images_per_worker={images}: expected fewer than "
             f"{MAX_SAMPLES:,} images in the global batch, got {batch:,}; lower one of the two"
         )
-    may_repeat = config.data.repeat or config.data.epoch_end == "repeat"
-    if batch > examples and not may_repeat:
+    if batch > examples and config.data.epoch_end == "drop":
         smaller = _smaller(config, facts)
         raise ConfigError(
             f"the global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
             f"the {examples:,} training examples; {f'use at most {smaller}, or ' * bool(smaller)}"
-            "set data.repeat=true to repeat examples within a batch"
+            "set data.epoch_end=continue to repeat examples within a batch"
         )
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:

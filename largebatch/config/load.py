@@ -1,7 +1,6 @@
 """Loading of a recipe file with overrides as a frozen ``Config``."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +160,4 @@ def _fitted(recipe: Config, config: Config, given: Collection[str]) -> Config:
 
 def _peak(config: Config) -> float:
     """Return a number in proportion to the peak learning rate."""
-    chosen, ratio = config.schedule, config.batch.images / 256
-    factor = ratio if chosen.scaling == "linear" else math.sqrt(ratio)
-    return chosen.peak or chosen.per_256 * factor
+    return config.schedule.peak or config.schedule.per_256 * config.batch.images / 256

@@ -111,12 +111,7 @@ class StagePlan:
     @property
     def norm_momentum(self) -> float:
         """Momentum of the running BatchNorm statistics per step, after the first steps."""
-        norm = self.config.norm
-        if self.norm_statistics == "last":
-            return 0.0
-        if norm.momentum_samples:
-            return norm.momentum ** (self.samples_per_step / norm.momentum_samples)
-        return norm.momentum
+        return 0.0 if self.norm_statistics == "last" else self.config.norm.momentum
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ from largebatch.optim.rates import Blend, RateSchedule
 from largebatch.optim.schedules import Points, Schedule, peak_rate
 from largebatch.registry import parse_options
 
+_BLEND_EPOCHS = 10, 5
+"""Centre and period of the change from RMSprop to SGD (Akiba et al. 2017, section 2.2)."""
 _POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
 
 
@@ -40,12 +42,10 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         )
 
     placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
-    decay = "decoupled" if rule.decay == "decoupled" else chosen.weight_decay
     return RateSchedule(
         learning_rate=_schedule(config, at, per_step),
         weight_decay=rule.weight_decay,
-        decay=decay,
-        decay_warmup=at("weight_decay_warmup", chosen.weight_decay_warmup or chosen.warmup),
+        follows=chosen.weight_decay == "follow",
         # Factories of optax transformations take their momentum from optimizer.options.
         momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
         momentum_at_peak=rule.momentum_at_peak or None,
@@ -64,19 +64,14 @@ def _schedule(config: Config, at: Callable[[str, str], int], per_step: int) -> S
             f"({decay_end:,} samples); use --config.schedule.warmup='10 %'"
         )
     return Schedule(
-        peak=peak_rate(
-            peak=chosen.peak, per_256=chosen.per_256, batch=per_step, scaling=chosen.scaling
-        ),
+        peak=peak_rate(peak=chosen.peak, per_256=chosen.per_256, batch=per_step),
         start=chosen.warmup_start,
         warmup=warmup,
         warmup_shape=chosen.warmup_shape,
-        warmup_power=chosen.warmup_power,
         decay_end=decay_end,
         decay=chosen.decay,
         power=chosen.power,
         end=chosen.end,
-        steps=tuple(at("steps", text) for text in chosen.steps),
-        factor=chosen.factor,
         points=_points(chosen.points, at),
     )
 
@@ -98,25 +93,18 @@ def _points(texts: tuple[str, ...], at: Callable[[str, str], int]) -> Points:
 def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
     if config.optimizer.name != "rmsprop_sgd":
         return None
-    chosen = config.schedule
-    return Blend(
-        centre=at("blend_centre", chosen.blend_centre),
-        period=at("blend_period", chosen.blend_period),
-    )
+    scale = config.run.scale_length
+    centre, period = (at("blend", f"{scale * epochs:.9f} epochs") for epochs in _BLEND_EPOCHS)
+    return Blend(centre, period)
 
 
 def _check(config: Config) -> None:
-    rule, chosen = config.optimizer, config.schedule
+    rule = config.optimizer
     check_used(config)
     if rule.name == "lars":
         _check_details(rule.flavour)
     if rule.name not in OPTIMIZERS:
         _check_factory(config)
-    if rule.decay == "decoupled" and chosen.weight_decay != "constant":
-        raise ConfigError(
-            "optimizer.decay=decoupled already follows the learning rate; use "
-            "schedule.weight_decay=constant"
-        )
 
 
 def _check_details(flavour: str) -> None:
@@ -151,5 +139,5 @@ def _check_factory(config: Config) -> None:
         raise ConfigError(
             f"schedule.weight_decay={config.schedule.weight_decay}: optimizer.name={rule.name} "
             "has no parameter weight_decay; use constant",
-            unused=("schedule.weight_decay", "schedule.weight_decay_warmup"),
+            unused=("schedule.weight_decay",),
         )

@@ -108,7 +108,7 @@ OPTIMIZERS: Registry[Rule] = Registry(
             "largebatch.optim.lars:configured",
             ("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),
         ),
-        "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "decay", "nesterov")),
+        "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "nesterov")),
         "lamb": Rule(
             "LAMB",
             "largebatch.optim.lamb:configured",

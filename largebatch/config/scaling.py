@@ -183,9 +183,6 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         "batch.workers": workers,
         "batch.images_per_worker": images,
         "norm.span": span,
-        "norm.momentum_samples": round(
-            config.norm.momentum_samples * workers * images / config.batch.images
-        ),
         **target.changes,
     }
     if config.model.name not in DEPTHS:  # a user's own network stays
@@ -201,12 +198,8 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
     from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule
-    peak = peak_rate(  # for the batch of the recipe
-        peak=schedule.peak,
-        per_256=schedule.per_256,
-        batch=config.batch.images,
-        scaling=schedule.scaling,
-    )
+    batch = config.batch.images
+    peak = peak_rate(peak=schedule.peak, per_256=schedule.per_256, batch=batch)
     rate = target.rate
     if config.optimizer.name == "lars":
         rate = min(rate, target.layer_step / (peak * lars_of(config.optimizer).trust_coefficient))

@@ -27,7 +27,6 @@ MAY_CHANGE = (
     "data.crop_ratio",
     "data.flip",
     "augment.policy",
-    "augment.magnitude",
     "augment.mixup",
     "augment.cutmix",
     "augment.erase",

@@ -23,7 +23,6 @@ _WORDS = {
     "loss.label_smoothing": "smoothing label_smoothing",
     "augment.mixup": "mixup mixup_alpha",
     "augment.cutmix": "cutmix cutmix_alpha",
-    "augment.switch_prob": "mixup_switch_prob",
     "augment.erase": "reprob random_erase random_erasing",
     "loss.target_threshold": "bce_target_thresh",
     "model.name": "arch model model_name",
@@ -139,8 +138,10 @@ def advice(word: str, value: str = "") -> str:
     if name in _SIGMOID.split():
         return _written("loss.kind", "sigmoid")
     if name in _POLICY.split():
-        is_trivial = value.lower().startswith(("ta", "trivial"))
-        return _written("augment.policy", "trivialaugment" if is_trivial else "randaugment")
+        if value.lower().startswith(("ta", "trivial")):
+            return _written("augment.policy", "trivialaugment")
+        is_ours = value.startswith("rand-") and "inc1" in value
+        return _written("augment.policy", value if is_ours else "rand-m9-mstd0.5-inc1")
     if name in _EMA.split():
         return _written("schedule.ema", _horizon(value))
     if name in _MULTIPLIER.split():

@@ -22,13 +22,11 @@ T = TypeVar("T")
 
 _PAIRS = (
     ("schedule.peak", "schedule.per_256"),
-    ("optimizer.decay", "schedule.weight_decay"),
     ("augment.policy", "data.crops"),
     ("batch.deadline_s", "health.replay_every"),
 )
 """Options of which at most one differs from its default; the user's one replaces the recipe's."""
 _DECAYS = {
-    "steps": ("step",),
     "points": ("pieces", "lines"),
     "end": ("polynomial", "linear", "cosine"),
 }
@@ -68,7 +66,7 @@ def check_used(config: Config) -> None:
     """
     found = list(_without_effect(config))
     if config.optimizer.name in OPTIMIZERS:
-        strict = ("options", "rate", "nesterov", "decay")
+        strict = ("options", "rate", "nesterov")
         found = [
             each
             for each in found
@@ -190,28 +188,8 @@ def _unused(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
             "schedule.warmup_start",
             (f"schedule.warmup={written(chosen.warmup)}", "a longer schedule.warmup"),
         )
-    if chosen.weight_decay == "constant":
-        yield (
-            "schedule.weight_decay_warmup",
-            ("schedule.weight_decay=constant", "schedule.weight_decay=follow"),
-        )
     if config.loss.kind != "sigmoid":
         yield "loss.target_threshold", (f"loss.kind={config.loss.kind}", "loss.kind=sigmoid")
-    augment = config.augment
-    if augment.policy != "randaugment":
-        for name in ("magnitude", "magnitude_std", "layers"):
-            yield (
-                f"augment.{name}",
-                (f"augment.policy={augment.policy}", "augment.policy=randaugment"),
-            )
-    if not (augment.mixup and augment.cutmix):
-        yield (
-            "augment.switch_prob",
-            (
-                f"augment.mixup={augment.mixup:g} and augment.cutmix={augment.cutmix:g}",
-                "both above 0",
-            ),
-        )
     source = f"data.source={config.data.source}"
     scheme = config.data.source.partition(":")[0]
     if scheme != "folder":

@@ -33,7 +33,6 @@ class Augment:
         erase: Probability of erasing a box (`mixing.erased_boxes`); the device erases it.
         mixup: α of mixup (`mixing.mixtures`); the device mixes the images.
         cutmix: α of CutMix; likewise.
-        switch_prob: Probability of CutMix where both are on.
 
     Raises:
         ConfigError: `shift` is negative or, when called, not less than the side of the images.
@@ -45,7 +44,6 @@ class Augment:
     erase: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
-    switch_prob: float = 0.5
 
     def __post_init__(self) -> None:
         if self.shift < 0:
@@ -126,7 +124,6 @@ class Augment:
                     shape,
                     mixup=self.mixup,
                     cutmix=self.cutmix,
-                    switch_prob=self.switch_prob,
                     seed=seed,
                     positions=positions,
                 )

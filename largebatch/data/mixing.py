@@ -57,7 +57,6 @@ def mixtures(
     *,
     mixup: float,
     cutmix: float,
-    switch_prob: float,
     seed: int,
     positions: np.ndarray,
 ) -> np.ndarray:
@@ -73,7 +72,6 @@ def mixtures(
         shape: Height and width of the images.
         mixup: α of mixup; 0 for none.
         cutmix: α of CutMix; 0 for none.
-        switch_prob: Probability of CutMix where both are on.
         seed: Seed of the run.
         positions: int64 (b,), sample positions.
 
@@ -87,7 +85,7 @@ def mixtures(
     keys = seed, positions // 2
     cuts = np.full(len(positions), cutmix > 0)
     if mixup and cutmix:
-        cuts = uniform(purpose("mixing.kind"), *keys) < switch_prob
+        cuts = uniform(purpose("mixing.kind"), *keys) < 0.5
     quantile = uniform(purpose("mixing.share"), *keys)
     share = np.ones(len(positions))
     for alpha, rows in ((mixup, ~cuts), (cutmix, cuts)):

@@ -49,7 +49,6 @@ def open_source(
             resampling=options.resampling,
             validation_split=options.validation_split,
             whole=whole,
-            cache_dir=options.cache_dir,
             cache_bytes=int(options.cache_gb * 1e9),
         ),
     )
@@ -110,10 +109,8 @@ def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:
         from largebatch.data.policies import Policy  # brings Pillow
 
         policy = Policy(
-            options.policy,
-            options.magnitude,
-            options.magnitude_std,
-            options.layers,
+            "randaugment" if options.rand else "trivialaugment",
+            *(options.rand or ()),
             fill=tuple(round(level) for level in mean),
         )
     return data.Augment(
@@ -123,7 +120,6 @@ def augment_of(config: Config, mean: Sequence[float]) -> data.Augment:
         erase=options.erase,
         mixup=options.mixup,
         cutmix=options.cutmix,
-        switch_prob=options.switch_prob,
     )
 
 

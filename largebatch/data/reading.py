@@ -115,7 +115,7 @@ def read_ahead(
         raise DataError(
             f"reading process {taken % reading.processes} of data.processes="
             f"{reading.processes} died ({str(error).partition('. ')[0]}), which is often a lack of "
-            "memory: lower data.processes or data.memory_mib; the same command resumes the run"
+            "memory: lower data.processes or data.threads; the same command resumes the run"
         ) from error
     finally:
         iterator.close()

@@ -67,8 +67,9 @@ class RecordCache:
                 raise PermissionError(None, "no permission")
         except OSError as error:
             raise ConfigError(
-                f"data.cache_dir={directory}: expected a directory that can be read and written "
-                f"({no_folder_reason(error)}); use another one or data.cache_gb=0"
+                f"data.cache_gb: expected a directory {directory} that can be read and written "
+                f"({no_folder_reason(error)}); set $XDG_CACHE_HOME to another one, or "
+                "data.cache_gb=0"
             ) from error
 
     def __reduce__(self) -> tuple:

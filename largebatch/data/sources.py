@@ -30,7 +30,6 @@ class SourceOptions:
         resampling: `linear` or `antialias`, see `images.resize`.
         validation_split: Share of each class of a folder that is its validation split; 0: none.
         whole: Whether class folders without splits are the validation split.
-        cache_dir: Directory of records of object storage; empty is the user's cache.
         cache_bytes: Bytes that it may hold; 0: none are kept.
         sequential: Whether each example is read once, in order, to be copied: checksums of records
             are checked, and formats without fast random access are accepted.
@@ -46,7 +45,6 @@ class SourceOptions:
     resampling: str = "linear"
     validation_split: float = 0.0
     whole: bool = False
-    cache_dir: str = ""
     cache_bytes: int = 0
     sequential: bool = False
 

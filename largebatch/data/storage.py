@@ -174,7 +174,7 @@ def storage_of(path: str, options: SourceOptions) -> Storage:
 
     Args:
         path: See `absolute`.
-        options: `cache_dir` and `cache_bytes` are the cache of objects.
+        options: `cache_bytes` is the size of the cache of records.
 
     Raises:
         ConfigError, StorageError: See `ObjectStorage`.
@@ -183,8 +183,7 @@ def storage_of(path: str, options: SourceOptions) -> Storage:
         return LocalStorage(path)
     cache = None
     if options.cache_bytes:
-        directory = os.path.expanduser(options.cache_dir) or user_cache() / "records"
-        cache = open_cache(Path(directory), options.cache_bytes)
+        cache = open_cache(user_cache() / "records", options.cache_bytes)
     return ObjectStorage(path, cache)
 
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from largebatch.errors import ConfigError
 from largebatch.optim.schedules import Schedule
 from largebatch.optim.shapes import between
-
-Decay = Literal["constant", "follow", "decoupled"]
 
 
 class Rates(NamedTuple):
@@ -40,7 +38,7 @@ class Blend:
 
     def __post_init__(self) -> None:
         if self.period <= 0:
-            raise ConfigError(f"schedule.blend_period: expected above 0, got {self.period} samples")
+            raise ConfigError(f"period: expected above 0, got {self.period} samples")
 
     def __call__(self, position: int) -> float:
         """Return the share, above 0 and at most 1, of a step that begins at `position`."""
@@ -55,14 +53,11 @@ class RateSchedule:
     learning_rate: Schedule
     weight_decay: float = 0.0
     """Coefficient L."""
-    decay: Decay = "constant"
-    """`constant`: L, added to the gradient. `follow`: weight decay has its own schedule, the peak
-    times a linear warm-up over `decay_warmup` times the decay of the learning rate (Fujitsu, MLPerf
-    v0.6). An update rule multiplies weight decay by the learning rate, so that its value is L times
-    the ratio of the two warm-ups, and L after both. `decoupled`: L times learning rate / peak,
-    subtracted from the weights (Loshchilov & Hutter 2019, arXiv 1711.05101)."""
-    decay_warmup: int = 0
-    """Warm-up of `follow` in samples."""
+    follows: bool = False
+    """Weight decay has its own schedule: the peak times a linear warm-up from 0, as long as that of
+    the learning rate, times the decay of the learning rate (Fujitsu, MLPerf v0.6). An update rule
+    multiplies weight decay by the learning rate, so that its value is L times the ratio of the two
+    warm-ups, and L after them."""
     momentum: float = 0.9
     momentum_at_peak: float | None = None
     """Momentum at the peak learning rate; between, it is linear in the learning rate (Smith 2018,
@@ -101,19 +96,17 @@ class RateSchedule:
             momentum *= rate / last if last else 1.0
         return Rates(
             learning_rate=rate,
-            weight_decay=self._weight_decay(position, rate),
+            weight_decay=self._weight_decay(position),
             momentum=momentum,
             sgd_share=self.blend(position) if self.blend else 1.0,
             step=step,
             peak_decay=self.learning_rate.peak * self.weight_decay,
         )
 
-    def _weight_decay(self, position: int, rate: float) -> float:
-        if self.decay == "decoupled":
-            return self.weight_decay * rate / self.learning_rate.peak
-        if self.decay == "constant":
+    def _weight_decay(self, position: int) -> float:
+        warmup = self.learning_rate.warmup
+        if not self.follows or position >= warmup:
             return self.weight_decay
-        own = min(1.0, position / self.decay_warmup) if self.decay_warmup else 1.0
-        warmed = self.learning_rate.warmed(position)
+        own, warmed = position / warmup, self.learning_rate.warmed(position)
         # At a learning rate of 0, weight decay has no effect.
         return self.weight_decay * (own / warmed if warmed else 1.0)

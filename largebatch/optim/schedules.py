@@ -16,12 +16,11 @@ from largebatch.optim.shapes import (
     rising,
 )
 
-Decay = Literal["polynomial", "linear", "cosine", "step", "pieces", "lines", "constant"]
+Decay = Literal["polynomial", "linear", "cosine", "pieces", "lines", "constant"]
 Points = tuple[tuple[int, float], ...]
 """(position in samples, multiple of the peak), ascending."""
 
-# Fields that only some decays use; they must be empty or 0 for the others.
-_OWN = {"steps": ("step",), "points": ("pieces", "lines")}
+_OF_POINTS = ("pieces", "lines")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +32,15 @@ class Schedule:
     decay, the learning rate is
 
         polynomial, linear, cosine    end + f·(peak − end), with f(r) from `shapes.falling`
-        step                          the peak, multiplied by `factor` at each of `steps`
         pieces                        a multiple of the peak, constant from each of `points` to the
                                       next; the peak before the first point
         lines                         linear interpolation from the peak at `warmup` through all
                                       `points`
         constant                      the peak
 
-    The rate stays constant after `decay_end`. `step`, `pieces`, `lines` and `constant` ignore `end`
-    and therefore require its default 0. For them, `decay_end` is only the end of the printed
-    schedule. The sample at a drop or point already has the new rate.
+    The rate stays constant after `decay_end`. `pieces`, `lines` and `constant` ignore `end` and
+    therefore require its default 0. For them, `decay_end` is only the end of the printed schedule.
+    The sample at a point already has the new rate.
 
     Raises:
         ConfigError: A field is out of range, or fields contradict each other. Messages use the
@@ -62,13 +60,7 @@ class Schedule:
     """Exponent of `polynomial`, above 0."""
     end: float = 0.0
     """Learning rate at and after `decay_end`; at most the peak."""
-    steps: tuple[int, ...] = ()
-    """Drops of `step`, ascending, between `warmup` and `decay_end`; otherwise empty."""
-    factor: float = 0.1
-    """Factor of each drop of `step`, between 0 and 1."""
     warmup_shape: Warmup = "linear"
-    warmup_power: float = 2.0
-    """Exponent of the warm-up `power`, above 0."""
     points: Points = ()
     """Points of `pieces` and `lines`, not before `warmup`, multiples of 0 to 1; otherwise empty."""
 
@@ -80,8 +72,6 @@ class Schedule:
             "decay_end": self.decay_end,
             "power": self.power,
             "end": self.end,
-            "factor": self.factor,
-            "warmup_power": self.warmup_power,
         }.items():
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"schedule.{name}={value} must be finite and not negative")
@@ -107,10 +97,6 @@ class Schedule:
             raise ConfigError(
                 "schedule.power=0 gives no decay; use a power above 0 or schedule.decay=constant"
             )
-        if self.warmup_power == 0:
-            raise ConfigError("schedule.warmup_power=0 gives no warm-up; use a power above 0")
-        if not 0 < self.factor < 1:
-            raise ConfigError(f"schedule.factor={self.factor:g} must be above 0 and below 1")
         if self.end and self.decay not in SMOOTH:
             raise ConfigError(
                 f"schedule.end={self.end:g} has no effect with schedule.decay={self.decay}; use "
@@ -128,24 +114,14 @@ class Schedule:
                 f"schedule.warmup={self.warmup} samples must end before "
                 f"schedule.decay_end={self.decay_end}; use a shorter warm-up or a longer training"
             )
-        for name, decays in _OWN.items():
-            value = getattr(self, name)
-            if bool(value) != (self.decay in decays):
-                raise ConfigError(
-                    f"schedule.{name}={value} does not fit schedule.decay={self.decay}; set "
-                    f"{name} if and only if decay={' or '.join(decays)}"
-                )
-        places = tuple(position for position, _ in self.points)
-        for name, ascending in {"steps": self.steps, "points": places}.items():
-            if list(ascending) != sorted(set(ascending)):
-                raise ConfigError(f"schedule.{name}={ascending} samples must ascend; sort them")
-        for position in self.steps:
-            if not self.warmup < position < self.decay_end:
-                raise ConfigError(
-                    f"schedule.steps: the drop at {position} samples must lie between "
-                    f"schedule.warmup={self.warmup} and schedule.decay_end={self.decay_end}; "
-                    "move it"
-                )
+        if bool(self.points) != (self.decay in _OF_POINTS):
+            raise ConfigError(
+                f"schedule.points={self.points} does not fit schedule.decay={self.decay}; set "
+                f"points if and only if decay={' or '.join(_OF_POINTS)}"
+            )
+        places = [position for position, _ in self.points]
+        if places != sorted(set(places)):
+            raise ConfigError(f"schedule.points={places} samples must ascend; sort them")
         for position, multiple in self.points:
             # A point at the end of the warm-up would make the lines jump there.
             least = self.warmup + (self.decay == "lines" and self.warmup > 0)
@@ -191,14 +167,13 @@ class Schedule:
             points.append(("end of warm-up", self.warmup))
         if self.decay in SMOOTH:
             points.append(("middle of decay", (self.warmup + self.decay_end) // 2))
-        points += [(f"drop {i}", position) for i, position in enumerate(self.steps, start=1)]
         inside = (p for p, _ in self.points if self.warmup < p < self.decay_end)
         points += [(f"point {i}", position) for i, position in enumerate(inside, start=1)]
         points.append(("end", self.decay_end))
         return tuple((name, position, self(position)) for name, position in points)
 
     def _risen(self, position: int) -> float:
-        return rising(self.warmup_shape, position / self.warmup, self.warmup_power)
+        return rising(self.warmup_shape, position / self.warmup)
 
     def _fallen(self, position: int) -> float:
         if position >= self.decay_end:
@@ -207,26 +182,21 @@ class Schedule:
         return falling(self.decay, left, self.power)
 
     def _multiple(self, position: int) -> float:
-        """Return the multiple of the peak for `step`, `pieces` and `lines`."""
-        if self.decay == "step":
-            return self.factor ** sum(position >= drop for drop in self.steps)
+        """Return the multiple of the peak for `pieces` and `lines`."""
         if self.decay == "pieces":
             return held(self.points, position, before=1.0)
         first = () if self.points[0][0] == self.warmup else ((self.warmup, 1.0),)
         return joined((*first, *self.points), position)
 
 
-def peak_rate(
-    *, peak: float, per_256: float, batch: int, scaling: Literal["linear", "sqrt"]
-) -> float:
+def peak_rate(*, peak: float, per_256: float, batch: int) -> float:
     """Return the peak learning rate, either given or scaled to the global batch.
 
     Args:
         peak: Peak learning rate, or 0.
-        per_256: Peak learning rate for a batch of 256 images, or 0.
+        per_256: Peak learning rate for a batch of 256 images, or 0; it is scaled in proportion to
+            the batch (Goyal et al. 2017, arXiv 1706.02677, section 2.1).
         batch: Global batch size.
-        scaling: `linear`: per_256 · batch / 256 (Goyal et al. 2017, arXiv 1706.02677, section 2.1);
-            `sqrt`: per_256 · √(batch / 256) (Krizhevsky 2014, arXiv 1404.5997).
 
     Raises:
         ConfigError: Not exactly one of `peak` and `per_256` is given, or it is negative.
@@ -239,7 +209,4 @@ def peak_rate(
     for name, value in {"peak": peak, "per_256": per_256}.items():
         if value < 0:
             raise ConfigError(f"schedule.{name}={value:g} must be above 0")
-    if peak:
-        return peak
-    ratio = batch / 256
-    return per_256 * {"linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]
+    return peak or per_256 * (batch / 256)

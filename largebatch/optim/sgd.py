@@ -6,8 +6,7 @@
 
 With Nesterov momentum, the new term plus m·v replaces v in the step. Outside, a change of n also
 rescales past steps, so that no momentum correction is necessary (Goyal et al., section 3, remark
-2). With decoupled decay (Loshchilov & Hutter 2019, arXiv 1711.05101: SGDW), u is g, and the update
-also subtracts wd·w from w; wd then contains the schedule of the learning rate.
+2).
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +43,6 @@ def sgd(
     *,
     nesterov: bool = False,
     inside: bool = False,
-    decoupled: bool = False,
     decay_mask: Mask = None,
     layout: Layout = "auto",
     total: Total | None = None,
@@ -56,7 +54,6 @@ def sgd(
     Args:
         nesterov: Nesterov momentum.
         inside: Whether the learning rate is inside the velocity.
-        decoupled: Whether weight decay acts on the weights instead of the gradient.
         decay_mask: Parameters with weight decay.
         layout: Computation of the norms in the report, see `norms_in`.
         total: Reduction over devices for sharded parameters, see `norms_in`.
@@ -82,8 +79,7 @@ def sgd(
     ) -> tuple[PyTree, SgdState]:
         decayed = resolve_mask(decay_mask, params)
         directions = jax.tree.map(at_least_float32, grads)
-        if not decoupled:
-            directions = add_decay(directions, params, rates.weight_decay, decayed)
+        directions = add_decay(directions, params, rates.weight_decay, decayed)
         report = measure(grads, params, norms)
         steps, velocity = advance(
             directions,
@@ -94,8 +90,6 @@ def sgd(
             nesterov=nesterov,
             after=report,
         )
-        if decoupled:
-            steps = add_decay(steps, params, rates.weight_decay, decayed)
         return descend(steps, params), SgdState(velocity, report)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -106,6 +100,5 @@ def configured(options: Any, total: Total | None) -> optax.GradientTransformatio
     return sgd(
         nesterov=options.nesterov,
         inside=options.rate in ("inside", "inside_corrected"),
-        decoupled=options.decay == "decoupled",
         **shared(options, total, options.decay_skip),
     )

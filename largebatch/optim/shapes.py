@@ -5,21 +5,20 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-Warmup = Literal["linear", "power", "cosine"]
+Warmup = Literal["linear", "quadratic", "cosine"]
 Smooth = Literal["polynomial", "linear", "cosine"]
 SMOOTH: tuple[str, ...] = get_args(Smooth)
 
 
-def rising(shape: Warmup, share: float, power: float) -> float:
+def rising(shape: Warmup, share: float) -> float:
     """Return the relative height of a warm-up, 0 to 1, after a `share` of its duration.
 
     Args:
-        shape: `linear`: share; `power`: share^power; `cosine`: (1 − cos(π·share)) / 2.
+        shape: `linear`: share; `quadratic`: share²; `cosine`: (1 − cos(π·share)) / 2.
         share: 0 to 1.
-        power: Exponent of `power`.
     """
-    if shape == "power":
-        return share**power
+    if shape == "quadratic":
+        return share**2
     if shape == "cosine":
         return (1 - math.cos(math.pi * share)) / 2
     return share

@@ -28,6 +28,8 @@ Row = dict[str, Any]
 """Columns of ``events.jsonl``."""
 _NAME_BYTES = 64
 _NAMED = 3  # arrays in the warning; the row has all
+SLOW = 1.2
+"""Multiple of the median time to the barrier from which on a process is slow."""
 CONFIRMED = 3
 """Consecutive comparisons at which the same process must be slow to be called a straggler.
 
@@ -131,12 +133,11 @@ class HostTimes:
         """Note the seconds that a step computed before its all-reduce could begin."""
         self._compute_s = compute_s
 
-    def compare(self, step: int, slow_factor: float) -> Row:
+    def compare(self, step: int) -> Row:
         """Compare the times up to ``step`` with those of the other processes, which call this too.
 
         Args:
           step: number of the step whose compute time has been noted.
-          slow_factor: ``health.slow_factor``.
 
         Returns:
           The row of `compared` with ``slow``: whether the slowest process is a straggler.
@@ -146,7 +147,7 @@ class HostTimes:
         own = (now - self._since[0]) / steps, (waited - self._since[1]) / steps, self._compute_s
         self._since = now, waited, step
         row = compared(gather(np.asarray(own, np.float32)), self.names)
-        return row | {"slow": self.confirms(row["slowest"], row["factor"] >= slow_factor)}
+        return row | {"slow": self.confirms(row["slowest"], row["factor"] >= SLOW)}
 
     def news(self, row: Mapping[str, Any]) -> str:
         """Return one line about a straggler that no earlier row has named; '' if there is none."""

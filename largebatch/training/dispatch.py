@@ -71,7 +71,7 @@ def run_step(
         if not left:
             break
         is_late = batch.deadline_s and time.perf_counter() > began + batch.deadline_s
-        if is_late and left_out < int(batch.deadline_share * count):
+        if is_late and left_out < count // 2:
             left_out += 1
             continue
         carry, done = stage.accumulate(state.params, state.stats, carry, images, labels)

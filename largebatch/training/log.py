@@ -272,7 +272,6 @@ class Log:
                 division=options.mlperf_log,
                 platform=f"{plan.facts.devices} × {kind}",
                 target=options.target,
-                organisation=options.mlperf_organisation,
                 began=time.time() - (time.perf_counter() - began),
             )
             trackers.append(log)

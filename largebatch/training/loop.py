@@ -134,7 +134,7 @@ def _dispatch(
     if copy is not None:
         _replay(run, stage, step, copy, (state, metrics))
     if note:
-        row = run.hosts.compare(step, run.plan.config.health.slow_factor)
+        row = run.hosts.compare(step)
         run.log.event("hosts", step, **row)
         if line := run.hosts.news(row):
             run.console.warn(line)

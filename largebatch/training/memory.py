@@ -20,6 +20,8 @@ from largebatch.training.stage import Stage, program_bytes
 GIB = 2**30
 TOO_LARGE = 2**61
 """Bytes of a program that could not be compiled for lack of memory; more than any device has."""
+USABLE = 0.9
+"""Share of a device's memory that programs may use; collectives need some of the rest."""
 # A program predicted to need up to this factor of the available memory may still fit.
 _DOUBT = 1.25
 # More pixels at a time do not make a GPU or a CPU faster (docs/performance.md, Memory).
@@ -46,8 +48,7 @@ def largest_microbatch(
     """
     config, facts = plan.config, plan.facts
     local = jax.local_devices()
-    available = device_bytes(local[0], config.batch.memory_gib, len(local))
-    usable = agreed_minimum(int(available * (1 - config.batch.memory_margin)))
+    usable = agreed_minimum(int(device_bytes(local[0], len(local)) * USABLE))
     side = config.data.evaluation_size
     seen = (side, side) if side else facts.image_shape[:2]
     shape = (facts.stored_size, facts.stored_size, 3) if facts.stored_size else facts.image_shape
@@ -156,17 +157,14 @@ def reporting_out_of_memory(stage: StagePlan) -> Iterator[None]:
         ) from error
 
 
-def device_bytes(device: jax.Device, memory_gib: float, neighbours: int) -> int:
+def device_bytes(device: jax.Device, neighbours: int) -> int:
     """Return the bytes of memory that a run may use on ``device``.
 
     Args:
       device: the device.
-      memory_gib: the configured amount; 0 asks the device.
       neighbours: number of devices of this process. CPU devices share half of the host's memory;
         the other half is left to the input pipeline and other programs.
     """
-    if memory_gib:
-        return int(memory_gib * GIB)
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]

@@ -109,6 +109,12 @@ class Run:
                 "data.shuffle=false: the training images are in the order of their classes, so a "
                 "batch has few of them; use data.shuffle=true, or shuffle the dataset"
             )
+        largest = max(stage.samples_per_step for stage in run.plan.stages)
+        if largest > facts.train_examples:
+            console.warn(
+                f"the global batch of {largest:,} images exceeds the {facts.train_examples:,} "
+                "training images, so a step repeats images"
+            )
         return run
 
     def build(self, *, evaluated_step: int | None = None) -> "Run":

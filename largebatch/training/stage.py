@@ -19,6 +19,8 @@ from largebatch.training.state import TrainState
 from largebatch.training.steps import Steps
 
 PyTree = Any
+_AHEAD_BYTES = 2**29
+"""Memory of each process for images that have been read ahead."""
 
 
 class Splits(NamedTuple):
@@ -342,13 +344,13 @@ class Stage:
     def _reading(self) -> data.Reading:
         """Threads, processes and read-ahead."""
         options = self.plan.config.data
-        threads, memory = options.threads or data.cores(), options.memory_mib * 2**20
+        threads = options.threads or data.cores()
         readers = threads * max(1, options.processes)
         return data.Reading(
             threads=threads,
             processes=options.processes,
-            memory_bytes=memory,
-            piece_bytes=min(data.PIECE, memory // (2 * readers)),  # two pieces for each reader
+            memory_bytes=_AHEAD_BYTES,
+            piece_bytes=min(data.PIECE, _AHEAD_BYTES // (2 * readers)),  # two for each reader
         )
 
 

@@ -82,9 +82,7 @@ SIZES: Mapping[str, Mapping[str, Part]] = {
         "variants": Part(f"step --batch 4 {_VARIANTS} {_SHORT} {_TINY}", 300),
         "step_512_40": Part(f"step --batch 4,2 {_SHORT} {_TINY}", 300, traces=True),
         "end_to_end": Part(f"end_to_end --total 8 --images 2 --workers 2 {_SHORT} {_TINY}", 300),
-        "microbatch": Part(
-            f"microbatch --total 4 --images 2 {_TINY} --config.batch.memory_gib=0.5", 300
-        ),
+        "microbatch": Part(f"microbatch --total 4 --images 2 {_TINY}", 300),
     },
 }
 

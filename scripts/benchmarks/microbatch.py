@@ -1,7 +1,7 @@
 """The microbatch that batch.microbatch=auto chooses, and the memory that it uses.
 
 microbatch --dtype bfloat16 --json records/microbatch.json
-microbatch --total 16 --images 4 --image_size 32 --config.batch.memory_gib=0.02
+microbatch --total 16 --images 4 --image_size 32
 """
 
 import argparse
@@ -15,7 +15,7 @@ from benchmarks.competitor import Competitor, Figures, Race
 from benchmarks.measure import GIB, Result
 from benchmarks.training import IN_USE_GIB, StepWork, cost
 from largebatch.parallel.transfer import WAITING
-from largebatch.training.memory import device_bytes
+from largebatch.training.memory import USABLE, device_bytes
 
 OVERRIDES = True
 
@@ -48,8 +48,7 @@ def auto(work: StepWork) -> tuple[Callable[[], Figures], str]:
     _ = stage.finish
     waiting = WAITING * stage.plan.local_images * math.prod(run.plan.facts.image_shape)
     needed = stage.bytes["train step"] + waiting
-    budget = device_bytes(jax.devices()[0], made.batch.memory_gib, 1)
-    budget *= 1 - made.batch.memory_margin
+    budget = USABLE * device_bytes(jax.devices()[0], 1)
 
     def repeat() -> Figures:
         one_step = training.our_step(run, stage.train_microbatches(0, stage.plan.samples_per_step))

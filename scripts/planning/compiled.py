@@ -14,7 +14,7 @@ from largebatch.planning import compile as compiling
 from largebatch.planning.compile import VARIANTS, Study, study, variant_of
 from largebatch.planning.topologies import Topology
 from largebatch.tracking import Console
-from largebatch.training.memory import GIB, TOO_LARGE, is_exhausted, large_that_fits
+from largebatch.training.memory import TOO_LARGE, USABLE, is_exhausted, large_that_fits
 
 
 def sources(config: Config) -> tuple[data.Source, data.Source]:
@@ -135,6 +135,5 @@ class Planning:
                     raise
                 return TOO_LARGE
 
-        batch = self.config.batch
-        memory = batch.memory_gib * GIB or self.topology.hardware.memory
-        return large_that_fits(candidates, needed, int(memory * (1 - batch.memory_margin)), 0)
+        available = int(self.topology.hardware.memory * USABLE)
+        return large_that_fits(candidates, needed, available, fixed=0)

@@ -261,7 +261,7 @@ SCHEDULE = {"peak": 1.0, "length": "5 epochs", "warmup": "1 epochs"}
         ({"batch": {"wor\nkers": 1}}, r"batch\.wor\\nkers"),
         ({"batch": {"stages": 5 * [[[]]]}}, r"batch\.stages"),
         # The search for its divisors would take minutes.
-        ({"batch": {"workers": 2**61 + 1}, "data": {"repeat": True}}, r"batch\.workers"),
+        ({"batch": {"workers": 2**61 + 1}, "data": {"epoch_end": "repeat"}}, r"batch\.workers"),
         ({"schedule": SCHEDULE | {"length": "9" * 4300 + " epochs"}}, r"schedule\.length"),
         ({"batch": {"stages": ["9\nepochs: rate=2"]}}, r"batch\.stages"),
     ],

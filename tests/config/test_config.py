@@ -57,7 +57,7 @@ def test_defaults_survive_the_round_trip():
         ("optimizer.epsilon", "1e-9", 1e-9),
         ("data.flip", "true", True),
         ("schedule.length", "540 steps", "540 steps"),
-        ("schedule.steps", "30 epochs,60 epochs", ("30 epochs", "60 epochs")),
+        ("schedule.points", "30 epochs: 1,60 epochs: 0", ("30 epochs: 1", "60 epochs: 0")),
         ("optimizer.trust_skip", "", ()),
         ("optimizer.trust_skip", "('bn',)", ("bn",)),
     ],

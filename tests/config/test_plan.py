@@ -135,8 +135,8 @@ def test_the_step_at_which_the_warmup_ends():
         ({"batch": {"workers": 16}, "norm": {"span": 3}}, ["norm.span=3", "2 or 4"]),
         ({"batch": {"workers": 16}, "norm": {"span": 32}}, ["norm.span=32", "16"]),
         (
-            {"batch": {"workers": 64, "images_per_worker": 32}},
-            ["batch.workers=28,", "data.repeat=true"],
+            {"batch": {"workers": 64, "images_per_worker": 32}, "data": {"epoch_end": "drop"}},
+            ["batch.workers=28,", "data.epoch_end=continue"],
         ),
         ({"batch": {"workers": 0}}, ["batch.workers=0"]),
         ({"loss": {"label_smoothing": 1.0}}, ["loss.label_smoothing=1.0"]),
@@ -173,7 +173,7 @@ def test_the_impossible_is_refused_with_the_option_and_the_remedy(sections, word
 )
 def test_a_batch_beyond_the_dataset_has_a_proposal_for_these_devices(batch, span, proposed):
     with pytest.raises(ConfigError) as caught:
-        plan(batch=batch, norm={"span": span})
+        plan(batch=batch, norm={"span": span}, data={"epoch_end": "drop"})
     pairs = re.findall(r"batch\.(\w+)=(\d+)", str(caught.value).partition("use at most")[2])
     assert {key: int(value) for key, value in pairs} == proposed
     made = plan(batch=batch | proposed, norm={"span": span})

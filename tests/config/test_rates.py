@@ -58,8 +58,8 @@ def test_points_are_durations():
     assert found.points == ((16_000, 0.5), (45_000, 0.1), (89_000, 0.0))
     cosine = {"warmup_shape": "cosine", "warmup_start": 0.8, "warmup": "7.6 epochs"}
     assert made(schedule=cosine).learning_rate(3800) == pytest.approx(2.4, rel=1e-15)
-    power = {"warmup_shape": "power", "warmup_power": 3.0}
-    assert made(schedule=power).learning_rate(2500) == 0.5
+    power = {"warmup_shape": "quadratic"}
+    assert made(schedule=power).learning_rate(2500) == 1.0
 
 
 def test_momentum_at_the_peak():
@@ -87,19 +87,19 @@ def test_which_optimizers_correct_momentum(options, corrected):
 
 def test_weight_decay():
     assert made().at(0, None, 1).weight_decay == 1e-4
-    decoupled = made(optimizer={"name": "sgd", "decay": "decoupled"})
-    assert decoupled.at(2500, None, 1).weight_decay == pytest.approx(5e-5, rel=1e-15)
-    follow = {"weight_decay": "follow", "weight_decay_warmup": "10 epochs"}
+    follow = {"weight_decay": "follow", "warmup_start": 1.0}
     found = made(schedule=follow)
-    # Half the own warm-up where the rate's is over; L where both are.
-    assert found.at(5000, None, 1).weight_decay == pytest.approx(5e-5, rel=1e-15)
-    assert found.at(12_000, None, 1).weight_decay == pytest.approx(1e-4, rel=1e-15)
+    own, warmed = 0.5, found.at(2500, None, 1).learning_rate / found.learning_rate.peak
+    assert found.at(2500, None, 1).weight_decay == pytest.approx(1e-4 * own / warmed, rel=1e-15)
+    assert found.at(5000, None, 1).weight_decay == pytest.approx(1e-4, rel=1e-15)
 
 
 def test_blend_of_two_optimizers():
     assert made().blend is None
-    chosen = {"blend_centre": "5 epochs", "blend_period": "25 steps"}
-    assert made(optimizer={"name": "rmsprop_sgd"}, schedule=chosen).blend == Blend(5000, 2500)
+    found = made(optimizer={"name": "rmsprop_sgd"})
+    assert found.blend == Blend(10_000, 5_000)  # epochs of 1,000 samples
+    shorter = made(optimizer={"name": "rmsprop_sgd"}, run={"scale_length": 0.1})
+    assert shorter.blend == Blend(1_000, 500)
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,6 @@ def test_blend_of_two_optimizers():
     [
         ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside"),
         ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true"),
-        ({"optimizer": {"decay": "decoupled"}}, r"optimizer\.decay=decoupled"),
-        (
-            {
-                "optimizer": {"name": "sgd", "decay": "decoupled"},
-                "schedule": {"weight_decay": "follow"},
-            },
-            r"schedule\.weight_decay=constant",
-        ),
-        ({"schedule": {"weight_decay_warmup": "1 epochs"}}, r"schedule\.weight_decay_warmup"),
         ({"optimizer": {"flavour": "mlperf trust_clip=(1.0,)"}}, r"optimizer\.flavour: trust_clip"),
         (
             {"optimizer": {"flavour": "mlperf zero_norm='no'"}},

@@ -1,7 +1,5 @@
 """Stages: positions, changed options, and errors."""
 
-import re
-
 import pytest
 
 from largebatch.config import Facts, freeze, resolve, stages_of
@@ -134,22 +132,3 @@ def test_a_stage_keeps_the_other_options():
     assert second.config.data.crop_area == (0.2, 0.9)
     assert second.config.data.flip
     assert first.config.optimizer == second.config.optimizer
-
-
-@pytest.mark.parametrize(
-    ("augment", "option"),
-    [
-        ({"magnitude": 6.0}, "augment.magnitude=6"),
-        ({"magnitude_std": 0.0, "policy": "trivialaugment"}, "augment.magnitude_std=0"),
-        ({"layers": 3}, "augment.layers=3"),
-        ({"switch_prob": 0.3, "cutmix": 1.0}, "augment.switch_prob=0.3"),
-    ],
-)
-def test_an_augmentation_option_without_effect_is_refused(augment, option):
-    batch = {"images_per_worker": 4}
-    with pytest.raises(ConfigError, match=re.escape(option)):
-        plan(batch=batch, augment=augment)
-    if "switch_prob" in augment:
-        plan("2 epochs: augment.mixup=0.2", batch=batch, augment=augment)
-    else:  # from the second stage on
-        plan("2 epochs: augment.policy=randaugment", batch=batch, augment=augment)

@@ -32,7 +32,7 @@ def test_a_box_of_each_image_is_erased(images):
 )
 def test_images_and_targets_are_mixed_with_the_partner(images, options, dtype):
     """A dense target of each image is the mean of the labels that its pixels come from."""
-    options = {"mixup": 0.0, "switch_prob": 0.5} | options
+    options = {"mixup": 0.0} | options
     found = mixtures(SHAPE, **options, seed=0, positions=np.arange(100, 140))
     labels, expected, target = np.arange(40), np.empty_like(images), np.zeros((40, 40))
     for row in range(40):

@@ -10,9 +10,9 @@ SHAPE = (30, 40)
 COUNT = 20_000
 
 
-def drawn(mixup=0.0, cutmix=0.0, switch_prob=0.5, seed=1, positions=None):
+def drawn(mixup=0.0, cutmix=0.0, seed=1, positions=None):
     positions = np.arange(COUNT) if positions is None else positions
-    options = {"mixup": mixup, "cutmix": cutmix, "switch_prob": switch_prob}
+    options = {"mixup": mixup, "cutmix": cutmix}
     return mixtures(SHAPE, **options, seed=seed, positions=positions)
 
 
@@ -69,13 +69,12 @@ def test_boxes_of_cutmix_cover_the_share_of_the_partner():
 
 
 def test_the_switch_chooses_between_mixup_and_cutmix():
-    found = drawn(mixup=0.2, cutmix=1.0, switch_prob=0.3)[::2]
+    found = drawn(mixup=0.2, cutmix=1.0)[::2]
     cut = found[:, 1] == 1
     cut &= (found[:, 0] == 1) | (area(found[:, 2:]) > 0)  # λ of mixup may be 1, too
-    assert abs(cut.mean() - 0.3) < 0.1
+    assert abs(cut.mean() - 0.5) < 0.1
     mixed = area(found[:, 2:]) == 0
     np.testing.assert_array_equal(found[mixed & (found[:, 1] < 1), 0] < 1, True)
-    assert (drawn(mixup=0.2, cutmix=1.0, switch_prob=0.0) == drawn(mixup=0.2)).all()
 
 
 def erased(probability=0.25, seed=1, epoch=0, ids=None):

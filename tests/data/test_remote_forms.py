@@ -59,8 +59,8 @@ def place(served, sets, tmp_path, monkeypatch):
     return upload
 
 
-def cached(tmp_path, size=10**9):
-    return SourceOptions(image_size=16, cache_dir=str(tmp_path / "records"), cache_bytes=size)
+def cached(size=10**9):
+    return SourceOptions(image_size=16, cache_bytes=size)
 
 
 def batches(spec, options):
@@ -93,7 +93,7 @@ def requests(gateway):
 @pytest.mark.parametrize("form", fast_of(FORMS, "tfrecord", "arrayrecord", "webdataset"))
 def test_objects_give_the_examples_of_local_files(place, served, sets, tmp_path, form):
     spec = place(form)
-    options = cached(tmp_path)
+    options = cached()
     for split in forms.SPLITS:
         records = open_records(spec, split, options)
         expected = [(i, label) for _, i, label in forms.photographs(split)]
@@ -165,7 +165,7 @@ def test_requests_that_fail_always_end_in_one_line(place, served, form, fault):
 @pytest.mark.parametrize("change", fast_of(["deleted", "replaced"], "replaced"))
 def test_an_object_that_changes_during_a_run_is_refused(place, tmp_path, form, name, change):
     spec = place(form)
-    options = cached(tmp_path)
+    options = cached()
     records = open_records(spec, "train", options)
     before = records.read(EVERY[:10])[0]
     bucket = Bucket(spec.partition(":")[2])
@@ -180,7 +180,7 @@ def test_an_object_that_changes_during_a_run_is_refused(place, tmp_path, form, n
     if change == "replaced":
         again = open_records(spec, "train", options)
         assert again.read(EVERY[:1])[0] != before[:1]
-        stored = {path.name for path in (tmp_path / "records").iterdir()}
+        stored = {path.name for path in (tmp_path / "cache" / "largebatch" / "records").iterdir()}
         assert len({name.partition("-")[0] for name in stored}) == len(stored)
 
 
@@ -358,7 +358,7 @@ def test_a_cache_keeps_the_first_records_up_to_its_limit(tmp_path):
 
 def test_the_datasets_of_a_process_share_the_limit(place, tmp_path):
     limit = 10 * 2**20
-    options = cached(tmp_path, limit)
+    options = cached(limit)
     spec = place("tfrecord")
     caches = [open_records(spec, split, options)._shards.storage._cache for split in forms.SPLITS]
     caches.append(pickle.loads(pickle.dumps(caches[0])))
@@ -370,7 +370,7 @@ def test_the_datasets_of_a_process_share_the_limit(place, tmp_path):
 
 def test_a_cache_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)  # root may always
-    with pytest.raises(ConfigError, match=r"data\.cache_dir"):
+    with pytest.raises(ConfigError, match=r"data\.cache_gb"):
         RecordCache(tmp_path, 10**6)
 
 
@@ -400,11 +400,12 @@ def test_torn_and_foreign_entries_are_not_used(tmp_path):
 def test_a_cache_that_cannot_be_written_is_refused_or_passed_by(place, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     spec = place("tfrecord")
-    options = SourceOptions(cache_dir=str(tmp_path / "file"), cache_bytes=10**6)
-    with pytest.raises(UserError) as caught:
-        open_records(spec, "train", options)
-    assert "data.cache_dir" in str(caught.value)
-    records = open_records(spec, "train", cached(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        with pytest.raises(UserError) as caught:
+            open_records(spec, "train", SourceOptions(cache_bytes=10**6))
+    assert "data.cache_gb" in str(caught.value)
+    records = open_records(spec, "train", cached())
     expected = digest(records)
-    shutil.rmtree(tmp_path / "records")
+    shutil.rmtree(tmp_path / "cache" / "largebatch" / "records")
     assert digest(records) == expected

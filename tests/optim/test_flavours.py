@@ -23,7 +23,7 @@ SCHEDULE = optim.Schedule(
     peak=4.0, start=0.5, warmup=20, decay_end=50, decay="polynomial", end=0.25
 )
 DECAY, MOMENTUM = 0.05, 0.9
-OWN_WARMUP = 30  # of Fujitsu's weight decay; longer than that of the learning rate
+OWN_WARMUP = 20  # of Fujitsu's weight decay, from 0
 RATES = [SCHEDULE(STEP * i) for i in range(5)]
 # Some twenty operations a step, each wrong by 1.1e-16 at most, relative to the largest element.
 TOLERANCE = 1e-14
@@ -168,8 +168,7 @@ def rates(flavour):
     made = optim.RateSchedule(
         SCHEDULE,
         weight_decay=DECAY,
-        decay="follow" if flavour == "fujitsu" else "constant",
-        decay_warmup=OWN_WARMUP,
+        follows=flavour == "fujitsu",
         momentum=MOMENTUM,
         corrected=optim.FLAVOURS[flavour].rate == "inside_corrected",
     )

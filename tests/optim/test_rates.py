@@ -55,28 +55,21 @@ def test_momentum_falls_to_the_peak_and_comes_back():
     assert found == pytest.approx(expected, rel=1e-15)
 
 
-def test_decoupled_decay_goes_with_the_rate():
-    made = dataclasses.replace(MADE, decay="decoupled")
-    found = [made.at(p, None, 1, scale=s).weight_decay for p, s in ((0, 1), (100, 1), (100, 0.5))]
-    assert found == pytest.approx([0.0025, 0.01, 0.005], rel=1e-15)
-
-
 def test_decay_that_follows_has_a_rate_of_its_own():
-    """Rate times decay is the peak times L times the own warm-up times the rate's decay."""
-    made = dataclasses.replace(MADE, decay="follow", decay_warmup=200)
+    """Rate times decay is the peak times L times a warm-up from 0 times the rate's decay."""
+    made = dataclasses.replace(MADE, follows=True)
     for position in range(0, 700, 25):
         given = made.at(position, None, 1)
         fallen = RATE(position) / 8.0 if position >= 100 else 1.0
-        own = min(1.0, position / 200)
+        own = min(1.0, position / 100)
         expected = 8.0 * 0.01 * own * fallen
         assert given.learning_rate * given.weight_decay == pytest.approx(expected, rel=1e-14)
-    # From 0 with equal warm-ups, as published, that is a constant.
-    published = dataclasses.replace(
-        made, learning_rate=dataclasses.replace(RATE, start=0.0), decay_warmup=100
-    )
+    # If the rate begins at 0 too, as published, that is a constant.
+    published = dataclasses.replace(made, learning_rate=dataclasses.replace(RATE, start=0.0))
     for position in range(0, 700, 25):
         assert published.at(position, None, 1).weight_decay == pytest.approx(0.01, rel=1e-15)
-    assert dataclasses.replace(made, decay_warmup=0).at(300, None, 1).weight_decay == 0.01
+    flat = dataclasses.replace(RATE, warmup=0, start=0.0)
+    assert dataclasses.replace(made, learning_rate=flat).at(0, None, 1).weight_decay == 0.01
 
 
 def test_share_of_sgd_in_a_blend():
@@ -91,5 +84,5 @@ def test_share_of_sgd_in_a_blend():
     shares = [blend(p) for p in range(0, 20_000, 100)]
     assert shares == sorted(shares)
     assert dataclasses.replace(MADE, blend=blend).at(11_250, None, 1).sgd_share == 0.75
-    with pytest.raises(ConfigError, match=r"schedule\.blend_period"):
+    with pytest.raises(ConfigError, match="period"):
         optim.Blend(centre=10, period=0)

@@ -144,22 +144,3 @@ def test_actions_are_due_at_their_interval_and_evaluations_are_counted(made):
         )
     due = [step for step in steps if plan.evaluates_at(step)]
     assert plan.evaluations == len({*due, plan.steps})
-
-
-@given(st.floats(0, 0.999), st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 8))
-def test_running_statistics_forget_by_samples_not_by_steps(momentum, reference, images, times):
-    """Several small steps keep as much as one large step, to 1e-12."""
-
-    def kept(per_worker):
-        return resolve(
-            freeze(
-                {
-                    "norm": {"momentum": momentum, "momentum_samples": reference},
-                    "batch": {"workers": 1, "images_per_worker": per_worker},
-                    "schedule": {"length": "9 epochs", "warmup": "1 epochs", "peak": 1.0},
-                }
-            ),
-            Facts(1437, 360, 10, (8, 8, 1), devices=1),
-        ).first_stage.norm_momentum
-
-    assert kept(images) ** times == pytest.approx(kept(images * times), rel=1e-12, abs=1e-300)

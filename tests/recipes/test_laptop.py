@@ -69,7 +69,7 @@ def test_a_recipe_for_the_dataset_of_the_scale_is_refused(recipe, to):
 
 
 def test_workers_at_full_scale_are_never_rounded():
-    full = [("data.source", "digits"), ("data.repeat", "true")]
+    full = [("data.source", "digits")]
     with pytest.raises(ConfigError, match=r"2048 .* 3"):
         plan(CONFIGS / "fujitsu2019_81920.py", 3, *full, scale=("run.scale_to", "full"))
 

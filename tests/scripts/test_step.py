@@ -194,7 +194,7 @@ def test_a_tiny_whole_batch(quick, tmp_path):
 @linux
 def test_what_auto_chooses_uses_its_budget(quick, tmp_path):
     kept = tmp_path / "microbatch.json"
-    command = ["microbatch", *TINY, "--total=2", "--images=2", "--config.batch.memory_gib=0.5"]
+    command = ["microbatch", *TINY, "--total=2", "--images=2"]
     assert benchmark.main([*command, f"--json={kept}"]) == 0
     found = {r["unit"]: r for r in json.loads(kept.read_text())["results"]}
     assert found["images at a time"]["ours"]["median"] in (2, 4)

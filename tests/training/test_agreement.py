@@ -168,7 +168,7 @@ def test_options_that_may_differ_are_known_by_their_declaration():
         "data.source",
         "data.validation_sets",
     }
-    for key in ("data.threads", "data.cache_dir", "data.data_dir", "run.compile_cache"):
+    for key in ("data.threads", "data.cache_gb", "data.data_dir", "run.compile_cache"):
         assert may[key] == "value"
         assert key not in common(Config())
     assert {"run.seed", "run.log_every", "schedule.peak", "comm.xla_options"} < set(

@@ -43,7 +43,7 @@ def test_with_nothing_left_out_it_is_bitwise_the_plain_step(dtype):
 
 def test_what_is_left_out_is_as_if_it_had_not_been_in_the_batch():
     images, labels = worlds.batch(1, 48)
-    late = {"workers": 16, "images_per_worker": 3, "deadline_s": 1e-9, "deadline_share": 0.5}
+    late = {"workers": 16, "images_per_worker": 3, "deadline_s": 1e-9}
     # Of four microbatches of 12 images the first two come too late.
     found, metrics = step(late, images, labels)
     half, expected = step({"workers": 8, "images_per_worker": 3}, images[24:], labels[24:])

@@ -154,7 +154,6 @@ def test_with_a_deadline_a_slow_process_holds_up_nobody(tmp_path):
         "--config.batch.workers=16",
         "--config.batch.images_per_worker=8",
         "--config.batch.deadline_s=0.2",
-        "--config.batch.deadline_share=0.5",
         "--config.schedule.length=40 steps",
         "--config.health.hosts_every=10 steps",
         fault=("slow", "3", "0.4"),

@@ -74,8 +74,9 @@ def test_one_or_two_programs_are_compiled(monkeypatch, memory_gib, programs):
     monkeypatch.setattr(Stage, "finish", property(finish))
     monkeypatch.setattr(memory, "program_bytes", lambda plan: (4 + plan.local_images) * 2**18)
     monkeypatch.setitem(memory._MOST_PIXELS, "cpu", 64 * 16 * 16)
+    monkeypatch.setattr(memory, "device_bytes", lambda *_: int(memory_gib * GIB))
     made = worlds.config(
-        batch={"workers": 64, "images_per_worker": 8, "memory_gib": memory_gib},
+        batch={"workers": 64, "images_per_worker": 8},
         data={"source": "synthetic", "image_size": 16, "examples": 1000},
     )
     chosen = worlds.build(made, Console(quiet=True), jax.devices()[:1]).plan.first_stage
@@ -125,19 +126,17 @@ def test_nothing_fits():
 
 def test_memory_of_a_device():
     device = jax.devices()[0]
-    assert device_bytes(device, 2.5, 1) == int(2.5 * GIB)
-    assert device_bytes(device, 0.0, 4) * 2 == pytest.approx(device_bytes(device, 0.0, 2), abs=8)
+    assert device_bytes(device, 4) * 2 == pytest.approx(device_bytes(device, 2), abs=8)
     # What an H200 reports, of which JAX reserves three quarters; some backends report nothing.
     limited = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 112_000, "bytes_in_use": 7})
-    assert device_bytes(limited, 0.0, 4) == 112_000
-    assert device_bytes(limited, 1.0, 4) == GIB
+    assert device_bytes(limited, 4) == 112_000
     for stats in (None, {"bytes_in_use": 7}):
         silent = SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        assert device_bytes(silent, 0.0, 4) == device_bytes(device, 0.0, 4)
+        assert device_bytes(silent, 4) == device_bytes(device, 4)
 
 
 @pytest.mark.slow
-def test_auto_is_large_and_fits_by_the_compilers_own_account():
+def test_auto_is_large_and_fits_by_the_compilers_own_account(monkeypatch):
     made = worlds.config(
         batch={"workers": 16, "images_per_worker": 8},
         data={"source": "synthetic", "image_size": 16, "examples": 1000},
@@ -154,13 +153,15 @@ def test_auto_is_large_and_fits_by_the_compilers_own_account():
         waiting = WAITING * one.plan.local_images * 16 * 16 * 3
         needed[m] = one.bytes["train step"] + waiting
     assert list(needed) == [1, 2, 4, 8]
-    margin = made.batch.memory_margin
     for best, following in zip(needed, [*list(needed)[1:], None], strict=True):
         most = needed[following] if following else 2 * needed[best]
         for budget in (needed[best] + 8, (needed[best] + most) // 2, most - 8):
-            limit = math.ceil(budget / (1 - margin))  # what rounding adds is less than the 8 bytes
-            chosen = run(memory_gib=limit / GIB).plan.first_stage.microbatch
+            # What rounding adds is less than the 8 bytes.
+            limit = math.ceil(budget / memory.USABLE)
+            monkeypatch.setattr(memory, "device_bytes", lambda *_, limit=limit: limit)
+            chosen = run().plan.first_stage.microbatch
             assert chosen in (best, best // 2)  # the reserve may exclude the best
+    monkeypatch.undo()
     assert run().plan.first_stage.microbatch == 8
 
 

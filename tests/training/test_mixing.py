@@ -40,7 +40,7 @@ def batch(step, images):
     positions, shape = np.arange(images) + step * images, worlds.SHAPE[:2]
     zeros = np.zeros(images, np.int64)
     boxes = erased_boxes(shape, 0.5, seed=0, epochs=zeros, ids=positions)
-    found = mixtures(shape, mixup=0.8, cutmix=1.0, switch_prob=0.5, seed=0, positions=positions)
+    found = mixtures(shape, mixup=0.8, cutmix=1.0, seed=0, positions=positions)
     return Augmented(pixels, boxes, found), labels
 
 

@@ -12,15 +12,14 @@ from tests.training import worlds
 STEPS = 4
 
 
-def config(source, cache="", **options):
+def config(source, *, cached=False, **options):
     made = worlds.config(
         model=worlds.SMALL | {"name": "tests.training.own_models:small_colour"},
         batch={"workers": 2, "images_per_worker": 4, "microbatch": 1},
         data={
             "source": source,
             "image_size": 16,
-            "cache_dir": cache,
-            "cache_gb": 1.0 if cache else 0.0,
+            "cache_gb": float(cached),
         },
         schedule={"length": f"{STEPS} steps", "warmup": "1 steps", "peak": 1.0},
         run={"log_every": "1 steps", "evaluate_every": "2 steps", "checkpoint_every": "2 steps"},
@@ -54,9 +53,9 @@ def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, m
         here, there = {"data__data_dir": str(root)}, {"data__data_dir": url}
     train(config(local, **here), tmp_path / "local")
     half = tmp_path / "half"
-    train(config(remote, str(tmp_path / "records"), **there), half, dry_run=True)
+    train(config(remote, cached=True, **there), half, dry_run=True)
     train(config(local, run__stop_after="2 steps", **here), half)
-    train(config(remote, str(tmp_path / "records"), **there), half)
+    train(config(remote, cached=True, **there), half)
     assert worlds.digests(half, STEPS) == worlds.digests(tmp_path / "local", STEPS)
     last = [worlds.rows(place)[-1] for place in (half, tmp_path / "local")]
     assert last[0]["fingerprint"] == last[1]["fingerprint"]

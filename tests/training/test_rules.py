@@ -58,7 +58,6 @@ KERNELS, ALL = {"conv", "fc"}, set(KINDS)
         ({"flavour": "optax"}, ALL, ALL),
         ({"flavour": "optax", "trust_skip": ("bn",), "decay_skip": ("fc",)}, ALL - {"bn"}, None),
         ({"name": "sgd"}, set(), KERNELS),
-        ({"name": "sgd", "decay": "decoupled"}, set(), KERNELS),
         ({"name": "sgd", "decay_skip": ()}, set(), ALL),
         ({"name": "sgd", "weight_decay": 0.0}, set(), set()),
         ({"name": "lamb"}, KERNELS, KERNELS),
@@ -129,11 +128,3 @@ def test_the_gradient_is_clipped_after_the_l2_term_and_before_weight_decay():
     found, state = updated(optimizer=options, loss={"l2": 0.3, "l2_skip": ()})
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)
     np.testing.assert_allclose(np.linalg.norm(state.report.gradient_norm), norm, rtol=1e-14)
-
-
-def test_decoupled_decay_by_hand():
-    # w − n·v − wd·w with v = g at the first step
-    options = {"name": "sgd", "decay": "decoupled", "decay_skip": ()}
-    found, _ = updated(optimizer=options)
-    expected = jax.tree.map(lambda g, w: -(0.1 * g + 0.05 * w), tree(2), tree(1))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)

@@ -46,7 +46,7 @@ class Device:
 
 def simulated(device, microbatches, deadline_s=0.0):
     """What `run_step` uses of a stage, on a device that computes numbers."""
-    batch = SimpleNamespace(deadline_s=deadline_s, deadline_share=0.0)
+    batch = SimpleNamespace(deadline_s=deadline_s)
     plan = SimpleNamespace(microbatches=microbatches, config=SimpleNamespace(batch=batch))
     steps = SimpleNamespace(has_control_flags=False, computes_alone=True, dtype="float32")
 

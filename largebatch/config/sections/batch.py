@@ -36,25 +36,9 @@ class Batch:
     deadline_s: float = option(
         0.0,
         "seconds after the start of a step; then a process skips all remaining microbatches "
-        "except the last, and gradients are averaged over the computed images; 0: no deadline",
+        "except the last, but at most half of them, and gradients are averaged over the computed "
+        "images; 0: no deadline",
         within="at least 0",
-    )
-    deadline_share: float = option(
-        0.5,
-        "with deadline_s: greatest share of a step's microbatches that a process may skip",
-        within="at least 0 and below 1",
-    )
-    memory_gib: float = option(
-        0.0,
-        "device memory for microbatch=auto, in GiB; 0: the memory that the device reports",
-        within="at least 0",
-        mathematics=False,
-    )
-    memory_margin: float = option(
-        0.1,
-        "share of the device memory that microbatch=auto leaves free",
-        within="at least 0 and below 1",
-        mathematics=False,
     )
 
     @property

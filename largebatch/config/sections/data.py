@@ -23,16 +23,10 @@ class Data:
         mathematics=False,
         per_host="value",
     )
-    cache_dir: str = option(
-        "",
-        "directory on a local disk where images of object storage are kept; empty: "
-        "$XDG_CACHE_HOME/largebatch/records or ~/.cache/largebatch/records",
-        mathematics=False,
-        per_host="value",
-    )
     cache_gb: float = option(
         0.0,
-        "greatest size of data.cache_dir in GB: images are kept until it is reached; 0: none",
+        "images of object storage kept on the local disk, in $XDG_CACHE_HOME/largebatch/records "
+        "(~/.cache/largebatch/records), in GB; 0: none",
         within="at least 0",
         mathematics=False,
         per_host="value",
@@ -76,11 +70,8 @@ class Data:
     epoch_end: Literal["continue", "drop", "repeat"] = option(
         "continue",
         "if an epoch is not a whole number of steps: continue with the next epoch in the same "
-        "batch, drop the rest of the epoch, or repeat examples to fill the batch",
-    )
-    repeat: bool = option(
-        False,
-        "allow a global batch larger than the training set, so that a batch repeats examples",
+        "batch, drop the rest of the epoch, or repeat examples to fill the batch; a global batch "
+        "larger than the training set repeats examples",
     )
     crop_area: tuple[float, ...] = option(
         (0.08, 1.0), "photographs: least and greatest area of a training crop, as a share"
@@ -149,13 +140,6 @@ class Data:
         "input worker processes, each with `threads` threads; 0: only threads of the training "
         "process, which suffices up to about 20,000 images/s",
         within="at least 0",
-        mathematics=False,
-        per_host="value",
-    )
-    memory_mib: int = option(
-        512,
-        "memory for prefetched images in each process, in MiB",
-        within="above 0",
         mathematics=False,
         per_host="value",
     )

@@ -54,15 +54,9 @@ class Health:
     )
     hosts_every: str = option(
         "100 steps",
-        "several processes: interval at which their step times are compared to find stragglers; "
+        "several processes: interval at which their step times are compared to find stragglers, "
+        "whose time to the barrier is 1.2 times the median in three consecutive comparisons; "
         "empty: never",
-        mathematics=False,
-    )
-    slow_factor: float = option(
-        1.2,
-        "a host is a straggler if its time to the barrier is this multiple of the median in three "
-        "consecutive comparisons",
-        within="above 0",
         mathematics=False,
     )
     replay_every: str = option(

@@ -96,12 +96,6 @@ class Norm:
         "the weights in the first steps",
         within="at least 0 and below 1",
     )
-    momentum_samples: int = option(
-        0,
-        "samples that `momentum` refers to: a step of B samples keeps momentum ** (B / this); "
-        "0: momentum refers to one step of any size",
-        within="at least 0",
-    )
     running_variance: Literal["unbiased", "biased"] = option(
         "unbiased",
         "variance in the running statistics: unbiased, with the factor N/(N-1) (cuDNN, PyTorch), "

@@ -71,20 +71,13 @@ class Optimizer:
         3e-4, "rmsprop_sgd only: learning rate of RMSprop", within="above 0"
     )
     nesterov: bool = option(False, "use Nesterov momentum; not for LAMB")
-    weight_decay: float = option(
-        1e-4, "weight decay, added to the gradient unless decoupled", within="at least 0"
-    )
+    weight_decay: float = option(1e-4, "weight decay, added to the gradient", within="at least 0")
     clip_norm: float = option(
         0.0,
         "greatest norm of the gradient of the global batch over all parameters, before weight "
         "decay, trust ratios and momentum; a larger gradient is scaled to it; the logged norm is "
         "that before clipping; 0: no clipping",
         within="at least 0",
-    )
-    decay: Literal["coupled", "decoupled"] = option(
-        "coupled",
-        "decoupled, SGD only: each step subtracts weight_decay × learning rate / peak × weight "
-        "from a weight (Loshchilov & Hutter 2019, arXiv 1711.05101)",
     )
     trust_skip: tuple[Kind, ...] | Literal["auto"] = option(
         "auto",
@@ -137,39 +130,29 @@ class Schedule:
     length: str = option("90 epochs", "duration of the training, rounded up to whole steps")
     peak: float = option(0.0, "peak learning rate; set either this or per_256")
     per_256: float = option(
-        0.0, "peak learning rate for a batch of 256, scaled to the global batch"
-    )
-    scaling: Literal["linear", "sqrt"] = option(
-        "linear", "scaling rule of per_256 with the batch size"
+        0.0, "peak learning rate for a batch of 256, in proportion to the global batch"
     )
     warmup: str = option("5 epochs", "duration of the warm-up from warmup_start to the peak")
     warmup_start: float = option(0.0, "learning rate at the first sample")
-    warmup_shape: Literal["linear", "power", "cosine"] = option(
-        "linear",
-        "shape of the warm-up at share s of its duration: s, s^warmup_power or (1 − cos(π·s)) / 2",
+    warmup_shape: Literal["linear", "quadratic", "cosine"] = option(
+        "linear", "shape of the warm-up at share s of its duration: s, s² or (1 − cos(π·s)) / 2"
     )
-    warmup_power: float = option(2.0, "exponent of warmup_shape=power")
-    decay: Literal["polynomial", "linear", "cosine", "step", "pieces", "lines", "constant"] = (
-        option("polynomial", "shape of the decay after the warm-up")
+    decay: Literal["polynomial", "linear", "cosine", "pieces", "lines", "constant"] = option(
+        "polynomial", "shape of the decay after the warm-up"
     )
     power: float = option(2.0, "exponent of decay=polynomial")
     end: float = option(0.0, "learning rate at and after decay_end")
     decay_end: str = option("100 %", "end of the decay")
-    steps: tuple[str, ...] = option((), "decay=step: durations after which the rate drops")
-    factor: float = option(0.1, "decay=step: factor of the learning rate at each of `steps`")
     points: tuple[str, ...] = option(
         (),
         "decay=pieces and decay=lines: points such as '16 epochs: 0.5', a duration and a multiple "
-        "of the peak; pieces: constant until the next point; lines: linear interpolation",
+        "of the peak; pieces: constant until the next point ('30 epochs: 0.1' is a drop to a "
+        "tenth); lines: linear interpolation",
     )
     weight_decay: Literal["constant", "follow"] = option(
         "constant",
-        "follow: weight decay has its own schedule, the peak times its own warm-up times the "
-        "decay of the learning rate (Fujitsu, MLPerf v0.6); equal to constant if both warm-ups are "
-        "equal",
-    )
-    weight_decay_warmup: str = option(
-        "", "weight_decay=follow: duration of its linear warm-up; empty: warmup"
+        "follow: weight decay has its own schedule, the peak times a linear warm-up from 0 times "
+        "the decay of the learning rate (Fujitsu, MLPerf v0.6)",
     )
     ema: str = option(
         "",
@@ -177,12 +160,6 @@ class Schedule:
         "B samples keeps exp(-B/H) of it, update t at most (t - 1) / (t + 40); the average is "
         "evaluated beside the weights and stored in checkpoints, and training does not read it; "
         "timm's decay d is '1/(1-d) steps', torchvision's is 'EPOCHS/(1-d) samples'; empty: none",
-    )
-    blend_centre: str = option(
-        "10 epochs", "rmsprop_sgd: duration after which the share of SGD is a half"
-    )
-    blend_period: str = option(
-        "5 epochs", "rmsprop_sgd: duration of the change; half of it after blend_centre, SGD is 1"
     )
 
 

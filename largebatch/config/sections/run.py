@@ -84,6 +84,3 @@ class Run:
         "synthetic images; such a run cannot be resumed; empty: no log",
         mathematics=False,
     )
-    mlperf_organisation: str = option(
-        "unsubmitted", "organisation in the MLPerf log", mathematics=False
-    )

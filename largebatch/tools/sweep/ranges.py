@@ -26,7 +26,6 @@ def peak_of(config: Config) -> float:
         peak=schedule.peak,
         per_256=schedule.per_256,
         batch=config.batch.images,
-        scaling=schedule.scaling,
     )
 
 

@@ -97,7 +97,6 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
             resampling=given("resampling", resampling),
             validation_split=own.validation_split if own else 0.0,
             whole=True,
-            cache_dir=data.cache_dir if data else "",
             cache_bytes=int(data.cache_gb * 1e9) if data else 0,
         ),
         side=side,
