@@ -17,7 +17,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from largebatch.environment import ROOT, command_path
+from largebatch.environment import ROOT
 from largebatch.errors import ConfigError
 from largebatch.registry import add_directory
 
@@ -136,19 +136,14 @@ def execute(path: Path) -> tuple[Mapping[str, Any], types.ModuleType]:
 
 def _check_argument(path: Path, function: Any, argument: str | None) -> None:
     """Raise a ConfigError if the recipe's argument is missing or unexpected."""
-    parameters = inspect.signature(function).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = [p.name for p in positional if p.default is p.empty]
-    if argument is None and needed:
+    try:
+        inspect.signature(function).bind(*([] if argument is None else [argument]))
+    except TypeError as error:
+        given = "no argument" if argument is None else f"the argument {argument!r}"
         raise ConfigError(
-            f"{path}: get_config({needed[0]}) needs an argument; use --config={path}:"
-            f"{needed[0].upper()}"
-        )
-    takes = positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if argument is not None and not takes:
-        raise ConfigError(
-            f"{path}: get_config() takes no argument, got {argument!r}; use --config={path}"
-        )
+            f"{path}: get_config{inspect.signature(function)} got {given} ({error}); use "
+            f"--config={path}{':ARGUMENT' if argument is None else ''}"
+        ) from None
 
 
 def _check_local(path: Path) -> None:
@@ -161,24 +156,13 @@ def _check_local(path: Path) -> None:
         )
     if path.suffix == ".py" and path.is_file():
         return
-    if path.is_symlink() and not path.exists():
-        raise ConfigError(f"{path} is a link to {path.readlink()}, which does not exist; {form}")
     if path.exists():
-        kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
-        name = "" if path.suffix == ".py" else " without the suffix .py"
-        raise ConfigError(f"{path} is {kind}{name}; {form}")
-    named = str(path.parent) != "." and path.parent.is_dir()
-    folder = path.parent if named else Path("configs")
-    if not folder.is_dir():
-        folder = ROOT / "configs"
-    recipes = {p.stem: p for p in sorted(folder.glob("*.py"))}
-    alike = [str(p) for stem, p in recipes.items() if path.stem and path.stem in stem]
+        raise ConfigError(f"{path} is no recipe; {form}")
+    folder = path.parent if str(path.parent) != "." else ROOT / "configs"
+    recipes = {each.stem: each for each in sorted(folder.glob("*.py"))}
+    alike = [str(recipes[stem]) for stem in recipes if path.stem and path.stem in stem]
+    alike = alike or [str(recipes[each]) for each in difflib.get_close_matches(path.stem, recipes)]
+    hint = f"{form}; a checkout has recipes in configs/"
     if alike:
         hint = f"did you mean {' or '.join(alike[:_FEW])}?"
-    elif recipes and (near := difflib.get_close_matches(path.stem, recipes, n=1)):
-        hint = f"did you mean {recipes[near[0]]}?"
-    else:
-        hint = f"{form}; python {command_path('scripts/recipes.py')} lists all recipes"
-        if not folder.is_dir():
-            hint = f"{form}, since this installation has no recipes; a checkout has configs/"
     raise ConfigError(f"no recipe file {path}; {hint}")

@@ -2,7 +2,7 @@
 
 import difflib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
@@ -119,27 +119,15 @@ def _hint(key: str, text: str) -> str:
     """Suggest similar options, or the option for a name of a different library."""
     names = [known for known, _, _ in options(Config())]
     section, _, name = key.rpartition(".")
-    advised = advice(key, text)
     same = [known for known in names if known.rpartition(".")[2] == name]
-    misspelled = difflib.get_close_matches(key, names, n=1, cutoff=_MISSPELLED)
-    if misspelled or (section and any(known not in advised for known in same)):
-        return _question(misspelled or same)
-    return advised or _nearest(key)
-
-
-def _question(names: Sequence[str]) -> str:
-    return f"did you mean {' or '.join(map(repr, names[:_FEW]))}?"
-
-
-def _nearest(key: str) -> str:
-    """Suggest options with an equal or similar name, preferably of the same section."""
-    names = [known for known, _, _ in options(Config())]
-    section, _, name = key.rpartition(".")
-    last = {known: known.rpartition(".")[2] for known in names}
-    inside = [known for known in names if known.startswith(f"{section or name}.")]
-    for among in (inside, names):
-        near = difflib.get_close_matches(name, {last[n] for n in among}, n=1, cutoff=_ALIKE)
-        if found := [known for known in among if last[known] in near]:
-            return _question(found)
-    near = difflib.get_close_matches(key, inside or names, n=_FEW, cutoff=0.0)
-    return f"nearest: {', '.join(near)}; docs/configuration.md lists all options"
+    near = difflib.get_close_matches(key, names, n=_FEW, cutoff=_MISSPELLED) or (section and same)
+    if not near and (advised := advice(key, text)):
+        return advised
+    near = near or same or difflib.get_close_matches(key, names, n=_FEW, cutoff=_ALIKE)
+    if not near:
+        last = {known.rpartition(".")[2]: known for known in names}
+        close = difflib.get_close_matches(name, last, n=1, cutoff=_ALIKE)
+        near = [last[each] for each in close]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near[:_FEW]))}?"
+    return "docs/configuration.md lists all options"

@@ -12,7 +12,6 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from largebatch.config.synonyms import NUMBER_FORMATS
 from largebatch.errors import ConfigError, shown
 
 _MOST = 2**63  # files and devices hold integers in 64 bits
@@ -92,8 +91,7 @@ def _near(value: Any, words: Sequence[str]) -> str:
     """Return a hint at a similar allowed word, or an empty text."""
     if not isinstance(value, str):
         return ""
-    meant = NUMBER_FORMATS.get(value.lower(), value)
-    near = [meant] if meant in words else difflib.get_close_matches(value, words, n=1)
+    near = difflib.get_close_matches(value, words, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

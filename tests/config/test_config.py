@@ -84,7 +84,7 @@ def test_overrides_read_by_type(key, text, value):
         ("model.dtype", "fp16", ["model.dtype", "'float16'"]),
         ("norm.span", "some", ["norm.span", "'some'", "'all'"]),
         ("data.flip", "maybe", ["data.flip", "true", "false"]),
-        ("run", "1", ["run.seed"]),
+        ("run", "1", ["docs/configuration.md"]),
         ("seed", "1", ["--config.run.seed=1"]),
     ],
 )

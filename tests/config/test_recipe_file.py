@@ -127,8 +127,8 @@ def test_an_argument_behind_the_colon_reaches_the_recipe(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "argument", "words"),
     [
-        (NEEDS, "", ["get_config(size)", "x.py:SIZE"]),
-        (NONE, ":big", ["takes no argument", "'big'"]),
+        (NEEDS, "", ["get_config(size)", "no argument", "x.py:ARGUMENT"]),
+        (NONE, ":big", ["get_config()", "'big'"]),
         (TAKES, ":huge", ["x.py line 6", "KeyError"]),
     ],
 )
@@ -199,6 +199,6 @@ def test_the_line_of_an_error_is_named_for_a_relative_path(tmp_path, monkeypatch
 def test_an_installation_without_recipes_says_how_to_name_one(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe_file, "ROOT", tmp_path / "site-packages")
     monkeypatch.chdir(tmp_path)
-    assert "this installation has no recipes" in refusal("digits")
+    assert "a checkout has recipes" in refusal("digits")
     arguments(tmp_path / "digits.py", NONE)
     assert load("digits").run.seed == 0

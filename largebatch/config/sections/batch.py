@@ -4,9 +4,7 @@ import dataclasses
 from typing import Literal
 
 from largebatch.config.registries import SCHEMES, WIRE_FORMATS
-from largebatch.config.synonyms import NUMBER_FORMATS
 from largebatch.config.values import option
-from largebatch.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +84,6 @@ class Comm:
 
     def __post_init__(self) -> None:
         SCHEMES.check(self.allreduce)
-        if self.wire not in WIRE_FORMATS and (meant := NUMBER_FORMATS.get(self.wire.lower())):
-            raise ConfigError(f"comm.wire={self.wire!r}: did you mean {meant!r}?")
         WIRE_FORMATS.check(self.wire)
 
     @property
