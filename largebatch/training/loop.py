@@ -69,7 +69,7 @@ def _train_stage(run: Run, stage: Stage, state: TrainState, first: int, last: in
         run.watchdog.section("step"),
     ):
         clock.start()
-        feed = _noting_ends(run, clock.timed(batches, run.watchdog))
+        feed = clock.timed(batches, run.watchdog, run.note_end)
         for step in range(first + 1, last + 1):
             state, metrics = _dispatch(run, stage, step, state, feed, is_last=step == last)
             # Waits for the previous step while this one computes.
@@ -94,14 +94,6 @@ def _train_stage(run: Run, stage: Stage, state: TrainState, first: int, last: in
             run.save(last, state)
         clock.pause()
     return state
-
-
-def _noting_ends(run: Run, feed: Iterator[OnDevices]) -> Iterator[OnDevices]:
-    """Yield microbatches; between them, note the end of the step that was dispatched last."""
-    for microbatch in feed:
-        if run.pending is not None and run.pending[1].values.is_ready():
-            run.log.ended(run.pending[0])
-        yield microbatch
 
 
 def _dispatch(
@@ -171,7 +163,7 @@ def _replay(
 def _examine_pending(run: Run) -> Verdict:
     """Wait for the step that was dispatched last, judge and report it."""
     run.log.write_layers()
-    if run.pending is None:
+    if run.pending is None:  # the first step, or one whose state was discarded
         return WELL
     (step, metrics), run.pending = run.pending, None
     metrics = jax.device_get(metrics)

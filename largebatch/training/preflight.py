@@ -4,12 +4,16 @@ import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from largebatch.checkpoint.file import bytes_needed
 from largebatch.config import Config, Plan
 from largebatch.errors import ConfigError, UserError
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
+from largebatch.training.memory import GIB
 
+PyTree = Any
 LOG_BYTES = 2**28
 """A generous allowance for metrics, layers and TensorBoard events."""
 
@@ -51,6 +55,20 @@ def check_rules(plan: Plan) -> None:
         raise ConfigError(
             f"run.mlperf_log={options.mlperf_log}: the division's rules refuse this recipe: "
             f"{'; '.join(verdict.complaints)}; change it, or use run.mlperf_log=open"
+        )
+
+
+def check_space(path: Path, shapes: PyTree) -> None:
+    """Check that a disk has space for two checkpoints of these arrays, and for the logs.
+
+    Raises:
+        UserError: it has not.
+    """
+    needed, free = 2 * bytes_needed(shapes) + LOG_BYTES, free_bytes(path)
+    if needed > free:
+        raise UserError(
+            f"{path} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f} "
+            "GiB; free space or use another directory"
         )
 
 

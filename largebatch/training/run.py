@@ -291,6 +291,11 @@ class Run:
         for stage in self.stages:
             stage.prepare()
 
+    def note_end(self) -> None:
+        """Note the end of the step that was dispatched last, if it has ended."""
+        if self.pending is not None and self.pending[1].values.is_ready():
+            self.log.ended(self.pending[0])
+
     # ---- Health
 
     def judge(self, step: int, metrics: Metrics) -> Verdict:

@@ -72,9 +72,18 @@ class Clock:
         return self.train_s + running
 
     def timed(
-        self, feed: Iterator[OnDevices | None], watchdog: Watchdog = IDLE
+        self,
+        feed: Iterator[OnDevices | None],
+        watchdog: Watchdog = IDLE,
+        then: Callable[[], None] | None = None,
     ) -> Iterator[OnDevices]:
-        """Yield the microbatches and count the wait for each; poll the watchdog while waiting."""
+        """Yield the microbatches and count the wait for each.
+
+        Args:
+          feed: microbatches; None while there is none.
+          watchdog: polled while waiting.
+          then: called after each wait.
+        """
         microbatches = patient(feed, watchdog)
         while True:
             start = time.perf_counter()
@@ -82,6 +91,8 @@ class Clock:
             self.wait_s += time.perf_counter() - start
             if microbatch is None:
                 return
+            if then:
+                then()
             yield microbatch
 
 

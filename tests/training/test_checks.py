@@ -210,7 +210,7 @@ def test_times_are_means_since_the_last_comparison():
         clock.train_s, clock.wait_s = clock.train_s + 2.0, clock.wait_s + 0.4
         times.note(0.5)
         step = 9 if clock.train_s == 12.0 else 11
-        row = times.compare(step, 1.2)
+        row = times.compare(step)
         assert (*row["step_s"], *row["wait_s"], *row["compute_s"]) == pytest.approx((1, 0.2, 0.5))
         assert (row["factor"], row["slow"]) == (1.0, False)
 

@@ -139,7 +139,7 @@ clock = Clock()
 times = checks.HostTimes(clock, 6)
 clock.train_s, clock.wait_s = 2.0, 4 * [0.01, 0.02][i]
 times.note([0.1, 0.3][i])
-print(checks.straggler_line(times.compare(10, 1.2)))
+print(checks.straggler_line(times.compare(10)))
 
 made = worlds.steps(worlds.config(model=worlds.SMALL_TWO), 2, 4, "float32")
 def placed(*values):

@@ -284,7 +284,7 @@ def test_every_validation_image_counts_once(validation, tmp_path):
     config = worlds.config(
         model=worlds.SMALL | {"name": "tests.training.own_models:resnet_colour"},
         batch={"workers": 8, "images_per_worker": 4, "microbatch": 2},
-        data={"source": "synthetic", "image_size": 16, "examples": validation * 5, "repeat": True},
+        data={"source": "synthetic", "image_size": 16, "examples": validation * 5},
     )
     results = []
     for devices in (1, 4):

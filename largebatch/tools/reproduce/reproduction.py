@@ -25,6 +25,7 @@ from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
 from largebatch.tracking.compliance import check_log, read_log, seconds_between
 from largebatch.training import session
+from largebatch.training.preflight import check_rules, check_space
 from largebatch.training.run import Run
 
 Scale = Literal["laptop", "node", "full"]
@@ -90,6 +91,8 @@ def reproduce(
     given = load(request.recipe, overrides, console.note)
     opened = Run.open(given, console, devices, given=dict(overrides))
     config, plan = opened.config, opened.plan
+    check_space(request.runs_in, opened.checkpoint_shapes)
+    processes.first_process_does(lambda: check_rules(plan))
     options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
     if published is not None:

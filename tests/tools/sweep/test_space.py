@@ -112,7 +112,7 @@ def test_quasi_random_points_cover_every_axis_and_can_be_prolonged():
         ([], ["schedule.peak=1,2", "schedule.peak=3,4"], ["swept twice"]),
         ([], ["schedule.peak=1,2,1"], ["schedule.peak has the value 1 twice"]),
         ([], ["optimizer.nesterov=true,True"], ["optimizer.nesterov has the value true twice"]),
-        ([("batch.workers", "500")], ["schedule.peak=1,2"], ["trial 0", "500 workers"]),
+        ([("norm.span", "7")], ["schedule.peak=1,2"], ["trial 0", "norm.span=7"]),
     ],
 )
 def test_what_does_not_go_together(overrides, axes, words):
