@@ -10,8 +10,7 @@ import numpy as np
 
 from largebatch import data
 from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.file import on_devices
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Plan
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance import IDLE, Watchdog
