@@ -86,7 +86,7 @@ def local(path: Path, out: Path | None, copies: contextlib.ExitStack) -> Path:
         return path
     if out is None:
         raise UserError(f"--out: expected a folder for the report of {url}; use --out=report")
-    from largebatch.checkpoint.remote import downloaded
+    from largebatch.checkpoint.place import downloaded
 
     return copies.enter_context(downloaded(url)).logs
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: asynchronous saves, retention, and agreement between processes.
+"""The checkpoints of a run: asynchronous saves, retention, and where a run continues.
 
 A checkpoint is the file ``checkpoints/STEP.safetensors`` of a run directory. Process 0 writes; all
 processes read the same one.
@@ -7,29 +7,56 @@ processes read the same one.
 import contextlib
 import dataclasses
 import itertools
-import re
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 
-from largebatch.checkpoint import file, manifest
-from largebatch.checkpoint.manifest import Manifest, OtherVersion, Progress, Rejected
-from largebatch.checkpoint.place import Place
-from largebatch.checkpoint.resumable import Stored, check_resumable
-from largebatch.config import Plan
+from largebatch.checkpoint import file
+from largebatch.checkpoint.file import Manifest, OtherVersion, Progress, Rejected
+from largebatch.checkpoint.place import Place, is_own
+from largebatch.config import Config, Facts, Plan, differences, freeze, norm_statistics, table
+from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError, one_line
 from largebatch.object_store import StorageError
 from largebatch.parallel import processes
 
 PyTree = Any
 FOLDER = "checkpoints"
-_NAME = re.compile(r"(0|[1-9][0-9]{0,17})\.safetensors")
-_SET_ASIDE = re.compile(rf"{_NAME.pattern}\.corrupt(-[0-9]+)?")
 # Verdict of one process on a checkpoint; the minimum over all processes decides.
 _ABSENT, _REJECTED, _REFUSED, _VALID = range(4)
+_DATA = {
+    "train_examples": "the numbers of training examples",
+    "classes": "the numbers of classes",
+    "image_shape": "the sizes of images",
+    "identity": "names, classes or files of training examples",
+    "validation_examples": "the numbers of validation examples",
+    "validation_identity": "names, classes or files of validation examples",
+    "content": "images or labels",
+}
+"""The facts of a dataset that a checkpoint and a run must share."""
+_VALIDATION = ("validation_examples", "validation_identity", "content")
+
+
+@dataclasses.dataclass
+class Stored:
+    """A verified checkpoint."""
+
+    progress: Progress
+    state: PyTree
+    """NumPy arrays in the tree of the stored state; None once they are on the devices."""
+    table: str
+    """Table of options that differ from this run without effect on the mathematics; '' if none."""
+    schedule: tuple[Difference, ...] = ()
+    """Options of the schedule that differ, of a run that is extended."""
+
+    @property
+    def step(self) -> int:
+        """Number of completed steps."""
+        return self.progress.step
 
 
 def path_of(step: int) -> str:
@@ -39,8 +66,17 @@ def path_of(step: int) -> str:
 
 def steps_in(place: Place) -> list[int]:
     """Return the steps of all files with the name of a checkpoint, newest first, unverified."""
-    found = map(_NAME.fullmatch, place.files(FOLDER))
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    names = [name for name in _own_names(place) if name.endswith(file.SUFFIX)]
+    return sorted((int(name.removesuffix(file.SUFFIX)) for name in names), reverse=True)
+
+
+def has_checkpoints(place: Place) -> bool:
+    """Return whether there is a checkpoint, including corrupt ones."""
+    return bool(_own_names(place))
+
+
+def _own_names(place: Place) -> list[str]:
+    return [name for name in place.files(FOLDER) if is_own(f"{FOLDER}/{name}")]
 
 
 def manifest_of(place: Place, step: int) -> Manifest:
@@ -50,12 +86,13 @@ def manifest_of(place: Place, step: int) -> Manifest:
       Rejected: the file is not a checkpoint of this program, or cannot be read.
       OtherVersion: a different version of this program wrote it.
     """
+    path = path_of(step)
     try:
-        begin = place.read(path_of(step), 0, file.HEADER_BYTES)
-        size = file.header_length(begin)
-        return file.decode_header(place.read(path_of(step), file.HEADER_BYTES, size))[0]
+        size = file.header_length(place.read(path, file.HEADER_BYTES))
+        begin = place.read(path, file.HEADER_BYTES + size)
     except OSError as error:
         raise Rejected(f"it cannot be read ({error})") from error
+    return file.manifest_in(begin[file.HEADER_BYTES :])
 
 
 def progresses(place: Place) -> dict[int, Progress]:
@@ -81,21 +118,6 @@ def best(place: Place) -> Progress | None:
 def _best_of(known: Iterable[Progress]) -> Progress | None:
     evaluated = [p for p in known if p.validation_top1 >= 0]
     return max(evaluated, key=lambda p: (p.validation_top1, -p.step), default=None)
-
-
-def has_checkpoints(place: Place) -> bool:
-    """Return whether there is a checkpoint, including corrupt ones."""
-    return any(p.fullmatch(name) for name in place.files(FOLDER) for p in (_NAME, _SET_ASIDE))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Save:
-    """Input of the writer thread."""
-
-    about: Manifest
-    arrays: dict[str, np.ndarray]
-    replace: bool
-    """Whether an existing checkpoint of this step is replaced."""
 
 
 class Checkpoints:
@@ -132,25 +154,22 @@ class Checkpoints:
         self._saved = saved
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[str] | None = None
-        self._save: _Save | None = None
-        """The newest save, until it is on disk."""
-        self._failure: BaseException | None = None
-        """Exception of the newest finished save."""
-        self._failures = 0
-        """Number of consecutive failures."""
-        self._is_reported = True
+        self._newest: Callable[[], str] | None = None
+        """The newest save, until it is complete."""
+        self._failures: list[str] = []
+        """Reasons of the newest saves that failed in a row."""
 
     def path(self, step: int) -> str:
         """Return the path or the URL of the checkpoint of ``step``."""
         return f"{self._place.url}/{path_of(step)}"
 
-    def steps(self) -> list[int]:
-        """Return the steps of all checkpoints, newest first, without verification."""
-        return steps_in(self._place)
-
     def latest_step(self) -> int | None:
         """Return the step of the newest complete checkpoint, or None."""
-        return next(iter(self.steps()), None)
+        return next(iter(steps_in(self._place)), None)
+
+    def is_saved(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is complete."""
+        return step in steps_in(self._place)
 
     def check_space(self, like: PyTree) -> None:
         """Check before training that checkpoints fit on the disk; each process calls this.
@@ -162,8 +181,24 @@ class Checkpoints:
           UserError: not even one checkpoint fits.
         """
         needed = file.bytes_needed(like)
-        if warning := processes.first_process_does(lambda: self._space(needed)):
-            self._warn(warning)
+        processes.first_process_does(lambda: self._check_space(needed))
+
+    def _check_space(self, needed: int) -> None:
+        """Check the space for checkpoints of ``needed`` bytes each."""
+        # The oldest checkpoint is deleted only after the newest is complete.
+        most = self._keep + self._keep_best + 1
+        missing = most - len(steps_in(self._place)[: most - 1])
+        free = self._place.free_bytes()
+        if free is None or free >= missing * needed:
+            return
+        message = (
+            f"{self._where} has {free / 2**20:,.1f} MiB free, {missing} more checkpoints with the "
+            f"one that is written need {missing * needed / 2**20:,.1f} MiB; free disk space, or "
+            "use a smaller run.keep_checkpoints or another --workdir"
+        )
+        if free < needed:
+            raise CheckpointError(message)
+        self._warn(message)
 
     def save(self, state: PyTree, progress: Progress, plan: Plan, *, replace: bool = False) -> None:
         """Start an asynchronous save; ``state`` is copied and may be donated afterwards.
@@ -182,12 +217,10 @@ class Checkpoints:
         if jax.process_index() != 0:
             return
         self._finish_save()
-        if self._failures > 1:
-            raise self._write_error("two consecutive checkpoints could not be written")
-        if not self._is_reported:
-            self._warn(f"{self._report('a checkpoint could not be written')}; training continues")
-        about = manifest.described(progress, plan)
-        self._start(_Save(about, file.on_host(state), replace))
+        if len(self._failures) > 1:
+            raise self._write_error()
+        about, arrays = file.described(progress, plan), file.on_host(state)
+        self._start(lambda: self._write(about, arrays, replace))
 
     def wait(self) -> None:
         """Wait until the newest save is on disk, with one retry after a failure.
@@ -198,20 +231,18 @@ class Checkpoints:
           CheckpointError: the checkpoint could not be written.
         """
         self._finish_save()
-        if self._failure is not None:
-            self._warn(f"{self._report('a checkpoint could not be written')}; trying once more")
-            self._start(self._save)
+        if self._newest is not None:
+            self._start(self._newest)
             self._finish_save()
-        if self._failure is not None:
-            raise self._write_error("the newest checkpoint could not be written")
+        if self._newest is not None:
+            raise self._write_error()
         if warning := self._prune():
             self._warn(warning)
 
     def newest_path(self, until: int) -> str | None:
         """Return the newest checkpoint of at most ``until`` steps; each process calls this."""
         self._finish_save()
-        step = processes.from_first_process(next((s for s in self.steps() if s <= until), None))
-        return None if step is None else self.path(step)
+        return self._path_until(until, steps_in(self._place))
 
     def rollback_path(self, until: int) -> str | None:
         """Return the checkpoint to which a rollback returns; each process calls this.
@@ -219,8 +250,10 @@ class Checkpoints:
         It is the newest of at most ``until`` steps that an uninterrupted run has too.
         """
         self._finish_save()
-        known = self._regular() if jax.process_index() == 0 else ()
-        step = processes.from_first_process(next((s for s in known if s <= until), None))
+        return self._path_until(until, self._regular() if jax.process_index() == 0 else ())
+
+    def _path_until(self, until: int, steps: Iterable[int]) -> str | None:
+        step = processes.from_first_process(next((s for s in steps if s <= until), None))
         return None if step is None else self.path(step)
 
     def exceeds_best(self, top1: float) -> bool:
@@ -253,42 +286,32 @@ class Checkpoints:
             processes do not see the same directory.
         """
         self._finish_save()
-        rejected = 0
-        candidates = iter(self.steps())
+        steps = steps_in(self._place)
         if until is not None:
-            candidates = (s for s in self._regular() if s <= until)
+            steps = [step for step in self._regular() if step <= until]
+        candidates = iter(steps)
         while (step := processes.from_first_process(next(candidates, None))) is not None:
             # After an extension, a rollback may return to a checkpoint from before it.
-            extends = self._extends or until is not None
-            found = self._examine(step, plan, like, extends=extends)
+            found = self._examine(step, plan, like, extends=self._extends or until is not None)
             if isinstance(found, Stored):
                 return found
-            rejected += 1
             self._reject(step, found)
-        remedy = "start a new run with --resume=never"
-        if self._read_only:
-            remedy = "use another --workdir"
-        if rejected:
+        exist = int(has_checkpoints(self._place))
+        if processes.from_first_process(exist):
+            other = "use another --workdir"
+            if not self._read_only:
+                other = "start a new run with --resume=never"
             raise CheckpointError(
-                f"no checkpoint in {self._where} is valid ({rejected} rejected); repair one "
-                f"and restore its name, or {remedy}"
-            )
-        if processes.from_first_process(1 if has_checkpoints(self._place) else None):
-            raise CheckpointError(
-                f"all checkpoints in {self._where} are marked as corrupt; repair one and "
-                f"restore its name, or {remedy}"
+                f"no checkpoint in {self._where} is valid; repair one and restore its name, or "
+                f"{other}"
             )
         # The directory of a different host may have checkpoints that process 0 does not see.
-        if not processes.agree(int(has_checkpoints(self._place))):
+        if not processes.agree(exist):
             raise self._not_shared()
         return None
 
-    def is_saved(self, step: int) -> bool:
-        """Return whether the checkpoint of a step is complete."""
-        return step in self.steps()
-
     def read(self, step: int, plan: Plan, like: PyTree, *, extends: bool = False) -> Stored:
-        """Read and verify a checkpoint: first what it is of, then every byte.
+        """Read and verify a checkpoint: every byte of the file, then what it is of.
 
         Raises:
           FileNotFoundError: it was deleted.
@@ -297,21 +320,17 @@ class Checkpoints:
         """
         path = self.path(step)
         try:
-            content = self._place.read(path_of(step))
-            size = file.header_length(content)
-            about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
+            about, arrays = file.decode(self._place.read(path_of(step)))
             if about.progress.step != step:
                 raise Rejected(f"its manifest is that of step {about.progress.step}")
-            others, schedule = check_resumable(
-                path, about, plan, extends=extends, trains=not self._read_only
-            )
-            state = file.decode(content, like)[1]
+            trains = not self._read_only
+            others, schedule = _compared(path, about, plan, extends=extends, trains=trains)
+            return Stored(about.progress, file.as_tree(arrays, like), others, schedule)
         except OtherVersion as error:
             raise CheckpointError(
                 f"checkpoint {path} is from a different version: {error}; start a new run with "
                 "--resume=never"
             ) from error
-        return Stored(about.progress, state, others, schedule)
 
     def wait_before_exit(self, seconds: float = 20.0) -> None:
         """Wait a limited time for the save in progress before the process exits early."""
@@ -320,45 +339,42 @@ class Checkpoints:
                 self._saving.exception(seconds)
 
     def close(self) -> None:
-        """Wait for the save in progress, report a failure, and stop the thread."""
+        """Wait for the save in progress, and stop the thread."""
         self._finish_save()
-        if not self._is_reported:
-            self._warn(self._report("a checkpoint could not be written"))
         self._thread.shutdown()
 
-    def _start(self, save: _Save) -> None:
-        self._save = save
-        self._saving = self._thread.submit(self._write, save)
+    def _start(self, save: Callable[[], str]) -> None:
+        self._newest = save
+        self._saving = self._thread.submit(save)
 
     def _finish_save(self) -> None:
-        """Wait for the save in progress, if any, and record its result."""
+        """Wait for the save in progress, if any, and warn if it failed."""
         if self._saving is None:
             return
         saving, self._saving = self._saving, None
-        self._failure = saving.exception()
-        self._is_reported = self._failure is None
-        if self._failure is not None:
-            self._failures += 1
-            return
-        self._failures = 0
-        self._save = None  # frees the copy of the state
-        if warning := saving.result():
+        error = saving.exception()
+        if error is None:
+            self._failures, self._newest = [], None  # frees the copy of the state
+            warning = saving.result()
+        else:
+            self._failures.append(one_line(error))
+            warning = f"a checkpoint could not be written: {one_line(error)}"
+        if warning:
             self._warn(warning)
 
-    def _write(self, save: _Save) -> str:
+    def _write(self, about: Manifest, arrays: Mapping[str, np.ndarray], replace: bool) -> str:
         """Write a checkpoint and delete old ones, in the thread; return a warning or ''."""
-        step = save.about.progress.step
-        if step in self.steps():
+        step = about.progress.step
+        if step in steps_in(self._place):
             try:
                 manifest_of(self._place, step)
             except (Rejected, OtherVersion):  # it is not replaced
                 self._set_aside(step)
             else:
-                if not save.replace:
+                if not replace:
                     return ""
         self._place.keep_logs()
-        content = file.encode(save.about, save.arrays)
-        self._place.write(path_of(step), content)
+        self._place.write(path_of(step), file.encode(about, arrays))
         self._saved(step)
         return self._prune()
 
@@ -372,11 +388,9 @@ class Checkpoints:
           A warning if one cannot be deleted; otherwise ''.
         """
         try:
-            if len(self.steps()) <= self._keep:
-                return ""
+            if len(steps_in(self._place)) <= self._keep:
+                return ""  # without reading manifests
             known = progresses(self._place)
-            if len(known) <= self._keep:
-                return ""
             regular = [step for step, progress in known.items() if not progress.for_stop]
             kept = {max(known), *regular[: self._keep]}
             if self._keep_best and (evaluated := _best_of(known.values())) is not None:
@@ -393,52 +407,16 @@ class Checkpoints:
         One whose manifest cannot be read counts, so that it is reported.
         """
         known = progresses(self._place)
-        return [step for step in self.steps() if step not in known or not known[step].for_stop]
+        return [
+            step for step in steps_in(self._place) if step not in known or not known[step].for_stop
+        ]
 
-    def _space(self, needed: int) -> str:
-        """Return a warning if not all checkpoints of ``needed`` bytes fit, otherwise ''.
-
-        Raises:
-          CheckpointError: not even one fits.
-        """
-        free = self._place.free_bytes()
-        if free is None:
-            return ""
-        sizes = f"one needs {mebibytes(needed)}, {mebibytes(free)} are free"
-        if free < needed:
-            raise CheckpointError(
-                f"no checkpoint fits into {self._where}: {sizes}; free disk space, or use "
-                "another --workdir"
-            )
-        # The oldest checkpoint is deleted only after the newest is complete.
-        most = self._keep + self._keep_best
-        if free >= needed * (1 + most - len(self.steps()[:most])):
-            return ""
-        also = ", the best one" if self._keep_best else ""
-        return (
-            f"{self._where} has no space for run.keep_checkpoints={self._keep} checkpoints"
-            f"{also} and one more during a write: {sizes}; free disk space, or use a smaller "
-            "run.keep_checkpoints"
-        )
-
-    def _report(self, what: str) -> str:
-        """Describe the newest failure, with the required and the free disk space."""
-        self._is_reported, newest = True, self.latest_step()
-        free = None
-        with contextlib.suppress(OSError):
-            free = self._place.free_bytes()
-        room = "" if free is None else f" and {mebibytes(free)} free in {self._where}"
-        needed = mebibytes(file.bytes_needed(self._save.arrays))
-        good = "no checkpoint exists" if newest is None else f"the newest is {self.path(newest)}"
-        return (
-            f"{what}: step {self._save.about.progress.step}, {one_line(self._failure)}; {needed} "
-            f"are needed{room}; {good}"
-        )
-
-    def _write_error(self, what: str) -> CheckpointError:
+    def _write_error(self) -> CheckpointError:
+        newest = self.latest_step()
+        kept = "no checkpoint exists" if newest is None else f"the newest is {self.path(newest)}"
         return CheckpointError(
-            f"{self._report(what)}; free disk space or fix permissions, then run the same command "
-            "again"
+            f"checkpoints cannot be written to {self._where}: {self._failures[-1]}; {kept}; free "
+            "disk space or fix permissions, then run the same command again"
         )
 
     def _examine(self, step: int, plan: Plan, like: PyTree, *, extends: bool) -> Stored | str:
@@ -482,10 +460,107 @@ class Checkpoints:
     def _not_shared(self) -> CheckpointError:
         return CheckpointError(
             f"the processes see different checkpoints in {self._where}, this one "
-            f"{self.steps()}; use a directory that all processes share"
+            f"{steps_in(self._place)}; use a directory that all processes share"
         )
 
 
-def mebibytes(count: int) -> str:
-    """Format a number of bytes in MiB."""
-    return f"{count / 2**20:,.1f} MiB"
+def _compared(
+    path: str, about: Manifest, plan: Plan, *, extends: bool, trains: bool
+) -> tuple[str, tuple[Difference, ...]]:
+    """Check that a run may continue from a checkpoint: the same mathematics and the same data.
+
+    Args:
+      path: of the checkpoint, for messages.
+      about: its manifest.
+      plan: plan of the run that resumes from it.
+      extends: whether the run may continue with another schedule.
+      trains: whether the run trains; it compares evaluations, so the validation set must be equal.
+
+    Returns:
+      A table of options that differ without effect, '' if none; the options of the schedule that
+      differ, of a run that is extended.
+
+    Raises:
+      CheckpointError: its mathematics or dataset differs from this run.
+      OtherVersion: its options are those of a different version.
+    """
+    try:
+        config = freeze(about.config)
+    except Exception as error:
+        raise OtherVersion(f"its options cannot be read ({one_line(error)})") from error
+    found = option_differences(config, about.facts, plan)
+    changes = [d for d in found if d.mathematics]
+    schedule = tuple(d for d in changes if d.key.startswith("schedule."))
+    if changes and not (extends and len(changes) == len(schedule)):
+        extending = ""
+        if len(changes) == len(schedule):
+            extending = ", continue with the new schedule by --resume=extend"
+        raise CheckpointError(
+            f"checkpoint {path} has different options that change the mathematics; restore "
+            f"them{extending}, use another --workdir, or start a new run with --resume=never\n"
+            f"{table(found)}"
+        )
+    if schedule:
+        _check_extension(about.progress, plan)
+    then, now = norm_statistics(config, plan.steps), plan.norm_statistics
+    if now not in (then, "precise"):  # precise ones are computed from data
+        raise CheckpointError(
+            f"norm.statistics={now}: checkpoint {path} has those of norm.statistics={then}; use "
+            f"--config.norm.statistics={then}" + ("" if then == "precise" else ", or precise")
+        )
+    for name, what in _DATA.items():
+        then, now = getattr(about.facts, name), getattr(plan.facts, name)
+        compared = trains or name not in _VALIDATION
+        if compared and then and now and then != now:  # an identity may be unknown
+            raise CheckpointError(
+                f"checkpoint {path} was trained with another dataset than "
+                f"{plan.config.data.source}: {what} differ ({then} then, {now} now); restore the "
+                "dataset or start a new run with --resume=never"
+            )
+    others = [d for d in found if d not in schedule]
+    return table(others) if others else "", schedule
+
+
+def option_differences(stored: Config, facts: Facts, plan: Plan) -> tuple[Difference, ...]:
+    """Return the options in which a run differs from a checkpoint.
+
+    A dataset with the same `Facts.content` is the same data in another place, such as an object
+    store: its path does not change the mathematics. Nor does another spelling of the path of the
+    initial weights.
+
+    Args:
+      stored: Options of the checkpoint.
+      facts: Facts of the checkpoint.
+      plan: Plan of the run.
+    """
+    same = set()
+    kinds = {config.data.source.partition(":")[0] for config in (stored, plan.config)}
+    identities = {(f.identity, f.validation_identity, f.content) for f in (facts, plan.facts)}
+    if facts.content and len(kinds) == len(identities) == 1:
+        same.add("data.source")
+    weights = [config.model.init_from for config in (stored, plan.config)]
+    if all(weights) and len({os.path.realpath(os.path.expanduser(path)) for path in weights}) == 1:
+        same.add("model.init_from")
+    return tuple(
+        dataclasses.replace(each, mathematics=each.mathematics and each.key not in same)
+        for each in differences(stored, plan.config)
+    )
+
+
+def _check_extension(done: Progress, plan: Plan) -> None:
+    """Check that another schedule leaves the steps that are done where they were.
+
+    Raises:
+      CheckpointError: it ends before the checkpoint, or moves a stage that has begun.
+    """
+    length = plan.config.schedule.length
+    if plan.steps < done.step:
+        raise CheckpointError(
+            f"schedule.length={length!r} ends at step {plan.steps:,}, and the run has done "
+            f"{done.step:,}; use a longer one"
+        )
+    if plan.position(done.step) != done.samples:
+        raise CheckpointError(
+            f"schedule.length={length!r} moves the begin of a stage that the run has reached "
+            f"(batch.stages={plan.config.batch.stages}); give the begins of the stages in epochs"
+        )

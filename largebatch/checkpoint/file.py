@@ -1,32 +1,37 @@
 """A checkpoint as one file, ``STEP.safetensors``, that any framework can open.
 
-The file holds the arrays of the state by '/'-joined path. Its metadata has one entry, ``manifest``:
-JSON with the progress of the run, its options, the facts of its data, a digest of each array, and a
-digest of itself. Decoding checks every byte of the file and runs no code of it.
+The file holds the arrays of the state by '/'-joined path. Its metadata has the ``manifest``, JSON
+with the progress of the run, its options, the facts of its data and a digest of each array, and the
+``digest`` of that text. A file is untrusted: decoding checks every byte and executes nothing.
 
 Format: https://huggingface.co/docs/safetensors/index#format.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
-from largebatch.checkpoint import manifest
-from largebatch.checkpoint.manifest import Array, Manifest, OtherVersion, Rejected
+from largebatch.config import Facts, Plan
+from largebatch.errors import shown
+from largebatch.files import plain
 
 PyTree = Any
+FORMAT = 6
+"""Format of the manifest; increment it with each change of its fields."""
 SUFFIX = ".safetensors"
 HEADER_BYTES = 8
 """The file begins with the length of its header, a little-endian uint64."""
-LARGEST_HEADER = 64 * 2**20
-"""Bytes; that of ResNet-50 has 150,000."""
+_LARGEST_HEADER = 64 * 2**20
+"""Bytes; that of ResNet-50 has 100,000."""
+_METADATA = "__metadata__"
 _DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -43,6 +48,74 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 """The names of the format."""
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading the fields of unknown JSON may raise."""
+
+
+class Rejected(Exception):
+    """A corrupt or incomplete checkpoint; the message is the reason in one line."""
+
+
+class OtherVersion(Exception):
+    """A valid checkpoint from a different version of this program; the message has the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Progress and timers of a run."""
+
+    step: int = 0
+    """Number of completed steps."""
+    samples: int = 0
+    """Number of consumed training samples: the sample position."""
+    wall_s: float = 0.0
+    """Seconds over all processes of this run, including restarts."""
+    compile_s: float = 0.0
+    train_s: float = 0.0
+    """Seconds of training without compilation, evaluation and checkpoints; like all times here, of
+    all attempts."""
+    wait_s: float = 0.0
+    """Seconds of ``train_s`` that were waits for data."""
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
+    """Seconds that checkpoints delayed training."""
+    skips: int = 0
+    """Number of steps with a skipped, non-finite update."""
+    rollbacks: int = 0
+    """Number of rollbacks to a checkpoint."""
+    evaluation_due: int = 0
+    """1: the run stopped in the evaluation after this step; its metrics follow."""
+    loss: float = 0.0
+    top1: float = 0.0
+    top5: float = 0.0
+    gradient_norm: float = 0.0
+    validation_top1: float = -1.0
+    """Top-1 accuracy of the evaluation of this state, a fraction, of the averaged weights if there
+    are any; below 0: not evaluated."""
+    for_stop: int = 0
+    """1: an uninterrupted run has no checkpoint here. This one serves the next attempt only: no
+    rollback returns to it, so that it cannot change what the run computes."""
+    memory: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What else decides how the run continues, by its owner: finite numbers, texts, and lists and
+    mappings of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Content of a checkpoint except its arrays."""
+
+    progress: Progress
+    config: dict[str, dict[str, Any]]
+    """Options of the run as JSON values, not yet checked."""
+    facts: Facts
+    arrays: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Digest of each array by '/'-joined path: 16 bytes of BLAKE2b over dtype, shape and elements
+    in C order, in hexadecimal."""
+
+
+def described(progress: Progress, plan: Plan) -> Manifest:
+    """Return the manifest of a checkpoint, without its arrays."""
+    return Manifest(progress, plain(dataclasses.asdict(plan.config)), plan.facts)
 
 
 def by_path(tree: PyTree) -> dict[str, Any]:
@@ -82,12 +155,17 @@ def encode(about: Manifest, arrays: Mapping[str, np.ndarray]) -> bytes:
     Args:
       about: the manifest, without ``arrays``.
       arrays: by path, in C order.
+
+    Raises:
+      ValueError: JSON cannot represent a number of the manifest.
     """
-    described = {
-        path: Array(value.shape, value.dtype.name, _digest(value)) for path, value in arrays.items()
-    }
-    text = manifest.encode(about, described)
-    return safetensors.numpy.save(dict(arrays), metadata={manifest.NAME: text})
+    # The largest dtypes first, so that the elements of each array are aligned.
+    paths = sorted(arrays, key=lambda path: (-arrays[path].itemsize, path))
+    digests = {path: _digest_of(arrays[path]) for path in paths}
+    text = _text(dataclasses.replace(about, arrays=digests))
+    header = _header(text, {path: arrays[path] for path in paths})
+    begin = len(header).to_bytes(HEADER_BYTES, "little")
+    return b"".join([begin, header, *(_elements(arrays[path]) for path in paths)])
 
 
 def header_length(begin: bytes) -> int:
@@ -97,103 +175,152 @@ def header_length(begin: bytes) -> int:
       Rejected: they are no beginning of such a file.
     """
     length = int.from_bytes(begin[:HEADER_BYTES], "little")
-    if len(begin) < HEADER_BYTES or not 2 <= length <= LARGEST_HEADER or length % 8:
+    if len(begin) < HEADER_BYTES or not 2 <= length <= _LARGEST_HEADER or length % 8:
         raise Rejected("it does not begin like a safetensors file")
     return length
 
 
-def decode_header(header: bytes) -> tuple[Manifest, dict[str, tuple[int, int]]]:
-    """Decode the untrusted header of a file.
-
-    Returns:
-      The manifest; the first byte and the end of each array, counted from the end of the header.
+def manifest_in(header: bytes) -> Manifest:
+    """Decode the manifest in the untrusted header of a file; the arrays are not verified.
 
     Raises:
       Rejected: it is not the header of a checkpoint of this program.
       OtherVersion: a different version of this program wrote it.
     """
     try:
-        fields = json.loads(header.decode())
-        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-        # A header that was changed or that has a key twice is not that of its own content.
-        valid = isinstance(fields, dict) and header == text + b" " * (-len(text) % 8)
-    except (ValueError, RecursionError) as error:
-        raise Rejected(f"its header is not JSON ({manifest.shown(str(error))})") from error
+        metadata = json.loads(header)[_METADATA]
+        text = metadata["manifest"]
+        body = json.loads(text)
+        version = body.pop("format")
+        if version != FORMAT:
+            raise OtherVersion(f"its format is {shown(version)}, expected {FORMAT}")
+        valid = metadata["digest"] == _digest(text.encode())
+    except _MALFORMED as error:
+        raise Rejected("it has no manifest of this program") from error
     if not valid:
-        raise Rejected("its header is damaged")
-    metadata = fields.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or metadata.keys() != {manifest.NAME}:
-        raise Rejected("it has no manifest of this program")
-    about = manifest.decode(metadata[manifest.NAME])
-    if unlike := sorted(fields.keys() ^ about.arrays.keys()):
-        raise Rejected(f"array {manifest.shown(unlike[0])} is not in the manifest and the header")
-    spans, end = {}, 0
-    for path, entry in sorted(fields.items(), key=lambda each: _begin(each[1])):
-        known = about.arrays[path]
-        dtype = _DTYPES.get(entry.get("dtype"))
-        if dtype is None or dtype.name != known.dtype or entry.get("shape") != list(known.shape):
-            raise Rejected(f"array {path} does not have the shape and type of the manifest")
-        begin, end = end, end + math.prod(known.shape) * dtype.itemsize
-        if entry != {
-            "dtype": entry["dtype"],
-            "shape": entry["shape"],
-            "data_offsets": [begin, end],
-        }:
-            raise Rejected(f"array {path} is not where it should be")
-        spans[path] = begin, end
-    return about, spans
+        raise Rejected("its manifest does not have its digest")
+    return _read(Manifest, body, "manifest")
 
 
-def decode(content: bytes, like: PyTree) -> tuple[Manifest, PyTree]:
+def decode(content: bytes) -> tuple[Manifest, dict[str, np.ndarray]]:
     """Decode an untrusted file and verify every byte of it.
 
-    Args:
-      content: of the file.
-      like: shapes and dtypes of the state.
-
     Returns:
-      The manifest, and NumPy arrays in a tree like ``like``.
+      The manifest, and the arrays by path, which are views of ``content``.
 
     Raises:
       Rejected: the file is damaged, incomplete, or not of this program.
-      OtherVersion: names, shapes or dtypes differ from ``like``.
+      OtherVersion: a different version of this program wrote it.
     """
     start = HEADER_BYTES + header_length(content)
-    about, spans = decode_header(content[HEADER_BYTES:start])
-    end = start + max((end for _, end in spans.values()), default=0)
-    if len(content) != end:
-        raise Rejected(f"it has {len(content):,} bytes, expected {end:,}")
+    header = content[HEADER_BYTES:start]
+    about = manifest_in(header)
+    fields, arrays, end = json.loads(header), {}, start
+    text = fields.pop(_METADATA)["manifest"]
+    try:
+        for path, entry in fields.items():
+            dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+            arrays[path] = np.frombuffer(content, dtype, math.prod(shape), end).reshape(shape)
+            end += arrays[path].nbytes
+        # A header with anything else, or with a key twice, is not that of its own content.
+        valid = header == _header(text, arrays) and end == len(content)
+    except _MALFORMED:
+        valid = False
+    if not valid:
+        raise Rejected("it is incomplete, or its header is damaged")
+    for path in sorted(arrays.keys() | about.arrays.keys()):
+        if path not in arrays or _digest_of(arrays[path]) != about.arrays.get(path):
+            raise Rejected(f"array {shown(path)} does not have the digest of the manifest")
+    return about, arrays
+
+
+def as_tree(arrays: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
+    """Return the arrays of a checkpoint in a tree like ``like``.
+
+    Raises:
+      OtherVersion: names, shapes or dtypes differ from ``like``.
+    """
     wanted = by_path(like)
-    for path in sorted(about.arrays.keys() | wanted.keys()):
+    for path in sorted(arrays.keys() | wanted.keys()):
         then, now = (
             f"{tree[path].shape} {tree[path].dtype}" if path in tree else "not there"
-            for tree in (about.arrays, wanted)
+            for tree in (arrays, wanted)
         )
         if then != now:
             raise OtherVersion(f"array {path} is {then}, expected {now}")
-    found = {}
-    for path, (begin, _) in spans.items():
-        known = about.arrays[path]
-        dtype, count = np.dtype(wanted[path].dtype), math.prod(known.shape)
-        array = np.frombuffer(content, dtype, count, start + begin).reshape(known.shape)
-        if _digest(array) != known.digest:
-            raise Rejected(f"array {path} does not have the digest of the manifest")
-        found[path] = array
-    leaves = [found[path] for path in wanted]
-    return about, jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[path] for path in wanted])
 
 
-def _begin(entry: Any) -> tuple[int, int]:
-    """Return the place of an entry of the header; checked by the caller."""
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not (
-        isinstance(offsets, list) and len(offsets) == 2 and all(type(x) is int for x in offsets)
-    ):
-        raise Rejected(f"its header has an array at {manifest.shown(offsets)}")
-    return offsets[0], offsets[1]
+def _header(text: str, arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the header of a file with this manifest and these arrays, in their order."""
+    names = {dtype: name for name, dtype in _DTYPES.items()}
+    fields: dict[str, Any] = {_METADATA: {"manifest": text, "digest": _digest(text.encode())}}
+    end = 0
+    for path, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        fields[path] = {
+            "dtype": names[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return header + b" " * (-len(header) % 8)
 
 
-def _digest(value: np.ndarray) -> str:
-    """Return the 16-byte BLAKE2b digest of the elements in C order, in hexadecimal."""
-    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _text(about: Manifest) -> str:
+    """Return a manifest as strict JSON, which has neither NaN nor the infinities."""
+    progress = {f.name: getattr(about.progress, f.name) for f in dataclasses.fields(Progress)}
+    for field in dataclasses.fields(Progress):
+        if field.type in (int, float):  # the value may be of another library
+            number = field.type(progress[field.name])
+            progress[field.name] = number if math.isfinite(number) else repr(number)
+    body = dataclasses.asdict(about) | {"format": FORMAT, "progress": progress}
+    return json.dumps(plain(body), sort_keys=True, allow_nan=False)
+
+
+def _elements(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _digest_of(array: np.ndarray) -> str:
+    return _digest(f"{array.dtype.name} {array.shape}".encode(), _elements(array))
+
+
+def _digest(*parts: bytes | memoryview) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """Convert a JSON value to the type of a field of the manifest.
+
+    Args:
+      kind: a dataclass, `int`, `float`, a tuple, a mapping, or `Any`.
+      value: the value.
+      where: its name, for messages.
+
+    Raises:
+      OtherVersion: it is not of this type.
+    """
+    inner = typing.get_args(kind)
+    match value:
+        case dict() if dataclasses.is_dataclass(kind):
+            types = {field.name: field.type for field in dataclasses.fields(kind)}
+            if unlike := sorted(types.keys() ^ value.keys()):
+                raise OtherVersion(f"{where}.{shown(unlike[0])} is unknown or missing")
+            return kind(**{k: _read(types[k], v, f"{where}.{k}") for k, v in value.items()})
+        case dict() if typing.get_origin(kind) is dict:
+            return {k: _read(inner[1], v, f"{where}.{shown(k)}") for k, v in value.items()}
+        case list() if typing.get_origin(kind) is tuple and len(value) == len(inner):
+            return tuple(_read(each, v, where) for each, v in zip(inner, value, strict=True))
+        case int() if kind is int and not isinstance(value, bool) and 0 <= value < 2**61:
+            return value
+        case float() | "inf" | "-inf" | "nan" if kind is float:
+            return float(value)
+        case str() if kind is str:
+            return value
+        case _ if kind is Any:
+            return value
+    raise OtherVersion(f"{where} is {shown(value)}")

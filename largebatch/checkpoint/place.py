@@ -7,17 +7,17 @@ import contextlib
 import os
 import re
 import shutil
+import tempfile
 import threading
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from largebatch.errors import CheckpointError
-from largebatch.files import no_folder_reason
+from largebatch.files import no_folder_reason, replacing
 from largebatch.object_store import Bucket, StorageError
+from largebatch.store_urls import url_of
 
-_HIDDEN = ".{}.partial"
-"""Name of a file while it is written."""
 _PART = re.compile(r"(?P<name>.+)\.part-(?P<offset>\d{15})")
 _OWN = re.compile(
     r"checkpoints/(0|[1-9][0-9]{0,17})\.safetensors(\.corrupt(-\d+)?)?|config\.json|"
@@ -60,8 +60,8 @@ class Place(Protocol):
         """Return the names of the folders directly in a folder."""
         ...
 
-    def read(self, path: str, begin: int = 0, size: int | None = None) -> bytes:
-        """Return bytes of a file from the byte ``begin``, at most ``size``; None: all.
+    def read(self, path: str, size: int | None = None) -> bytes:
+        """Return the first ``size`` bytes of a file; None: all.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -101,11 +101,12 @@ class LocalPlace:
         checkpoints = self.logs / "checkpoints"
         try:
             checkpoints.mkdir(parents=True, exist_ok=True)
-            for left in checkpoints.glob(_HIDDEN.format("*.safetensors")):
-                left.unlink()
+            for left in checkpoints.glob(".*.tmp"):
+                if is_own(f"checkpoints/{left.name[1:-4]}"):
+                    left.unlink()
         except OSError as error:
             raise CheckpointError(
-                f"--workdir={self.logs} cannot be written to ({no_folder_reason(error)}); use "
+                f"--workdir={self.url} cannot be written to ({no_folder_reason(error)}); use "
                 "another --workdir"
             ) from error
 
@@ -115,25 +116,15 @@ class LocalPlace:
     def folders(self, folder: str = "") -> list[str]:
         return self._names(folder, os.DirEntry.is_dir)
 
-    def read(self, path: str, begin: int = 0, size: int | None = None) -> bytes:
+    def read(self, path: str, size: int | None = None) -> bytes:
         with (self.logs / path).open("rb") as stream:
-            stream.seek(begin)
-            return stream.read(-1 if size is None else size)
+            return stream.read(size)
 
     def write(self, path: str, content: bytes) -> None:
-        # Creates no folder: one that was removed must not appear again.
         target = self.logs / path
-        partial = target.with_name(_HIDDEN.format(target.name))
-        try:
-            with partial.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
+        target.parent.stat()  # a folder that was removed must not appear again
+        with replacing(target) as stream:
+            stream.write(content)
         descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -193,12 +184,12 @@ class BucketPlace:
     def folders(self, folder: str = "") -> list[str]:
         return self.bucket.folders(folder)
 
-    def read(self, path: str, begin: int = 0, size: int | None = None) -> bytes:
+    def read(self, path: str, size: int | None = None) -> bytes:
         entry = self.bucket.entries(path.rpartition("/")[0]).get(path)
         if entry is None:
             raise FileNotFoundError(f"{self.url}/{path}")
-        length = entry.size - begin if size is None else min(size, entry.size - begin)
-        found = self.bucket.read_range(path, begin, length, entry) if length > 0 else b""
+        length = entry.size if size is None else min(size, entry.size)
+        found = self.bucket.read_range(path, 0, length, entry) if length else b""
         if found is None:
             raise FileNotFoundError(f"{self.url}/{path} was replaced while it was read")
         return found
@@ -217,14 +208,11 @@ class BucketPlace:
     def free_bytes(self) -> int | None:
         return None
 
-    def keep_logs(self) -> None:
-        self.send_logs()
-
     def fetch_logs(self, *, changes_only: bool = False) -> None:
         """Download the logs of the run; those in folders are left out.
 
         Args:
-          changes_only: `send_logs` uploads only those that are written afterwards.
+          changes_only: `keep_logs` uploads only those that are written afterwards.
         """
         found = self.bucket.entries()
         for name in sorted({_whole(path) for path in found if is_own(path)}):
@@ -240,7 +228,7 @@ class BucketPlace:
             if changes_only:
                 self._sent[name] = (self.logs / name).stat().st_ino, len(content)
 
-    def send_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
         """Upload what is new in the logs.
 
         Args:
@@ -286,6 +274,29 @@ class BucketPlace:
                 path = Path(parent, name)
                 if is_own(path.relative_to(self.logs).as_posix()):
                     yield path
+
+
+@contextlib.contextmanager
+def downloaded(url: str) -> Iterator[BucketPlace]:
+    """Keep a copy of the logs of a run in an object store while the body runs.
+
+    Args:
+      url: the run directory in the store.
+
+    Yields:
+      The run directory; its local folder has the same name.
+
+    Raises:
+      CheckpointError: there is no run.
+      StorageError: the store cannot be reached.
+    """
+    with tempfile.TemporaryDirectory(prefix="largebatch-") as folder:
+        place = BucketPlace(Bucket(url_of(url)), Path(folder, PurePosixPath(url).name))
+        place.logs.mkdir()
+        place.fetch_logs()
+        if not any(place.logs.iterdir()):
+            raise CheckpointError(f"{url} holds no run; use the --workdir of a training")
+        yield place
 
 
 def _whole(path: str) -> str:

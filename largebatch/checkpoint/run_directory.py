@@ -1,9 +1,11 @@
-"""The run directory: lock, creation, and archiving of an earlier run."""
+"""The run directory of an attempt: lock, creation, logs in a store, archive of an earlier run."""
 
 import contextlib
 import dataclasses
 import errno
 import json
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +14,11 @@ import jax
 
 from largebatch.checkpoint import lock
 from largebatch.checkpoint.checkpoints import FOLDER, has_checkpoints, steps_in
-from largebatch.checkpoint.place import LocalPlace, Place, is_own
+from largebatch.checkpoint.place import BucketPlace, LocalPlace, Place, is_own
 from largebatch.errors import CheckpointError, UserError
-from largebatch.fault_tolerance import Watchdog
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import no_folder_reason, read_json
+from largebatch.object_store import Bucket, StorageError
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
@@ -82,6 +85,74 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
         dataclasses.replace(before, status=status).write(workdir)
 
 
+@contextlib.contextmanager
+def staged(
+    url: str,
+    *,
+    trains: bool,
+    watchdog: Watchdog = IDLE,
+    note: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Iterator[BucketPlace]:
+    """Keep a local copy of the logs of a run in a store while the body runs.
+
+    Each process calls this.
+
+    Args:
+      url: the run directory in the store.
+      trains: process 0 holds the lock.
+      watchdog: uploads once more if it ends the process.
+      note: prints a message for the user.
+      warn: prints a warning of one line.
+
+    Yields:
+      The run directory. Process 0 uploads what the logs lack at the end.
+
+    Raises:
+      UserError: another run holds the lock.
+      StorageError: the store cannot be reached; the local copy is kept if it was not uploaded.
+    """
+    first = jax.process_index() == 0
+    place = BucketPlace(Bucket(url), Path(tempfile.mkdtemp(prefix="largebatch-")))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, place.logs, ignore_errors=True)
+        if trains:
+            leased = lock.lease(place.bucket, note=note, lost=watchdog.end)
+            processes.first_process_does(lambda: stack.enter_context(leased))
+            if first:
+                watchdog.finally_do("lease", lambda *_: stack.close())
+                # The main thread may hang in an upload, and this process must end.
+                watchdog.finally_do(
+                    "upload", lambda *_: watchdog.lost or place.keep_logs(last=True, patience_s=5)
+                )
+        place.fetch_logs(changes_only=not trains)
+        try:
+            yield place
+        except BaseException:
+            if first and (problem := _finish(place, watchdog, last=trains)):
+                warn(problem)
+            raise
+        if first and (problem := _finish(place, watchdog, last=trains)):
+            raise StorageError(problem)
+
+
+def _finish(place: BucketPlace, watchdog: Watchdog, *, last: bool) -> str:
+    """Upload what is left, unless another run has the directory now.
+
+    Returns:
+      Why the upload failed, and where the local copy was moved to; '' if it succeeded.
+    """
+    try:
+        with watchdog.section("checkpoint"):
+            if not watchdog.lost:
+                place.keep_logs(last=last)
+    except StorageError as error:
+        kept = Path(tempfile.mkdtemp(prefix="largebatch-not-uploaded-"))
+        place.logs.replace(kept)
+        return f"{error}; the files of the run are in {kept}"
+    return ""
+
+
 def prepare(place: Place, *, archive: bool) -> str | None:
     """Create a run directory, check that it is writable, and archive an earlier run if required.
 
@@ -100,20 +171,21 @@ def prepare(place: Place, *, archive: bool) -> str | None:
     """
     place.create()
     _check_not_foreign(place)
+    if archive:
+        return _archived(place)
     if has_checkpoints(place):
-        return _archived(place) if archive else None
-    if not archive:
-        _check_format(place)
-    logs = place.logs / "metrics.jsonl"
-    trained = logs.is_file() and logs.stat().st_size
-    saved = _was_saved(place)
-    if trained and saved is not None and not archive:
+        return None
+    _check_format(place)
+    rows = place.logs / "metrics.jsonl"
+    if not (rows.is_file() and rows.stat().st_size):
+        return None
+    if (saved := _saved_step(place)) is not None:
         raise UserError(
             f"--workdir={place.url} is that of a run which saved checkpoint {saved:,}, but "
             f"{place.url}/{FOLDER} holds none; mount or restore it, or use --resume=never, which "
             "moves the rest of that run to previous/ and starts a new one"
         )
-    return _archived(place) if archive or trained else None
+    return _archived(place)
 
 
 def note_saved(place: Place, step: int) -> None:
@@ -127,7 +199,7 @@ def note_saved(place: Place, step: int) -> None:
         note.replace(place.logs / "saved.json")
 
 
-def _was_saved(place: Place) -> int | None:
+def _saved_step(place: Place) -> int | None:
     """Return the step of the newest checkpoint that a run has saved; None if it saved none."""
     try:
         return int(read_json(place.logs / "saved.json")["step"])
@@ -169,7 +241,7 @@ def _archived(place: Place) -> str | None:
         return None
     numbers = [int(name) for name in place.folders("previous") if name.isdecimal()]
     target = f"previous/{1 + max(numbers, default=0)}"
-    folders = [name for name in _FOLDERS if name in place.folders()]
+    folders = [name for name in place.folders() if name in _FOLDERS]
     for path in [*filter(is_own, [*files, *kept]), *folders]:
         try:
             place.move(path, f"{target}/{path}")

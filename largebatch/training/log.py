@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from largebatch import data, tracking
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress
 from largebatch.config import Plan
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.files import write_json

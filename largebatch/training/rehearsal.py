@@ -14,8 +14,8 @@ from largebatch import data, parallel
 from largebatch.checkpoint import file, lock
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.checkpoints import Checkpoints, steps_in
-from largebatch.checkpoint.manifest import Progress
-from largebatch.checkpoint.place import LocalPlace
+from largebatch.checkpoint.file import Progress
+from largebatch.checkpoint.place import LocalPlace, is_own
 from largebatch.errors import CheckpointError, UserError, counted
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
@@ -135,7 +135,7 @@ def dry_run(
 def _check_left_behind(place: Path) -> None:
     """Raise a UserError unless a killed dry run has left this directory, which is deleted."""
     paths = [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()]
-    if place.is_symlink() or not all(map(directory.is_own, paths)):
+    if place.is_symlink() or not all(map(is_own, paths)):
         raise UserError(f"{place} is not of a dry run, which would delete it; rename it")
 
 
@@ -184,13 +184,8 @@ def _rehearse(
 def _state_of(request: Request) -> str:
     """Return whether a training may start in the run directory, and from where."""
     place = request.directory
-    if request.remote:
-        with contextlib.suppress(FileNotFoundError):
-            holder = lock.parse(place.read(lock.NAME))
-            return f"locked by {holder.description if holder else 'another process'}"
-    elif lock.is_held(request.workdir):
-        holder = lock.holder(request.workdir)
-        who = holder.description if holder else "another process"
+    who = lock.leaseholder(place.bucket) if request.remote else lock.holder(request.workdir)
+    if who is not None:
         return f"in use by {who}; a training is refused until it ends, use another --workdir"
     step = max(steps_in(place), default=None)
     if step is None:

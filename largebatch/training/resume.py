@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from largebatch import data, tracking
 from largebatch.checkpoint import run_directory
-from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.file import on_devices
-from largebatch.checkpoint.manifest import Progress
-from largebatch.checkpoint.resumable import Stored
+from largebatch.checkpoint.checkpoints import Checkpoints, Stored
+from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Config
 from largebatch.config.schema import Difference
 from largebatch.errors import CheckpointError, ConfigError

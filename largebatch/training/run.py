@@ -12,8 +12,7 @@ import numpy as np
 
 from largebatch import data, parallel
 from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.file import on_devices
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve, stages_of
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets

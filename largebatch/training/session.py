@@ -11,9 +11,7 @@ import jax
 
 from largebatch import tracking
 from largebatch.checkpoint import run_directory
-from largebatch.checkpoint.checkpoints import Checkpoints, has_checkpoints
-from largebatch.checkpoint.remote import staged
-from largebatch.checkpoint.resumable import Stored
+from largebatch.checkpoint.checkpoints import Checkpoints, Stored, has_checkpoints
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
@@ -70,7 +68,7 @@ def run(
     url, watchdog = url_of(request.workdir), watchdog or Watchdog(config.health)
     if not url:
         return _run(config, request, console, hosts, devices, watchdog)
-    with staged(
+    with run_directory.staged(
         url,
         trains=request.trains,
         watchdog=watchdog,

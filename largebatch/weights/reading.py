@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.checkpoint.place import LocalPlace
-from largebatch.checkpoint.remote import downloaded
+from largebatch.checkpoint.place import LocalPlace, downloaded
 from largebatch.errors import one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of

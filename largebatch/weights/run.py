@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from largebatch.checkpoint import checkpoints, file
-from largebatch.checkpoint.manifest import Manifest, OtherVersion, Rejected
+from largebatch.checkpoint.file import Manifest, OtherVersion, Rejected
 from largebatch.checkpoint.place import Place
 from largebatch.config import Config, Facts, StagePlan, freeze, resolve
 from largebatch.config.recipe_file import split_argument
@@ -112,7 +109,7 @@ def is_checkpoint(path: Path) -> bool:
     try:
         with path.open("rb") as stream:
             size = file.header_length(stream.read(file.HEADER_BYTES))
-            file.decode_header(stream.read(size))
+            file.manifest_in(stream.read(size))
     except OSError:
         return False
     except Rejected:
@@ -159,15 +156,8 @@ def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[st
       trust: as in `checkpoint`.
     """
     try:
-        size = file.header_length(content)
-        about, _ = file.decode_header(content[file.HEADER_BYTES : file.HEADER_BYTES + size])
-        # All arrays, since a checkpoint is verified as a whole.
-        like = {
-            name: jax.ShapeDtypeStruct(array.shape, jnp.dtype(array.dtype))
-            for name, array in about.arrays.items()
-        }
-        arrays = file.decode(content, like)[1]
-    except (Rejected, OtherVersion, TypeError) as error:
+        about, arrays = file.decode(content)
+    except (Rejected, OtherVersion) as error:
         raise CheckpointError(f"checkpoint {path} cannot be used: {one_line(error)}") from error
     try:
         config = options_at(about, _SECTIONS)

@@ -18,7 +18,7 @@ from largebatch.registry import check_trusted, is_reference
 from largebatch.trees import flatten_paths
 
 if TYPE_CHECKING:
-    from largebatch.checkpoint.manifest import Manifest
+    from largebatch.checkpoint.file import Manifest
 
 PyTree = Any
 

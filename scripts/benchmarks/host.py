@@ -28,7 +28,7 @@ from benchmarks.competitor import Competitor, Figures, Race
 from benchmarks.measure import Result, read_record, require_positive
 from benchmarks.training import StepWork
 from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.errors import ConfigError
 from largebatch.parallel import REPLICATED, SPLIT, map_over

@@ -20,7 +20,7 @@ import pytest
 from largebatch.checkpoint import checkpoints as stored
 from largebatch.checkpoint import file
 from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, LocalPlace
 from largebatch.config import Facts, freeze, override, resolve
 from largebatch.errors import CheckpointError
@@ -352,7 +352,7 @@ processes.initialise()
 import jax
 from largebatch.errors import CheckpointError
 from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.manifest import Progress, Rejected
+from largebatch.checkpoint.file import Progress, Rejected
 from largebatch.checkpoint.place import LocalPlace
 from tests.checkpoint.test_checkpoints import LIKE, PLAN, path_of, opened, same, tree
 

@@ -122,7 +122,7 @@ def test_a_run_without_its_checkpoints_is_refused(place, left):
         put(place, left)
     note_saved(place, 8)
     if not isinstance(place, LocalPlace):
-        place.send_logs()
+        place.keep_logs()
     before = content(place)
     with pytest.raises(UserError, match=r"checkpoint 8.*mount.*--resume=never"):
         ready(place, archive=False)

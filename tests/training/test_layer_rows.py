@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress
 from largebatch.optim.report import LayerReport
 from largebatch.tracking import read_rows
 from largebatch.training import loop as loops

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
+from largebatch.checkpoint.checkpoints import Checkpoints, option_differences, path_of, steps_in
 from largebatch.checkpoint.place import LocalPlace
-from largebatch.checkpoint.resumable import option_differences
 from largebatch.data import identity
 from largebatch.errors import CheckpointError, HealthError
 from largebatch.fault_tolerance.health import Health

@@ -83,8 +83,7 @@ def test_two_processes_are_killed_and_resume_on_another_host(served, started, tm
     rows = [json.loads(line) for line in bucket.read("metrics.jsonl")[0].splitlines()]
     assert [row["step"] for row in rows if "step" in row] == list(range(1, STEPS + 1))
     assert json.loads(bucket.read("summary.json")[0])["steps"] == STEPS
-    arrays = manifest_of(BucketPlace(bucket, tmp_path), STEPS).arrays
-    digests = {path: array.digest for path, array in arrays.items()}
+    digests = manifest_of(BucketPlace(bucket, tmp_path), STEPS).arrays
     assert digests == worlds.digests(tmp_path / "whole", STEPS)
 
     evaluated = started(url, "four", "--eval_only")

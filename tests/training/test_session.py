@@ -455,7 +455,7 @@ def test_another_validation_set_is_refused_for_training_only(tmp_path, monkeypat
         "largebatch.data.open.data.identity",
         lambda source: f"{int(marks(source), 16) + 2**8 * (len(source) == 360):016x}",
     )
-    with pytest.raises(CheckpointError, match="different validation set"):
+    with pytest.raises(CheckpointError, match="validation examples differ"):
         train(CONFIG, tmp_path)
     assert train(CONFIG, tmp_path, eval_only=True).status == "evaluated"
 

@@ -69,7 +69,7 @@ def attempt(place, steps, after_s=None, at_save=False):
     try:
         while process.poll() is None:
             assert time.monotonic() < began + 600, log.read_text()[-3000:]
-            if not at_save or list(place.logs.glob("checkpoints/.*.partial")):
+            if not at_save or list(place.logs.glob("checkpoints/.*.tmp")):
                 due = due or time.monotonic()
             waited = time.monotonic() - (began if not at_save else due or time.monotonic())
             if after_s is not None and waited >= after_s:

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from largebatch.checkpoint import file, manifest
+from largebatch.checkpoint import file
 from largebatch.checkpoint.checkpoints import path_of
-from largebatch.checkpoint.manifest import Progress
+from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import Facts, freeze, resolve
 from largebatch.data import open_source
@@ -42,7 +42,7 @@ def checkpoint(run, step, seed=0, facts=FACTS, change=lambda about: about, ema=F
         state = state._replace(ema=Averages(average.params, average.stats))
     place = LocalPlace(run)
     place.create()
-    about = change(manifest.described(Progress(step=step, samples=24 * step), plan))
+    about = change(file.described(Progress(step=step, samples=24 * step), plan))
     place.write(path_of(step), file.encode(about, file.on_host(state)))
     return weights
 

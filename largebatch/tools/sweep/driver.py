@@ -133,7 +133,7 @@ class Driver:
         free = self._executor.at_once - sum(bool(each.handle) for each in self._begun.values())
         chosen: list[int] = []
         for number in [number for number, each in self._begun.items() if not each.handle]:
-            if len(chosen) < free and lock.is_held(self._workdir(number)):
+            if len(chosen) < free and lock.holder(self._workdir(number)):
                 free -= 1
             elif len(chosen) < free:
                 chosen.append(number)
@@ -178,7 +178,7 @@ class Driver:
 
     def _ended(self, number: int, begun: _Begun, code: int, seen: TrialFiles) -> None:
         workdir = self._workdir(number)
-        if code == MISTAKE and lock.is_held(workdir):
+        if code == MISTAKE and lock.holder(workdir):
             self._begun[number] = _Begun(restarts=begun.restarts)
             self._study.set_job(number, "")  # our job, which has ended, did not run it
             return
