@@ -23,6 +23,10 @@ from largebatch.fault_tolerance.chance import Span, best_guess
 
 PyTree = Any
 
+MAX_SKIPS = 10
+"""Greatest number of skipped updates in a run, with ``health.policy=skip``."""
+MAX_ROLLBACKS = 2
+"""Greatest number of rollbacks in a run, with ``health.policy=rollback``."""
 _SHARE = 0.1
 """Least share of the run that a network must be no better than a guess to be stuck."""
 _EVALUATIONS = 2
@@ -281,15 +285,15 @@ class Health:
 
     def _not_finite(self, step: int, seen: str) -> Verdict:
         options = self._options
-        if options.policy == "skip" and self.skips < options.max_skips:
+        if options.policy == "skip" and self.skips < MAX_SKIPS:
             self._memory.skips += 1
-            what = f"its update is skipped ({self.skips} of at most {options.max_skips})"
+            what = f"its update is skipped ({self.skips} of at most {MAX_SKIPS})"
             return Verdict("skipped", f"{seen}; {what}")
         if verdict := self._rollback(seen, step - 1):
             return verdict
         policy = {
             "stop": "or continue with health.policy=skip or, after a checkpoint, rollback",
-            "skip": f"raise health.max_skips={options.max_skips}",
+            "skip": self._continuing(step - 1),
             "rollback": self._continuing(step - 1),
         }[options.policy]
         raise self._stop(step, step - 1, seen, [*self._calmer(), *self._wider(), policy])
@@ -339,12 +343,13 @@ class Health:
 
     def _rollback(self, seen: str, good_step: int) -> Verdict | None:
         """Return the verdict, if the options still allow it and there is a checkpoint."""
-        most, path = self._options.max_rollbacks, self._returns_to(good_step)
-        if self._options.policy != "rollback" or self.rollbacks >= most or path is None:
+        path = self._returns_to(good_step)
+        exhausted = self.rollbacks >= MAX_ROLLBACKS
+        if self._options.policy != "rollback" or exhausted or path is None:
             return None
         self._memory.rollbacks += 1
         self._memory.forget()
-        what = f"rolled back to checkpoint {path} ({self.rollbacks} of at most {most})"
+        what = f"rolled back to checkpoint {path} ({self.rollbacks} of at most {MAX_ROLLBACKS})"
         return Verdict("rollback", f"{seen}; {what}", good_step)
 
     def _stop(self, step: int, good_step: int, seen: str, knobs: Sequence[str]) -> HealthError:
@@ -376,7 +381,7 @@ class Health:
             return "continue with health.policy=rollback" if exists else ""
         if not exists:
             return f"shorten run.checkpoint_every={self._plan.config.run.checkpoint_every!r}"
-        return f"raise health.max_rollbacks={options.max_rollbacks}"
+        return ""
 
     def _calmer(self) -> list[str]:
         """Return options that make the steps smaller."""

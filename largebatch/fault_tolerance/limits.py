@@ -7,6 +7,8 @@ from largebatch.config.sections import Health
 
 Section = Literal["init", "compile", "step", "evaluation", "checkpoint"]
 
+COMPILING = 4
+"""Multiple of ``health.limit_s`` that a compilation may take."""
 _SETUP: frozenset[Section] = frozenset({"init", "compile"})
 
 
@@ -33,11 +35,12 @@ class Limits:
 
     def overdue(self) -> str | None:
         """Return the message for a section that exceeds its limit; None otherwise."""
-        option = "compile_limit_s" if self.section == "compile" else "limit_s"
-        limit, since = getattr(self._options, option), time.monotonic() - self._moved
-        if not limit or since <= limit:
+        times = COMPILING if self.section == "compile" else 1
+        limit, since = self._options.limit_s, time.monotonic() - self._moved
+        if not limit or since <= times * limit:
             return None
+        several = f"{times} times " if times > 1 else ""
         return (
-            f"no progress in {self.section} for {since:.0f} s; the limit is "
-            f"health.{option}={limit:g}"
+            f"no progress in {self.section} for {since:.0f} s; the limit is {several}"
+            f"health.limit_s={limit:g}"
         )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from largebatch.fault_tolerance.peers import Kind, Peers
     from largebatch.tracking.summary import Status
 
+BEFORE_LIMIT_S = 120.0
+"""Seconds before the end of a SLURM job at which the run stops as after a signal."""
 _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -210,7 +212,7 @@ class Watchdog:
                     end_now(128 + number)
                 if self._signalled == float("inf"):
                     self._request(signal.Signals(number))
-            if self._reason is None and job_end - time.time() < self._options.before_limit_s:
+            if self._reason is None and job_end - time.time() < BEFORE_LIMIT_S:
                 left = max(0.0, job_end - time.time())
                 self._ask(f"the SLURM job ends in {left:.0f} s", left)
             self._judge()
@@ -219,7 +221,7 @@ class Watchdog:
         self._signalled = time.monotonic()
         seconds = {
             signal.SIGTERM: self._options.grace_s,
-            signal.SIGUSR1: max(self._options.grace_s, self._options.before_limit_s),
+            signal.SIGUSR1: max(self._options.grace_s, BEFORE_LIMIT_S),
             signal.SIGINT: float("inf"),  # somebody is there, who can do it again
         }[number]
         self._ask(number.name, seconds)

@@ -85,7 +85,6 @@ def work_of(flags: argparse.Namespace, workdir: str) -> EpochWork:
         "run.log_every": "1 epochs",
         "run.compile_cache": "off",
         "health.limit_s": "0",  # stopped while peers train
-        "health.compile_limit_s": "0",
     }
     for key, _ in flags.overrides:
         if key in own and key != "schedule.warmup":

@@ -21,7 +21,7 @@ EVALUATIONS = st.tuples(ACCURACIES, LEVELS, st.just((60,) * worlds.CLASSES) | st
 def plan(policy, window, mixed):
     """Of 60 steps of 800 images."""
     made = worlds.config(
-        health={"policy": policy, "window": window, "stuck_after": "10 %", "max_skips": 3},
+        health={"policy": policy, "window": window, "stuck_after": "10 %"},
         schedule={"length": f"{STEPS} steps", "warmup": "4 steps"},
         batch={"workers": 8, "images_per_worker": 100},
         augment={"mixup": 0.5 if mixed else 0.0},

@@ -19,6 +19,7 @@ import pytest
 import train as entry
 from largebatch.config import Config, load
 from largebatch.fault_tolerance import exit_codes as codes
+from largebatch.fault_tolerance.watchdog import BEFORE_LIMIT_S
 from largebatch.parallel import processes
 from largebatch.store_urls import url_of
 from scripts import prepare_imagenet
@@ -161,7 +162,7 @@ def test_slurm_asks_for_what_the_code_expects():
     assert name == "B:USR1"
     # The signal of SLURM comes before the watchdog's own stop, and both before the end, also where
     # one process stopped in time and srun waits for another.
-    assert int(seconds) > Config().health.before_limit_s
+    assert int(seconds) > BEFORE_LIMIT_S
     assert int(seconds) > Config().health.grace_s + launch_local.GRACE_S
 
 

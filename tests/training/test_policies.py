@@ -159,7 +159,7 @@ def test_stop(fault, at, kept, undisturbed, tmp_path, monkeypatch):
     same_end(tmp_path, undisturbed)
 
 
-SKIP = config({"policy": "skip", "max_skips": 2}, run={"checkpoint_every": "1 steps"})
+SKIP = config({"policy": "skip"}, run={"checkpoint_every": "1 steps"})
 
 
 def test_skip(tmp_path, monkeypatch):
@@ -178,6 +178,7 @@ def test_skip(tmp_path, monkeypatch):
 
 
 def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("largebatch.fault_tolerance.health.MAX_SKIPS", 2)
     for at, killed in ((3, 4), (6, 8)):
         with monkeypatch.context() as patch:
             faulty(patch, {at: no_gradient})
@@ -186,13 +187,13 @@ def test_the_count_of_skips_survives_a_resume_and_ends_the_run(tmp_path, monkeyp
                 train(SKIP, tmp_path)
         assert manifest(tmp_path, killed)["progress"]["skips"] == killed // 4
     faulty(monkeypatch, {10: no_gradient})
-    with pytest.raises(HealthError, match=r"health\.max_skips=2.*checkpoints/9\.safetensors$"):
+    with pytest.raises(HealthError, match=r"checkpoints/9\.safetensors$"):
         train(SKIP, tmp_path)
     assert (summary(tmp_path)["status"], summary(tmp_path)["skips"]) == ("failed", 2)
     assert max(steps_in(LocalPlace(tmp_path))) == 9
 
 
-ROLL = config({"policy": "rollback", "max_rollbacks": 2})
+ROLL = config({"policy": "rollback"})
 
 
 @pytest.mark.parametrize(
@@ -348,9 +349,7 @@ def test_the_count_of_rollbacks_survives_a_kill_and_ends_the_run(tmp_path, monke
     assert manifest(tmp_path, 6)["progress"]["rollbacks"] == 1
     with monkeypatch.context() as patch:
         faulty(patch, {9: no_gradient, 12: no_gradient})
-        with pytest.raises(
-            HealthError, match=r"raise health\.max_rollbacks=2; .*/10\.safetensors$"
-        ):
+        with pytest.raises(HealthError, match=r"/10\.safetensors$"):
             train(ROLL, tmp_path)
     assert (summary(tmp_path)["status"], summary(tmp_path)["rollbacks"]) == ("failed", 2)
     assert train(ROLL, tmp_path).rollbacks == 2  # the trouble was of this turn alone

@@ -54,12 +54,7 @@ def config(policy):
             "keep_checkpoints": 1,
             "keep_best": True,
         },
-        health={
-            "policy": policy,
-            "max_skips": 9,
-            "max_rollbacks": 9,
-            "window": 5,
-        },
+        health={"policy": policy, "window": 5},
     )
 
 
@@ -67,6 +62,12 @@ def config(policy):
 def _built_once():
     with worlds.built_once():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _many_faults(monkeypatch):
+    for most in ("MAX_SKIPS", "MAX_ROLLBACKS"):
+        monkeypatch.setattr(f"largebatch.fault_tolerance.health.{most}", 9)
 
 
 class Interruptions:

@@ -12,21 +12,9 @@ class Health:
 
     policy: Literal["stop", "skip", "rollback"] = option(
         "stop",
-        "action at a non-finite loss or gradient: stop; skip the update of this step; or roll back "
-        "to the newest checkpoint and continue after the batches in between; a diverging run rolls "
-        "back or stops",
-        mathematics=False,
-    )
-    max_skips: int = option(
-        10,
-        "with policy=skip: greatest number of skipped steps in a run",
-        within="at least 0",
-        mathematics=False,
-    )
-    max_rollbacks: int = option(
-        2,
-        "with policy=rollback: greatest number of rollbacks in a run",
-        within="at least 0",
+        "action at a non-finite loss or gradient: stop; skip the update of this step, at most 10 "
+        "times; or roll back to the newest checkpoint and continue after the batches in between, "
+        "at most twice; a diverging run rolls back or stops",
         mathematics=False,
     )
     divergence: float = option(
@@ -75,25 +63,16 @@ class Health:
     grace_s: float = option(
         25.0,
         "seconds after the first SIGTERM in which the run saves a checkpoint; then it exits with "
-        "the last complete checkpoint",
+        "the last complete checkpoint; at least 120 s after SIGUSR1 and before the end of a SLURM "
+        "job",
         within="above 0",
-        mathematics=False,
-    )
-    before_limit_s: float = option(
-        120.0,
-        "seconds before the end of a SLURM job (SLURM_JOB_END_TIME) at which the run stops as "
-        "after a signal; after SIGUSR1 the run has as much time, but at least `grace_s`",
-        within="at least 0",
         mathematics=False,
     )
     limit_s: float = option(
         1800.0,
         "seconds without progress while data are opened and processes join, in a microbatch, an "
-        "evaluation batch or a checkpoint; then the run exits and writes the stacks of all "
-        "threads; 0: no limit",
+        "evaluation batch or a checkpoint, four times as many in a compilation; then the run exits "
+        "and writes the stacks of all threads; 0: no limit",
         within="at least 0",
         mathematics=False,
-    )
-    compile_limit_s: float = option(
-        7200.0, "time limit for compilation", within="at least 0", mathematics=False
     )
