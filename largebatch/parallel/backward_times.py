@@ -1,28 +1,23 @@
-"""Time of the backward pass from one gradient to the next: measured or estimated.
+"""Time of the backward pass from one gradient to the next, estimated.
 
-The estimate is the roofline of each layer: the larger of its FLOPs at the device's peak and its
+It is the roofline of each layer: the larger of its FLOPs at the device's peak and its
 bytes at the memory's bandwidth, over the share of both that ResNet-50 training sustains. It places
-the cuts between buckets, for which the *shape* of the profile matters: late stages have most bytes
+the cuts between buckets, for which the *shape* of the times matters: late stages have most bytes
 and early stages take most time.
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import jax
 
-from largebatch.errors import ConfigError
-from largebatch.files import write_json
 from largebatch.models import Model
 from largebatch.models.tracing import work_of
 from largebatch.parallel.hardware import Hardware
 from largebatch.trees import flatten_paths
 
-_MEASURE = "measure one with scripts/benchmark.py allreduce --profile_out, or leave it empty"
 _FIRST = re.compile(r"(?P<block>stages/(?P<stage>\d+)/blocks/(?P<number>\d+))/conv1/kernel")
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
@@ -44,88 +39,6 @@ def shapes_of(model: Model, image_shape: Sequence[int] | None = None) -> Shapes:
 
 
 @dataclasses.dataclass(frozen=True)
-class BackwardProfile:
-    """Seconds of one device's backward pass, gradient by gradient."""
-
-    seconds: Mapping[str, float]
-    """For each parameter, since the one before, in the order of completion."""
-    source: str
-    """``measured`` or ``estimated``."""
-    hardware: str
-    """The device, as JAX or ``HARDWARE`` names it."""
-    images: int
-    """Images of a device at a time."""
-    image_shape: tuple[int, ...] = ()
-    dtype: str = ""
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def total_s(self) -> float:
-        """The whole backward pass."""
-        return sum(self.seconds.values())
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile as JSON."""
-        write_json(path, dataclasses.asdict(self))
-
-    def for_parameters(self, paths: Sequence[str]) -> "BackwardProfile":
-        """Return the profile in the order of these parameters, given in that of the forward pass.
-
-        Raises:
-          ConfigError: the profile is of another network.
-        """
-        if set(paths) != set(self.seconds):
-            unlike = sorted(set(paths) ^ set(self.seconds))
-            raise ConfigError(
-                f"comm.backward_profile: expected the {len(paths)} parameters of this network, got "
-                f"{len(self.seconds)}; {unlike[0]!r} is in one of them only; {_MEASURE}"
-            )
-        ordered = {path: self.seconds[path] for path in reversed(paths)}
-        return dataclasses.replace(self, seconds=ordered)
-
-    def without(self, frozen: Collection[str]) -> "BackwardProfile":
-        """Return the profile of a pass that computes no gradients of some parameters.
-
-        Backward still passes through a frozen layer whose input depends on a parameter. Its time,
-        an upper limit, is added to that of the next gradient. After the last gradient it ends.
-        """
-        seconds, passed = {}, 0.0
-        for path, own in self.seconds.items():
-            passed += own
-            if path not in frozen:
-                seconds[path], passed = passed, 0.0
-        return dataclasses.replace(self, seconds=seconds)
-
-
-def load_profile(path: str | Path) -> BackwardProfile:
-    """Read a profile that ``save`` has written.
-
-    Raises:
-      ConfigError: the file cannot be read or is no profile.
-    """
-    try:
-        kept = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"comm.backward_profile={str(path)!r} cannot be read ({error}); {_MEASURE}"
-        ) from error
-    known = {field.name for field in dataclasses.fields(BackwardProfile)}
-    needed = {"seconds", "source", "hardware", "images"}
-    seconds = kept.get("seconds") if isinstance(kept, dict) else None
-    if (
-        not isinstance(kept, dict)
-        or not needed <= set(kept) <= known
-        or not isinstance(seconds, dict)
-        or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in seconds.values())
-    ):
-        raise ConfigError(
-            f"comm.backward_profile={str(path)!r}: expected a profile of a backward pass with "
-            f"{', '.join(sorted(needed))} and at least 0 s for each parameter; {_MEASURE}"
-        )
-    return BackwardProfile(**{**kept, "image_shape": tuple(kept.get("image_shape", ()))})
-
-
-@dataclasses.dataclass(frozen=True)
 class _Layer:
     """A layer's work in backward for one image."""
 
@@ -134,7 +47,7 @@ class _Layer:
     """Activation elements read or written."""
 
 
-def estimate(
+def backward_seconds(
     parameters: Shapes,
     hardware: Hardware,
     *,
@@ -142,8 +55,8 @@ def estimate(
     image_shape: Sequence[int],
     dtype: str,
     model: Model | None = None,
-) -> BackwardProfile:
-    """Estimate the profile of a network by the roofline.
+) -> dict[str, float]:
+    """Return the seconds from each parameter's gradient to the next, in the order of completion.
 
     Args:
       parameters: (path, shape), in the order of the forward pass.
@@ -165,14 +78,21 @@ def estimate(
         at_peak = images * layer.flops / hardware.flops[dtype]
         return max(at_peak, moved / hardware.bandwidth) / hardware.sustained
 
-    return BackwardProfile(
-        seconds={path: seconds(path, shape) for path, shape in reversed(parameters)},
-        source="estimated",
-        hardware=hardware.name,
-        images=images,
-        image_shape=tuple(image_shape),
-        dtype=dtype,
-    )
+    return {path: seconds(path, shape) for path, shape in reversed(parameters)}
+
+
+def without_frozen(seconds: Mapping[str, float], frozen: Collection[str]) -> dict[str, float]:
+    """Return the seconds of a pass that computes no gradients of some parameters.
+
+    Backward still passes through a frozen layer whose input depends on a parameter. Its time, an
+    upper limit, is added to that of the next gradient. After the last gradient it ends.
+    """
+    found, passed = {}, 0.0
+    for path, own in seconds.items():
+        passed += own
+        if path not in frozen:
+            found[path], passed = passed, 0.0
+    return found
 
 
 def _traced_backward(model: Model, image_shape: Sequence[int]) -> dict[str, _Layer]:

@@ -11,8 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -20,13 +19,11 @@ import numpy as np
 from largebatch import parallel
 from largebatch.config.registries import SCHEMES
 from largebatch.config.sections import Comm
-from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.parallel import Bucket
-from largebatch.parallel.backward_times import BackwardProfile, Shapes, estimate, load_profile
+from largebatch.parallel.backward_times import Shapes, backward_seconds, without_frozen
 from largebatch.parallel.clusters import cluster_of
 from largebatch.parallel.network import all_reduce_s
-from largebatch.parallel.processes import agree
 from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
 from largebatch.parallel.xla_options import overlaps
 
@@ -127,7 +124,7 @@ def cubic_cuts(count: int) -> tuple[int, ...]:
 
 def plan(
     parameters: Sequence[tuple[str, int]],
-    profile: BackwardProfile,
+    seconds: Mapping[str, float],
     cost_s: Callable[[int], float],
     *,
     itemsize: int,
@@ -140,24 +137,20 @@ def plan(
 
     Args:
       parameters: (path, elements), in the order of the forward pass.
-      profile: of the same parameters.
+      seconds: from each parameter's gradient to the next, in the order of backward.
       cost_s: seconds of an all-reduce of so many bytes.
       itemsize: bytes of an element on the wire.
       slower: factors by which each network is slower; 1 alone gives the optimum.
-
-    Raises:
-      ConfigError: the profile is of another network.
     """
-    profile = profile.for_parameters([path for path, _ in parameters])
-    seconds = list(profile.seconds.values())
+    waits = [seconds[path] for path, _ in reversed(parameters)]
     sizes = [size * itemsize for _, size in reversed(parameters)]
     cached = functools.cache(cost_s)
 
     def best(factor: float) -> tuple[Bucket, ...]:
-        return buckets_at(parameters, best_cuts(seconds, sizes, lambda n: factor * cached(n)))
+        return buckets_at(parameters, best_cuts(waits, sizes, lambda n: factor * cached(n)))
 
     def end(buckets: Sequence[Bucket], factor: float) -> float:
-        return predict(buckets, profile, lambda n: factor * cached(n), itemsize=itemsize).end_s
+        return predict(buckets, seconds, lambda n: factor * cached(n), itemsize=itemsize).end_s
 
     between = [math.sqrt(a * b) for a, b in itertools.pairwise(slower)]
     candidates = {factor: best(factor) for factor in sorted({*slower, *between})}
@@ -171,7 +164,7 @@ def plan(
 
 def predict(
     buckets: Sequence[Bucket],
-    profile: BackwardProfile,
+    seconds: Mapping[str, float],
     cost_s: Callable[[int], float],
     *,
     itemsize: int,
@@ -180,10 +173,10 @@ def predict(
     program: list[Compute | Start | Done] = []
     nbytes = tuple(bucket.size * itemsize for bucket in buckets)
     for i, (bucket, size) in enumerate(zip(buckets, nbytes, strict=True)):
-        program += [Compute(path, profile.seconds[path]) for path in bucket.paths]
+        program += [Compute(path, seconds[path]) for path in bucket.paths]
         program.append(Start(str(i), size, cost_s(size)))
     program += [Done(str(i)) for i in range(len(buckets))]
-    return Prediction(tuple(buckets), nbytes, profile.total_s, replay(program))
+    return Prediction(tuple(buckets), nbytes, sum(seconds.values()), replay(program))
 
 
 def gradient_buckets(
@@ -210,8 +203,7 @@ def gradient_buckets(
       frozen: paths of parameters without gradients, which are in no bucket.
 
     Raises:
-      ConfigError: ``comm.backward_profile`` cannot be read, is of another network, or differs
-        between processes; or ``comm.xla_options`` cannot be parsed.
+      ConfigError: ``comm.xla_options`` cannot be parsed.
     """
     elements = [(path, math.prod(shape)) for path, shape in parameters if path not in frozen]
     itemsize = comm.wire_bytes
@@ -221,7 +213,7 @@ def gradient_buckets(
         # The CPU's compiler merges all reductions; joining would cost 0.7 s of a ResNet-50 step.
         return parallel.plan_buckets(elements, scheme="leaf", least_bytes=0, itemsize=itemsize)
     fixed = 0.0
-    if cluster is not None and cluster.nodes == 1 and not comm.backward_profile:
+    if cluster is not None and cluster.nodes == 1:
         hardware = cluster.hardware
         fixed = hardware.bucket_mib if overlaps(hardware.name, comm.xla_options) else 0.0
     if cluster is None or cluster.devices == 1 or fixed:
@@ -231,25 +223,17 @@ def gradient_buckets(
         return parallel.plan_buckets(
             elements, scheme=comm.allreduce, least_bytes=least * 2**20, itemsize=itemsize
         )
-    if comm.backward_profile:
-        profile = load_profile(comm.backward_profile)
-    else:
-        profile = estimate(
-            parameters,
-            cluster.hardware,
-            images=images,
-            image_shape=image_shape,
-            dtype=dtype,
-            model=model,
-        )
-    if frozen:
-        profile = profile.for_parameters([path for path, _ in parameters]).without(frozen)
-    buckets = plan(
-        elements, profile, lambda nbytes: all_reduce_s(cluster, nbytes), itemsize=itemsize
+    seconds = backward_seconds(
+        parameters,
+        cluster.hardware,
+        images=images,
+        image_shape=image_shape,
+        dtype=dtype,
+        model=model,
     )
-    if comm.backward_profile and not agree(zlib.crc32(repr(buckets).encode())):
-        raise ConfigError(
-            f"comm.backward_profile: expected the same file in all processes, got different "
-            f"{comm.backward_profile!r}; use one copy"
-        )
-    return buckets
+    return plan(
+        elements,
+        without_frozen(seconds, frozen),
+        lambda nbytes: all_reduce_s(cluster, nbytes),
+        itemsize=itemsize,
+    )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from largebatch.models import Model
-from largebatch.parallel.backward_times import Shapes, estimate, shapes_of
+from largebatch.parallel.backward_times import Shapes, backward_seconds, shapes_of
 from largebatch.parallel.hardware import HARDWARE, Hardware
 
 IMAGE_BYTES = 386e6
@@ -97,8 +97,8 @@ def fitted_network(hardware: Hardware) -> Network:
 def relative_time(network: Network, hardware: Hardware, images: int, size: int = SIZE) -> float:
     """Return the time of an image in a network over that in the fitted one.
 
-    By the roofline of each layer (``backward_times.estimate``): a layer takes the larger of its
-    FLOPs at the peak of the number format and its bytes at the memory's bandwidth. 1 for ResNet-50
+    By the roofline of each layer (``backward_seconds``): a layer takes the larger of its FLOPs at
+    the peak of the number format and its bytes at the memory's bandwidth. 1 for ResNet-50
     in the fitted format.
 
     Args:
@@ -113,9 +113,10 @@ def relative_time(network: Network, hardware: Hardware, images: int, size: int =
 
     def seconds(of: Network) -> float:
         shape = (size, size, 3)
-        return estimate(
+        found = backward_seconds(
             of.shapes, hardware, images=images, image_shape=shape, dtype=of.dtype
-        ).total_s
+        )
+        return sum(found.values())
 
     return seconds(network) / seconds(fitted)
 

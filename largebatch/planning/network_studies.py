@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from largebatch import parallel
-from largebatch.parallel.backward_times import estimate
+from largebatch.parallel.backward_times import backward_seconds
 from largebatch.parallel.bucket_planner import best_cuts, buckets_at, cubic_cuts, plan, predict
 from largebatch.parallel.clusters import Cluster, cluster_in
 from largebatch.parallel.hardware import machine
@@ -71,7 +71,7 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
     cluster, computing = _record(parameters)
     shapes = device_time.resnet50()
     elements = [(path, math.prod(shape)) for path, shape in shapes]
-    profile = estimate(
+    profile = backward_seconds(
         shapes,
         cluster.hardware,
         images=RECORD_IMAGES,
@@ -80,8 +80,8 @@ def bucket_sizes(parameters: Parameters) -> Numbers:
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
     backward = computing * 2 / 3
-    factor = backward / profile.total_s
-    scaled = {path: seconds * factor for path, seconds in profile.seconds.items()}
+    factor = backward / sum(profile.values())
+    scaled = {path: seconds * factor for path, seconds in profile.items()}
     profile = dataclasses.replace(profile, seconds=scaled)
 
     def cost(nbytes: int) -> float:

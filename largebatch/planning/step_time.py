@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from largebatch.parallel.backward_times import estimate
+from largebatch.parallel.backward_times import backward_seconds
 from largebatch.parallel.bucket_planner import buckets_at, cubic_cuts
 from largebatch.parallel.clusters import Cluster
 from largebatch.parallel.hardware import Hardware, Link
@@ -184,7 +184,7 @@ def _groups(
     network: Network, hardware: Hardware, images: int, size: int
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return elements of the record's groups and their shares of backward, by the roofline."""
-    profile = estimate(
+    profile = backward_seconds(
         network.shapes,
         hardware,
         images=images,
@@ -193,8 +193,8 @@ def _groups(
     )
     counted = [(path, math.prod(shape)) for path, shape in network.shapes]
     groups = buckets_at(counted, cubic_cuts(len(counted)))
-    seconds = [sum(profile.seconds[path] for path in group.paths) for group in groups]
+    seconds = [sum(profile[path] for path in group.paths) for group in groups]
     return (
         tuple(group.size for group in groups),
-        tuple(each / profile.total_s for each in seconds),
+        tuple(each / sum(profile.values()) for each in seconds),
     )

@@ -1,20 +1,17 @@
 """All-reduce: our buckets against pmean per leaf and one psum; latency, rate and precision.
 
     allreduce --devices_per_process 4 --json records/allreduce.json
-    allreduce --profile_out profile.json --config.model.dtype=bfloat16
 
 It uses all devices of all processes, started by a cluster manager or scripts/launch_local.py;
 --devices_per_process sets their number on a CPU. A sweep of sizes gives the latency and rate that
 the network model of the planner needs. Gradients of a real backward pass show the error of a number
-format on the wire. With --profile_out only the backward pass of one device is measured, for
-comm.backward_profile.
+format on the wire.
 """
 
 import argparse
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import jax
@@ -69,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", help="recipe whose network is used (ResNet-50 in float32)")
     add("--image_size", type=int, default=224, help="pixels a side (224)")
     add("--images", type=int, default=40, help="images that a device computes at a time (40)")
-    add("--profile_out", type=Path, help="measure the backward pass into this file, and end")
 
 
 def run(flags: argparse.Namespace) -> list[Result]:
@@ -86,8 +82,6 @@ def run(flags: argparse.Namespace) -> list[Result]:
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", flags.devices_per_process)
     processes.initialise()
-    if flags.profile_out:
-        return _profile(flags)
     devices = jax.devices()
     if flags.devices_per_process and jax.process_count() == 1:
         devices = devices[: flags.devices_per_process]
@@ -105,16 +99,6 @@ def run(flags: argparse.Namespace) -> list[Result]:
         *_precision(plan, mesh, buckets, where),
     ]
     return results if jax.process_index() == 0 else []
-
-
-def _profile(flags: argparse.Namespace) -> list[Result]:
-    found, times = backward.profile(backward.plan_of(flags, 1), flags.repeats)
-    found.save(flags.profile_out)
-    note = f"{found.images} images, {found.dtype}, {found.hardware}"
-    return [
-        Result("forward pass", "ms", tuple(times[0])),
-        Result("forward and backward pass", "ms", tuple(times[-1]), note=note),
-    ]
 
 
 def _ms(reduce: Reduce, gradients: Gradients, calls: int) -> Callable[[], Figures]:

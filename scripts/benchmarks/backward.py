@@ -2,10 +2,7 @@
 
 import argparse
 import dataclasses
-import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from statistics import median
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from benchmarks.competitor import Figures, interleave
-from benchmarks.measure import environment, require_positive
+from benchmarks.measure import require_positive
 from benchmarks.training import StepWork, batches
 from largebatch import parallel
 from largebatch.config import Config, Facts, Plan, load, override, resolve
@@ -22,11 +18,10 @@ from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums
 from largebatch.parallel import REPLICATED, SPLIT
-from largebatch.parallel.backward_times import BackwardProfile, estimate, shapes_of
-from largebatch.parallel.hardware import HARDWARE, hardware_of
+from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.timing import Gradients
 from largebatch.training.steps import model_of
-from largebatch.trees import flatten_paths, unflatten_paths
+from largebatch.trees import flatten_paths
 
 _CLASSES = 1000
 PyTree = Any
@@ -93,91 +88,3 @@ def device_gradients(plan: Plan, mesh: Mesh) -> Gradients:
 
     mapped = parallel.map_over(mesh, gradients, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
     return jax.jit(mapped)(params, stats, images, labels)
-
-
-def parts_of(paths: Sequence[str]) -> list[tuple[str, ...]]:
-    """The paths by residual block, in their order; stem and head are parts of their own."""
-
-    def part(path: str) -> list[str]:
-        names = path.split("/")
-        return names[: 4 if names[0] == "stages" else 1]
-
-    return [tuple(members) for _, members in groupby(paths, key=part)]
-
-
-def shared_out(
-    parts: Sequence[Sequence[str]], ends: Sequence[float], guess: Mapping[str, float]
-) -> dict[str, float]:
-    """Seconds of each parameter, in the order of backward.
-
-    Args:
-        parts: Paths, in the order of the forward pass.
-        ends: Seconds until forward ends, backward of the last part, …, backward of the first.
-        guess: Seconds of each parameter, for the shares within a part.
-    """
-    # Noise may let a longer program end sooner; its part then takes nothing.
-    took = np.diff(np.maximum.accumulate(ends))
-    seconds = {}
-    for part, whole in zip(reversed(parts), took, strict=True):
-        guessed = sum(guess[path] for path in part)
-        seconds |= {path: float(whole * guess[path] / guessed) for path in reversed(part)}
-    return seconds
-
-
-def profile(plan: Plan, repeats: int) -> tuple[BackwardProfile, list[list[float]]]:
-    """Seconds of backward, gradient by gradient, on the first local device.
-
-    A gradient with respect to the parameters of the last parts alone ends where the first of these
-    is complete: the compiler drops the rest. Its time less that of one part fewer is the time of
-    that part. Within a part seconds are shared out as `estimate` has them.
-
-    Args:
-        plan: Plan of one device.
-        repeats: Number of repeats of all programs, interleaved, after one of each.
-
-    Returns:
-        The profile, from medians, and the repeats in ms: of the forward pass, then of the program
-        that ends with each part, from the last part on.
-    """
-    model = model_of(plan)
-    shapes = shapes_of(model)
-    parts = parts_of([path for path, _ in shapes])
-    device = jax.local_devices()[0]
-    params, stats = jax.jit(model.init)(0)
-    flat, *others = jax.device_put((flatten_paths(params), stats, *examples(plan)), device)
-    loss = loss_of(plan, model)
-
-    def program(differentiated: Sequence[str]) -> Callable[[], Figures]:
-        def of(part: PyTree, rest: PyTree, stats: PyTree, images: Any, labels: Any) -> jax.Array:
-            return loss(unflatten_paths({**rest, **part}), stats, images, labels)
-
-        part = {path: flat[path] for path in differentiated}
-        rest = {path: x for path, x in flat.items() if path not in part}
-        compiled = jax.jit(jax.grad(of) if part else of).lower(part, rest, *others).compile()
-
-        def repeat() -> Figures:
-            start = time.perf_counter()
-            jax.block_until_ready(compiled(part, rest, *others))
-            return {"ms": 1e3 * (time.perf_counter() - start)}
-
-        repeat()
-        return repeat
-
-    last = [sum(parts[i:], ()) for i in range(len(parts), -1, -1)]  # none, the head's, …, all
-    found = interleave({str(i): program(paths) for i, paths in enumerate(last)}, repeats)
-    times = [[one["ms"] for one in each] for each in found.values()]
-    setting = {
-        "images": plan.first_stage.local_images,
-        "image_shape": plan.facts.image_shape,
-        "dtype": plan.config.model.dtype,
-    }
-    hardware = hardware_of(device.device_kind) or HARDWARE["cpu"]
-    ends = [median(each) / 1e3 for each in times]
-    kept = BackwardProfile(
-        seconds=shared_out(parts, ends, estimate(shapes, hardware, **setting).seconds),
-        source="measured",
-        hardware=device.device_kind,
-        versions=environment()["versions"],
-        **setting,
-    )
-    return kept, times

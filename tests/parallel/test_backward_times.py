@@ -1,7 +1,6 @@
-"""The estimate against the operations that JAX traces, and the file of a measured profile."""
+"""The estimate against the operations that JAX traces."""
 
 import dataclasses
-import json
 import math
 
 import jax
@@ -9,9 +8,8 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from largebatch.errors import ConfigError
 from largebatch.models import Model
-from largebatch.parallel.backward_times import BackwardProfile, estimate, load_profile
+from largebatch.parallel.backward_times import backward_seconds, without_frozen
 from largebatch.parallel.hardware import HARDWARE
 from tests.planning.networks import parameters
 
@@ -54,9 +52,9 @@ def test_flops_are_those_of_the_traced_network(name, stem, shape):
     params, stats = jax.eval_shape(model.init, 0)
     images = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
     forward = traced_flops(jax.make_jaxpr(model.apply)(params, stats, images).jaxpr)
-    found = estimate(
+    found = backward_seconds(
         parameters(name, stem=stem), COUNTING, images=2, image_shape=shape, dtype="float32"
-    ).seconds
+    )
     # In the order of backward.
     assert list(found) == [path for path, _ in reversed(parameters(name, stem=stem))]
     # Backward is twice the forward pass, except that the images need no gradient.
@@ -68,64 +66,17 @@ def test_bytes_are_near_the_known_traffic_of_batch_norm_and_convolutions():
     # docs/performance.md and DESIGN: at least 386 MB an image in bf16 for both passes, 262 MB of
     # them BN, ReLU and sums. Backward's part by the same count: 5 of the 8 passes that BN takes
     # over 11.1 M activations (forward: two reads, one write), and 3 of 5 of the convolutions'.
-    found = estimate(
+    found = backward_seconds(
         parameters(), MOVING, images=1000, image_shape=(224, 224, 3), dtype="float32"
-    ).seconds
+    )
     norm = sum(s for path, s in found.items() if "bn" in path) / 1000 / 2  # two bytes an element
     rest = sum(s for path, s in found.items() if "bn" not in path) / 1000 / 2
     assert norm == pytest.approx(5 * 2 * 11.1e6, rel=0.07)  # the pool's gradient adds to it
     assert 60e6 < rest < 100e6
 
 
-# ---- files
-
-
-def profile():
-    return BackwardProfile(
-        {"b": 0.25, "a": 1.0},
-        "measured",
-        "NVIDIA H200",
-        40,
-        (224, 224, 3),
-        "bfloat16",
-        {"jax": "1"},
-    )
-
-
-def test_a_profile_is_read_as_it_was_written(tmp_path):
-    path = tmp_path / "profile.json"
-    profile().save(path)
-    found = load_profile(path)
-    assert found == profile()
-    assert list(found.seconds) == ["b", "a"]
-    assert found.total_s == 1.25
-
-
-def test_a_profile_is_put_into_the_networks_order():
-    assert list(profile().for_parameters(["b", "a"]).seconds) == ["a", "b"]
-    with pytest.raises(ConfigError, match=r"comm\.backward_profile"):
-        profile().for_parameters(["a", "b", "c"])
-
-
 def test_a_frozen_parameter_delays_the_next_gradient():
     """Backward passes through it, unless no later gradient needs that."""
-    assert profile().without(["b"]).seconds == {"a": 1.25}
-    assert profile().without(["a"]).seconds == {"b": 0.25}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "{",
-        "[]",
-        json.dumps({"seconds": {"a": 1}}),
-        json.dumps({"seconds": {"a": "1"}, "source": "", "hardware": "", "images": 1}),
-    ],
-)
-def test_a_file_that_is_no_profile(tmp_path, text):
-    path = tmp_path / "profile.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError, match=r"comm\.backward_profile"):
-        load_profile(path)
+    seconds = {"b": 0.25, "a": 1.0}
+    assert without_frozen(seconds, ["b"]) == {"a": 1.25}
+    assert without_frozen(seconds, ["a"]) == {"b": 0.25}

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from largebatch.config.sections import Comm
-from largebatch.errors import ConfigError
 from largebatch.parallel import plan_buckets
-from largebatch.parallel.backward_times import BackwardProfile, estimate
+from largebatch.parallel.backward_times import backward_seconds
 from largebatch.parallel.bucket_planner import (
     FALLBACK_MIB,
     SLOWER,
@@ -89,7 +88,7 @@ def schemes(itemsize):
 def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
     hardware = HARDWARE[name]
     cluster = Cluster(hardware, 2048)
-    profile = estimate(
+    profile = backward_seconds(
         parameters(), hardware, images=40, image_shape=(224, 224, 3), dtype="bfloat16"
     )
 
@@ -123,14 +122,12 @@ def test_a_prediction_says_what_the_recurrence_does():
     for _ in range(50):
         count = draw.randint(1, 12)
         layers = [(str(i), draw.randint(1, 1000)) for i in range(count)]
-        profile = BackwardProfile(
-            {path: draw.random() for path, _ in reversed(layers)}, "estimated", "v100", 1
-        )
+        profile = {path: draw.random() for path, _ in reversed(layers)}
         cuts = tuple(sorted({*draw.sample(range(1, count + 1), draw.randint(0, count)), count}))
         buckets = buckets_at(layers, cuts)
         found = predict(buckets, profile, lambda n: 1e-3 * n, itemsize=2)
         sizes = [2 * size for _, size in reversed(layers)]
-        seconds = list(profile.seconds.values())
+        seconds = list(profile.values())
         expected = end_of(seconds, sizes, cuts, lambda n: 1e-3 * n)
         assert found.end_s == pytest.approx(expected, rel=1e-12)
         assert found.exposed_s == pytest.approx(expected - sum(seconds), abs=1e-12)
@@ -275,7 +272,7 @@ def test_buckets_are_planned_where_an_option_makes_all_reduces_synchronous(kind,
     off = dataclasses.replace(auto, xla_options=(f"{option}=false",))
     assert paths(gradient_buckets(parameters(), on, chips, **FACTS)) == paths(fixed)
     cluster = cluster_of(chips)
-    profile = estimate(parameters(), cluster.hardware, **FACTS)
+    profile = backward_seconds(parameters(), cluster.hardware, **FACTS)
     expected = plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=4)
     assert paths(gradient_buckets(parameters(), off, chips, **FACTS)) == paths(expected)
     assert paths(expected) != paths(fixed)
@@ -294,11 +291,11 @@ def test_a_number_and_the_other_schemes_are_taken_as_they_are():
         assert paths(gradient_buckets(parameters(), comm, v100s, **FACTS)) == paths(expected)
 
 
-def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
+def test_auto_follows_the_network():
     v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
     comm = Comm(bucket_mib="auto", wire="bfloat16")
     found = gradient_buckets(parameters(), comm, v100s, **FACTS)
-    profile = estimate(parameters(), HARDWARE["v100"], **FACTS)
+    profile = backward_seconds(parameters(), HARDWARE["v100"], **FACTS)
     cluster = Cluster(HARDWARE["v100"], 2048)
     assert paths(found) == paths(
         plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
@@ -308,24 +305,3 @@ def test_auto_follows_the_network_and_the_measured_profile(tmp_path):
     flat = [path for bucket in trained for path in bucket.paths]
     assert flat == [path for path, _ in reversed(elements()) if path not in first]
     assert len(trained) > 1
-    file = tmp_path / "profile.json"
-    # The same estimate from a file; then one of a device without any work in its early stages.
-    profile.save(file)
-    measured = dataclasses.replace(comm, backward_profile=str(file))
-    assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) == paths(found)
-    late = {path: s * path.startswith("stages/3/") for path, s in profile.seconds.items()}
-    dataclasses.replace(profile, seconds=late).save(file)
-    assert paths(gradient_buckets(parameters(), measured, v100s, **FACTS)) != paths(found)
-
-
-def test_processes_with_different_profiles_are_told(tmp_path, monkeypatch):
-    file = tmp_path / "profile.json"
-    estimate(parameters(), HARDWARE["v100"], **FACTS).save(file)
-    monkeypatch.setattr("largebatch.parallel.bucket_planner.agree", lambda value: False)
-    with pytest.raises(ConfigError, match=r"comm\.backward_profile"):
-        gradient_buckets(
-            parameters(),
-            Comm(backward_profile=str(file)),
-            devices("Tesla V100-SXM2-16GB", 8, 4),
-            **FACTS,
-        )

@@ -12,7 +12,7 @@ from benchmarks import allreduce, backward
 
 from largebatch import parallel
 from largebatch.parallel import timing
-from largebatch.parallel.backward_times import load_profile, shapes_of
+from largebatch.parallel.backward_times import shapes_of
 
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
 OVERRIDES = {"model.name": "resnet10", "model.width": "4", "model.stem": "small"}
@@ -119,47 +119,6 @@ def test_losses_of_the_devices_add_up_to_the_batchs_mean(flags):
     smoothed = 0.9 * jax.nn.one_hot(rows, 1000) + 0.1 / 1000
     expected = -(smoothed * jax.nn.log_softmax(logits)).sum(1).mean()
     assert float(total) == pytest.approx(float(expected), rel=1e-5)  # float32
-
-
-# ---- the backward profile
-
-
-def test_seconds_are_differences_shared_out_by_the_estimate():
-    parts = [("a", "b"), ("c",), ("d", "e")]
-    guess = {"a": 1.0, "b": 3.0, "c": 1.0, "d": 1.0, "e": 0.0}
-    # Forward 1 s; the last part until 3 s; the middle one, by noise, 2.5 s; the first until 7 s.
-    found = backward.shared_out(parts, [1.0, 3.0, 2.5, 7.0], guess)
-    assert list(found.items()) == [("e", 0.0), ("d", 2.0), ("c", 0.0), ("b", 3.0), ("a", 1.0)]
-
-
-def test_a_measured_profile_is_one_that_training_reads(tmp_path, monkeypatch):
-    programs = []
-
-    def compiled(function, differentiated):
-        def lower(part, rest, *others):
-            programs.append(sorted(part))
-            shapes = jax.eval_shape(function, part, rest, *others)
-            assert (set(shapes) == set(part)) if part else shapes.shape == ()
-            return argparse.Namespace(compile=lambda: lambda *arguments: shapes)
-
-        return argparse.Namespace(lower=lower)
-
-    path = tmp_path / "profile.json"
-    jit = jax.jit
-    # Nothing is computed but the initial parameters: the programs' shapes are enough.
-    monkeypatch.setattr(
-        backward.jax, "jit", lambda f: jit(f) if f.__name__ == "init" else compiled(f, None)
-    )
-    monkeypatch.setattr(backward.jax, "block_until_ready", lambda x: x)
-    assert benchmark.main(["allreduce", *TINY, "--profile_out", str(path), "--repeats", "2"]) == 0
-    monkeypatch.undo()
-    found = load_profile(path)
-    assert (found.source, found.images, found.image_shape) == ("measured", 2, (16, 16, 3))
-    assert len(programs) == 1 + 6  # forward; the head's, the four blocks', the stem's gradients
-    assert programs[-1] == sorted(found.seconds)
-    assert programs[1] == ["head/bias", "head/kernel"]
-    assert list(found.seconds)[:2] == ["head/bias", "head/kernel"]
-    assert found.for_parameters(list(reversed(found.seconds))) == found
 
 
 # ---- the command

@@ -64,12 +64,6 @@ class Comm:
         within="above 0",
         mathematics=False,
     )
-    backward_profile: str = option(
-        "",
-        "with bucket_mib=auto: file with measured times of the backward pass, written by "
-        "scripts/benchmark.py allreduce --profile_out; empty: estimated times",
-        mathematics=False,
-    )
     wire: str = option(
         "float32",
         "number format of gradients on the wire: float32 (the format of the gradients), bfloat16, "
