@@ -161,7 +161,7 @@ def encode(about: Manifest, arrays: Mapping[str, np.ndarray]) -> bytes:
     """
     # The largest dtypes first, so that the elements of each array are aligned.
     paths = sorted(arrays, key=lambda path: (-arrays[path].itemsize, path))
-    digests = {path: _digest_of(arrays[path]) for path in paths}
+    digests = {path: digest_of(arrays[path]) for path in paths}
     text = _text(dataclasses.replace(about, arrays=digests))
     header = _header(text, {path: arrays[path] for path in paths})
     begin = len(header).to_bytes(HEADER_BYTES, "little")
@@ -229,7 +229,7 @@ def decode(content: bytes) -> tuple[Manifest, dict[str, np.ndarray]]:
     if not valid:
         raise Rejected("it is incomplete, or its header is damaged")
     for path in sorted(arrays.keys() | about.arrays.keys()):
-        if path not in arrays or _digest_of(arrays[path]) != about.arrays.get(path):
+        if path not in arrays or digest_of(arrays[path]) != about.arrays.get(path):
             raise Rejected(f"array {shown(path)} does not have the digest of the manifest")
     return about, arrays
 
@@ -282,7 +282,8 @@ def _elements(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _digest_of(array: np.ndarray) -> str:
+def digest_of(array: np.ndarray) -> str:
+    """Return the digest of an array's dtype, shape and values."""
     return _digest(f"{array.dtype.name} {array.shape}".encode(), _elements(array))
 
 

@@ -118,6 +118,8 @@ def staged(
         stack.callback(shutil.rmtree, place.logs, ignore_errors=True)
         if trains:
             leased = lock.lease(place.bucket, note=note, lost=watchdog.end)
+            # Processes on CPUs connect within 30 s, and the lease of another host takes longer.
+            processes.wait_for_all("lease")
             processes.first_process_does(lambda: stack.enter_context(leased))
             if first:
                 watchdog.finally_do("lease", lambda *_: stack.close())

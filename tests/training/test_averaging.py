@@ -1,6 +1,5 @@
 """The exponential moving average of the weights (``schedule.ema``)."""
 
-import hashlib
 import json
 import math
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from largebatch import weights
+from largebatch.checkpoint import file
 from largebatch.config import Facts, resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console
@@ -104,10 +104,7 @@ def test_weights_of_a_run(averaged):
         found = weights.read(workdir, ema=ema, trust="tests")
         for part in ("params", "stats"):
             for path, array in flatten_paths(getattr(found, part)).items():
-                assert (
-                    hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
-                    == stored[f"{prefix}{part}/{path}"]
-                )
+                assert file.digest_of(array) == stored[f"{prefix}{part}/{path}"]
 
 
 def test_the_average_of_a_run_that_begins_with_weights_begins_with_them(averaged):

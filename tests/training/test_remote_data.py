@@ -60,7 +60,7 @@ def test_a_run_continues_from_a_local_copy_in_object_storage(served, tmp_path, m
     last = [worlds.rows(place)[-1] for place in (half, tmp_path / "local")]
     assert last[0]["fingerprint"] == last[1]["fingerprint"]
     assert last[0]["validation/top1"] == last[1]["validation/top1"]
-    assert any((tmp_path / "records").iterdir())
+    assert any((tmp_path / "cache/largebatch/records").iterdir())
     other = forms.webdataset(tmp_path / "tars")
     with pytest.raises(CheckpointError):
         train(config(other, **here), half)
