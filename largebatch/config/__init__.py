@@ -4,10 +4,19 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from largebatch.config.facts import Facts
-from largebatch.config.load import adjusted, default_config, load
-from largebatch.config.schema import Config, Difference, changed, differences, options, table
+from largebatch.config.load import adjusted, load
+from largebatch.config.schema import (
+    Config,
+    Difference,
+    changed,
+    default_config,
+    differences,
+    freeze,
+    options,
+    override,
+    table,
+)
 from largebatch.config.stages import stages_of
-from largebatch.config.typed import freeze, override
 
 if TYPE_CHECKING:
     from largebatch.config.plan import Plan, StagePlan

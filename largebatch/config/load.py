@@ -1,31 +1,20 @@
 """Loading of a recipe file with overrides as a frozen ``Config``."""
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from largebatch.config.durations import shortened
 from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
-from largebatch.config.schema import Config, differences, options, replaced
+from largebatch.config.schema import Config, differences, freeze, options, override, replaced
 from largebatch.config.stages import KEY
-from largebatch.config.typed import freeze, override, read, reference
 from largebatch.config.unused import ignore_unused
 from largebatch.config.values import written
-from largebatch.errors import ConfigError, one_line, shown
 
 _SCALE = ("run.scale_to", "run.scale_length")
 _POSITIONS = (KEY, "run.evaluate_first")  # durations outside of the schedule that shrink with it
-
-
-def default_config() -> ConfigDict:
-    """Return all options at their defaults, as a mutable ConfigDict for ``get_config()``."""
-    # Not type-safe, because an option such as 'auto' may become a number. freeze() checks types.
-    return ConfigDict(dataclasses.asdict(Config()), type_safe=False).lock()
 
 
 def load(
@@ -47,33 +36,7 @@ def load(
         invalid value; or an override has no effect.
     """
     found, _ = execute(Path(path))
-    return adjusted(frozen(found, overrides), overrides, note)
-
-
-def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
-    """Convert the result of ``get_config()`` to a ``Config``.
-
-    Args:
-      found: the result of the recipe. The function sets overrides of ``FieldReference`` options in
-        it, so that options that depend on these references follow.
-      overrides: of the command line. All other overrides are ignored here.
-
-    Raises:
-      ConfigError: an option is unknown or invalid, or is a placeholder without a value.
-    """
-    for key, text in overrides:
-        section, _, name = key.partition(".")
-        chosen = found.get(section)
-        if reference(chosen, name) is not None:
-            value = read(key, text)
-            try:
-                chosen[name] = value
-            except TypeError as error:
-                raise ConfigError(
-                    f"{key}={shown(text)}: the reference in the recipe has a different type "
-                    f"({one_line(error)}); use a value of that type"
-                ) from error
-    return freeze(found)
+    return adjusted(freeze(found, overrides), overrides, note)
 
 
 def adjusted(

@@ -8,8 +8,7 @@ learning rate.
 import dataclasses
 import re
 
-from largebatch.config.schema import Config
-from largebatch.config.typed import override
+from largebatch.config.schema import Config, override
 from largebatch.errors import ConfigError, did_you_mean, shown
 
 KEY = "batch.stages"
