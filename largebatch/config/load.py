@@ -8,7 +8,15 @@ from largebatch.config.durations import shortened
 from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
-from largebatch.config.schema import Config, differences, freeze, options, override, replaced
+from largebatch.config.schema import (
+    Config,
+    differences,
+    freeze,
+    options,
+    override,
+    replaced,
+    value_of,
+)
 from largebatch.config.stages import KEY
 from largebatch.config.unused import ignore_unused
 from largebatch.config.values import written
@@ -69,13 +77,10 @@ def adjusted(
             config = override(config, key, text)
     config, ignored = ignore_unused(_with_full_source(config), given)
     if ignored:
-        values = {key: value for key, value, _ in options(recipe)}
         described = (
-            ", ".join(f"{key}={written(values[key])}" for key in ignored if ignored[key] == why)
-            + f" ({why})"
-            for why in dict.fromkeys(ignored.values())
+            f"{key}={written(value_of(recipe, key))} ({why})" for key, why in ignored.items()
         )
-        note(f"options of the recipe without effect are ignored: {'; '.join(described)}")
+        note(f"options of the recipe without effect are ignored: {', '.join(described)}")
     fitted = _fitted(recipe, config, given)
     if fitted != config:
         changes = (f"{d.key}={written(d.requested)}" for d in differences(config, fitted))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from largebatch.config import durations
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.schema import Config
-from largebatch.config.unused import check_used
 from largebatch.config.values import check
 from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
@@ -100,7 +99,6 @@ def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
 
 def _check(config: Config) -> None:
     rule = config.optimizer
-    check_used(config)
     if rule.name == "lars":
         _check_details(rule.flavour)
     if rule.name not in OPTIMIZERS:

@@ -20,7 +20,7 @@ from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan, StagePlan
 from largebatch.config.rates import rates_of
 from largebatch.config.scaling import divided
-from largebatch.config.schema import Config
+from largebatch.config.schema import Config, value_of
 from largebatch.config.stages import KEY, StageConfig, stages_of
 from largebatch.errors import ConfigError
 from largebatch.optim.multipliers import read_multipliers
@@ -259,9 +259,10 @@ def _intervals(config: Config, at: Callable[[str, str], int]) -> dict[str, int]:
     found = {}
     for section, names in _INTERVALS.items():
         for name in names:
-            text = getattr(getattr(config, section), name)
+            key = f"{section}.{name}"
+            text = value_of(config, key)
             never = section == "health" and not text
-            found[name] = 0 if never else max(config.batch.images, at(text, f"{section}.{name}"))
+            found[name] = 0 if never else max(config.batch.images, at(text, key))
     return found
 
 

@@ -61,6 +61,12 @@ def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
             yield f"{section.name}.{field.name}", getattr(chosen, field.name), field
 
 
+def value_of(config: Config, key: str) -> Any:
+    """Return the value of the option ``section.key``."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
 def changed(config: Config) -> dict[str, Any]:
     """Return the options that differ from their defaults."""
     return {key: value for key, value, field in options(config) if value != field.default}

@@ -105,8 +105,6 @@ def test_blend_of_two_optimizers():
 @pytest.mark.parametrize(
     ("sections", "option"),
     [
-        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside"),
-        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true"),
         ({"optimizer": {"flavour": "mlperf trust_clip=(1.0,)"}}, r"optimizer\.flavour: trust_clip"),
         (
             {"optimizer": {"flavour": "mlperf zero_norm='no'"}},
