@@ -101,18 +101,13 @@ def _fitted(recipe: Config, config: Config, given: Collection[str]) -> Config:
       given: these options.
     """
     changes: dict[str, Any] = {}
-    both = (recipe, config)
-    lengths, steps = (
-        tuple(each.schedule.length for each in both),
-        tuple(each.batch.images for each in both),
-    )
-    known = [KNOWN_SETS.get(each.data.source) for each in both]
+    lengths = (recipe.schedule.length, config.schedule.length)
+    steps = (recipe.batch.images, config.batch.images)
+    known = [KNOWN_SETS.get(each.data.source) for each in (recipe, config)]
     epochs = tuple(each.train for each in known) if all(known) else None
     for key, value, _ in options(config):
         shrinks = key in _POSITIONS or key.partition(".")[0] == "schedule"
         if key in (*given, "schedule.length") or not shrinks:
-            continue
-        if key.startswith("schedule.blend_") and config.optimizer.name != "rmsprop_sgd":
             continue
         if isinstance(value, str):
             changes[key] = shortened(value, lengths, steps, epochs)
