@@ -60,7 +60,10 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
     if rule.name == "rmsprop_sgd":
         scale = config.run.scale_length
         blend = Blend(*(at("blend", f"{scale * epochs:.9f} epochs") for epochs in _BLEND_EPOCHS))
-    placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
+    corrected = False
+    if rule.name in OPTIMIZERS and "rate" in OPTIMIZERS[rule.name].options:
+        placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
+        corrected = placement == "inside_corrected"
     return RateSchedule(
         learning_rate=Schedule(
             peak=peak_rate(peak=chosen.peak, per_256=chosen.per_256, batch=per_step),
@@ -78,7 +81,7 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         # Factories of optax transformations take their momentum from optimizer.options.
         momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
         momentum_at_peak=rule.momentum_at_peak or None,
-        corrected=placement == "inside_corrected",
+        corrected=corrected,
         blend=blend,
     )
 

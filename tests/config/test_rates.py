@@ -79,6 +79,7 @@ def test_momentum_at_the_peak():
         ({"name": "sgd", "flavour": "nvidia"}, False),
         ({"name": "sgd", "rate": "inside_corrected"}, True),
         ({"name": "lamb"}, False),
+        ({"name": "lamb", "rate": "inside_corrected"}, False),
     ],
 )
 def test_which_optimizers_correct_momentum(options, corrected):
