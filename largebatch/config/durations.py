@@ -64,73 +64,32 @@ def _parts(match: re.Match) -> tuple[Fraction, str]:
     return Fraction(match[1].replace("_", "")), match[2].rstrip("s")
 
 
-def _rounded(amount: Fraction) -> float:
-    return float(f"{float(amount):.4g}")
+def absolute(text: str) -> tuple[Fraction, str] | None:
+    """Return the amount and the unit (sample, step or epoch) of a duration.
+
+    None: the text is not a duration, or is a share of the training.
+    """
+    match = _FORM.fullmatch(text.strip())
+    return None if match is None or match[2] == "%" else _parts(match)
 
 
-def _written(amount: float, unit: str) -> str:
-    number = f"{amount:.9f}".rstrip("0").rstrip(".") or "0"
-    return f"{number} {unit}" if unit == "%" else f"{number} {unit}s"
-
-
-def stretched(text: str, factor: float, in_epochs: Mapping[str, float]) -> str:
-    """Multiply the durations in a text by a factor.
+def rescaled(text: str, changes: Mapping[str, tuple[float, str]], digits: int = 17) -> str:
+    """Multiply the durations in a text by factors.
 
     Args:
-      text: one or more durations, with any text around; '%' does not change.
-      factor: the factor.
-      in_epochs: epochs of a unit, for units that become epochs: ``sample`` or ``step``.
+      text: one or more durations, with any text around.
+      changes: factor and new unit by unit (sample, step, epoch); other durations do not change.
+      digits: significant digits of the result, of which at most nine are decimals.
     """
 
     def one(match: re.Match) -> str:
         amount, unit = _parts(match)
-        if unit == "%":
+        factor, new = changes.get(unit, (1, unit))
+        if (factor, new) == (1, unit):
             return match[0]
-        number = float(amount) * factor
-        return _written(number * in_epochs.get(unit, 1), "epoch" if unit in in_epochs else unit)
-
-    return _FORM.sub(one, text)
-
-
-def shortened(
-    text: str,
-    lengths: tuple[str, str],
-    steps: tuple[int, int],
-    epochs: tuple[int, int] | None,
-) -> str:
-    """Shorten the durations in a text like a training, so that they keep their share of it.
-
-    Args:
-      text: one or more durations, with any text around; '%' keeps its share by itself.
-      lengths: length of the training before and after.
-      steps: samples of a step before and after.
-      epochs: samples of an epoch before and after; None if they are unknown.
-
-    Returns:
-      The text with the same units and four digits. It does not change if the training is not
-      shorter. If the samples of an epoch decide whether it is and are unknown, a duration in the
-      unit of the length becomes percent.
-    """
-    found = [_FORM.fullmatch(length.strip()) for length in lengths]
-    if not all(found) or any(match[2] == "%" for match in found):
-        return text  # an error of schedule.length itself
-    (length, of), (length_after, of_after) = map(_parts, found)
-    sizes = {"sample": (1, 1), "step": steps, "epoch": epochs or (1, 1)}
-    before, after = length * sizes[of][0], length_after * sizes[of_after][1]
-
-    unknown = epochs is None and (of == "epoch") != (of_after == "epoch")
-
-    def one(match: re.Match) -> str:
-        amount, unit = _parts(match)
-        if unit == "%":
-            return match[0]
-        if unknown:
-            return _written(_rounded(100 * amount / length), "%") if unit == of else match[0]
-        if not 0 < after < before:
-            return match[0]
-        here, there = sizes[unit]
-        number = _rounded(amount * here / before * after / there)
-        return match[0] if number == float(amount) else _written(number, unit)
+        scaled = float(f"{float(amount) * factor:.{digits}g}")
+        number = f"{scaled:.9f}".rstrip("0").rstrip(".") or "0"
+        return f"{number} {new if new == '%' else f'{new}s'}"
 
     return _FORM.sub(one, text)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from largebatch.config.durations import shortened
+from largebatch.config.durations import absolute, rescaled
 from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
@@ -22,6 +22,7 @@ from largebatch.config.unused import ignore_unused
 from largebatch.config.values import written
 
 _SCALE = ("run.scale_to", "run.scale_length")
+_DIGITS = 4  # of durations that shrink, and of rates
 _POSITIONS = (KEY, "run.evaluate_first")  # durations outside of the schedule that shrink with it
 
 
@@ -101,24 +102,43 @@ def _fitted(recipe: Config, config: Config, given: Collection[str]) -> Config:
       given: these options.
     """
     changes: dict[str, Any] = {}
-    lengths = (recipe.schedule.length, config.schedule.length)
-    steps = (recipe.batch.images, config.batch.images)
-    known = [KNOWN_SETS.get(each.data.source) for each in (recipe, config)]
-    epochs = tuple(each.train for each in known) if all(known) else None
+    shorter = _shorter(recipe, config)
     for key, value, _ in options(config):
         shrinks = key in _POSITIONS or key.partition(".")[0] == "schedule"
         if key in (*given, "schedule.length") or not shrinks:
             continue
         if isinstance(value, str):
-            changes[key] = shortened(value, lengths, steps, epochs)
+            changes[key] = rescaled(value, shorter, _DIGITS)
         elif isinstance(value, tuple):
-            changes[key] = tuple(shortened(text, lengths, steps, epochs) for text in value)
+            changes[key] = tuple(rescaled(text, shorter, _DIGITS) for text in value)
     before, after = _peak(recipe), _peak(config)
     for key in ("schedule.warmup_start", "schedule.end"):
         rate = getattr(config.schedule, key.partition(".")[2])
         if key not in given and before > after > 0 and rate > after:
-            changes[key] = float(f"{rate / before * after:.4g}")
+            changes[key] = float(f"{rate / before * after:.{_DIGITS}g}")
     return replaced(config, changes)
+
+
+def _shorter(recipe: Config, config: Config) -> dict[str, tuple[float, str]]:
+    """Return how durations change, for `rescaled`, to keep their share of a shorter training."""
+    lengths = absolute(recipe.schedule.length), absolute(config.schedule.length)
+    if None in lengths or not lengths[0][0]:  # an error of schedule.length itself
+        return {}
+    (length, unit), (new_length, new_unit) = lengths
+    known = [KNOWN_SETS.get(each.data.source) for each in (recipe, config)]
+    if not all(known):
+        if (unit == "epoch") != (new_unit == "epoch"):
+            return {unit: (float(100 / length), "%")}
+        known = []
+    epochs = [each.train for each in known] or [1, 1]
+    before, after = (
+        {"sample": 1, "step": max(1, each.batch.images), "epoch": epoch}
+        for each, epoch in zip((recipe, config), epochs, strict=True)
+    )
+    share = new_length * after[new_unit] / (length * before[unit])
+    if not 0 < share < 1:
+        return {}
+    return {each: (float(share * before[each] / after[each]), each) for each in before}
 
 
 def _peak(config: Config) -> float:

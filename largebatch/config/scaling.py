@@ -14,7 +14,7 @@ from typing import Literal
 
 from largebatch.config import values
 from largebatch.config.checks import check_ranges
-from largebatch.config.durations import epoch_samples, stretched
+from largebatch.config.durations import epoch_samples, rescaled
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.registries import DEPTHS
 from largebatch.config.schema import Config, options, replaced
@@ -101,7 +101,7 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
         values is out of range.
     """
     shrunk: dict[str, object] = {}
-    in_epochs = {}
+    changes = {unit: (length, unit) for unit in ("sample", "step", "epoch")}
     if to != "full":
         target = _TARGETS[to]
         known = KNOWN_SETS.get(config.data.source)
@@ -114,15 +114,16 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
         shrunk = _shrunk(config, target, known.train)
         # Steps and samples depend on the batch and the dataset.
         epoch = epoch_samples(known.train, config.batch.images, config.data.epoch_end)
-        in_epochs = {"sample": 1 / epoch, "step": config.batch.images / epoch}
+        changes["sample"] = (length / epoch, "epoch")
+        changes["step"] = (length * config.batch.images / epoch, "epoch")
     durations = {}
     for key, value, _ in options(replaced(config, shrunk)):
         if key != KEY and key.partition(".")[0] not in ("schedule", "run"):
             continue
         if isinstance(value, str):
-            durations[key] = stretched(value, length, in_epochs)
+            durations[key] = rescaled(value, changes)
         elif isinstance(value, tuple):
-            durations[key] = tuple(stretched(text, length, in_epochs) for text in value)
+            durations[key] = tuple(rescaled(text, changes) for text in value)
     return replaced(config, shrunk | durations)
 
 
