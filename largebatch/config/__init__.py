@@ -1,17 +1,31 @@
 """Options, their checks, and the resolved plan of a run."""
 
-import pkgutil
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from largebatch.config.facts import Facts
-from largebatch.config.load import adjusted, default_config, load
-from largebatch.config.schema import Config, Difference, changed, differences, options, table
+from largebatch.config.load import adjusted, load
+from largebatch.config.schema import (
+    Config,
+    Difference,
+    changed,
+    default_config,
+    differences,
+    freeze,
+    options,
+    override,
+    table,
+)
 from largebatch.config.stages import stages_of
-from largebatch.config.typed import freeze, override
 
 if TYPE_CHECKING:
-    from largebatch.config.plan import Plan, StagePlan
-    from largebatch.config.resolution import microbatch_candidates, norm_statistics, resolve
+    from largebatch.config.resolution import (
+        Plan,
+        StagePlan,
+        microbatch_candidates,
+        norm_statistics,
+        resolve,
+    )
 
 __all__ = [
     "Config",
@@ -36,17 +50,11 @@ __all__ = [
 
 # Options and recipes do not import JAX, so that an invalid option is reported within a second.
 # Plans need optax and JAX; these names are imported on first use.
-_RESOLVED = {
-    "Plan": "largebatch.config.plan:Plan",
-    "StagePlan": "largebatch.config.plan:StagePlan",
-    "microbatch_candidates": "largebatch.config.resolution:microbatch_candidates",
-    "norm_statistics": "largebatch.config.resolution:norm_statistics",
-    "resolve": "largebatch.config.resolution:resolve",
-}
+_RESOLVED = {"Plan", "StagePlan", "microbatch_candidates", "norm_statistics", "resolve"}
 
 
 def __getattr__(name: str) -> Any:
     """Import names that need JAX on first use."""
     if name not in _RESOLVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(_RESOLVED[name])
+    return getattr(importlib.import_module("largebatch.config.resolution"), name)

@@ -1,12 +1,10 @@
 """Checks of a configuration before anything is computed from it."""
 
-import math
-
 from largebatch.config import geometry
 from largebatch.config.facts import Facts
-from largebatch.config.registries import DEPTHS, MODELS, TRACKERS
+from largebatch.config.registries import MODELS, TRACKERS
 from largebatch.config.schema import Config, options
-from largebatch.config.stages import KEY, Stage
+from largebatch.config.stages import KEY, StageConfig
 from largebatch.errors import ConfigError
 
 MAX_SAMPLES = 2**31
@@ -30,68 +28,39 @@ def check_ranges(config: Config) -> None:
             or (value >= 1 and "below 1" in within)
         ):
             raise ConfigError(f"{key}={value}: expected a number {within}")
-    _check_name(config)
+    MODELS.check(config.model.name)
     for name in config.run.trackers:
         TRACKERS.check(name)
     if config.run.seed >= _MAX_SEED:
         raise ConfigError(f"run.seed={config.run.seed}: expected a number below {_MAX_SEED}")
 
 
-def _check_name(config: Config) -> None:
-    name = config.model.name
-    if name in DEPTHS:
-        return
-    MODELS.check(name)
+def check_stage(config: Config, facts: Facts) -> None:
+    """Check that dataset, devices and processes suit the batch and the images of a stage.
 
-
-def check_augment(config: Config) -> None:
-    """Check that the host has the crops that a policy changes.
+    Args:
+      config: configuration of the stage.
+      facts: facts with the image size of the stage.
 
     Raises:
-      ConfigError: the device crops.
-    """
-    augment = config.augment
-    if augment.policy != "none" and config.data.crops == "device":
-        raise ConfigError(
-            f"augment.policy={augment.policy}: expected data.crops=host, since Pillow computes the "
-            "operations on the host; use data.crops=host or augment.policy=none"
-        )
-
-
-def check_model(config: Config, facts: Facts) -> None:
-    """Check that the stem accepts the image size.
-
-    Raises:
-      ConfigError: it does not; the message has the size.
+      ConfigError: they do not; the message has the nearest valid values.
     """
     height, width, _ = facts.image_shape
+    if config.augment.policy != "none" and config.data.crops == "device":
+        raise ConfigError(
+            f"augment.policy={config.augment.policy}: expected data.crops=host, since Pillow "
+            "computes the operations on the host; use data.crops=host or augment.policy=none"
+        )
     if config.model.stem == "space_to_depth" and (height % 2 or width % 2):
         raise ConfigError(
             f"model.stem=space_to_depth: expected images with even sides, got {height}×{width} "
             "pixels; use model.stem=conv7 or an even data.image_size"
         )
-
-
-def check_batch(config: Config, facts: Facts) -> None:
-    """Check that dataset, devices and processes suit the global batch.
-
-    Raises:
-      ConfigError: they do not; the message has the nearest valid values.
-    """
     workers, images = config.batch.workers, config.batch.images_per_worker
-    batch = config.batch.images
-    examples = facts.train_examples
-    if batch >= MAX_SAMPLES:
+    if (batch := config.batch.images) >= MAX_SAMPLES:
         raise ConfigError(
             f"batch.workers={workers} × batch.images_per_worker={images}: expected fewer than "
             f"{MAX_SAMPLES:,} images in the global batch, got {batch:,}; lower one of the two"
-        )
-    if batch > examples and config.data.epoch_end == "drop":
-        smaller = _smaller(config, facts)
-        raise ConfigError(
-            f"the global batch of {batch:,} ({workers:,} workers × {images:,} images) exceeds "
-            f"the {examples:,} training examples; {f'use at most {smaller}, or ' * bool(smaller)}"
-            "set data.epoch_end=continue to repeat examples within a batch"
         )
     geometry.check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
@@ -101,28 +70,13 @@ def check_batch(config: Config, facts: Facts) -> None:
         )
 
 
-def _smaller(config: Config, facts: Facts) -> str:
-    """Return the largest batch that dataset, devices, span and microbatch allow; '' if none."""
-    images, microbatch = config.batch.images_per_worker, config.batch.microbatch
-    span = 1 if config.norm.span == "all" else config.norm.span
-    each = facts.devices * (1 if microbatch == "auto" else microbatch)
-    unit = math.lcm(each, span)  # the number of workers is a multiple of it
-    if workers := facts.train_examples // images // unit * unit:
-        return f"batch.workers={workers}"
-    images = facts.train_examples // unit
-    return f"batch.workers={unit} batch.images_per_worker={images}" if images else ""
-
-
-def check_pairs(
-    config: Config, microbatch: int, first_sample: int, fitting: tuple[int, ...]
-) -> None:
+def check_pairs(config: Config, microbatch: int, first_sample: int) -> None:
     """Check that each device has both images of every pair that is mixed.
 
     Args:
       config: configuration of a stage.
       microbatch: number of workers that a device computes at a time.
       first_sample: number of samples before the stage.
-      fitting: values of ``batch.microbatch`` that suit workers, devices and span.
 
     Raises:
       ConfigError: it does not.
@@ -131,12 +85,10 @@ def check_pairs(
         return
     images = config.batch.images_per_worker
     if microbatch * images % 2:
-        even = [m for m in fitting if m % 2 == 0]
         raise ConfigError(
             "augment.mixup, augment.cutmix: expected an even number of images in the microbatch of "
             f"a device, got batch.microbatch={microbatch} × batch.images_per_worker={images}; use "
             f"batch.images_per_worker={images + 1}"
-            + (f" or batch.microbatch={even[0]}" if even else "")
         )
     if first_sample % 2:
         raise ConfigError(
@@ -169,7 +121,7 @@ def check_deadline(config: Config, *, members: int) -> None:
         )
 
 
-def check_stages(stages: tuple[Stage, ...]) -> None:
+def check_stages(stages: tuple[StageConfig, ...]) -> None:
     """Check that no option depends on the batch size if stages have different batch sizes.
 
     Raises:

@@ -1,15 +1,16 @@
 """Durations in samples, steps, epochs or percent of the training; the internal unit is samples."""
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from largebatch.errors import ConfigError, shown
 
-_FORM = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
-_OF = " of "  # '5 epochs of 90 epochs'
-_NUMBER = re.compile(r"[0-9]+(?:_[0-9]+)*")
+_NUMBER = r"[0-9]+(?:_[0-9]+)*"
+# At most 30 characters: more than any training needs, and few enough for exact arithmetic.
+_SHORT = r"(?<![0-9_.])(?=[0-9_.]{1,30}(?![0-9_.]))"
+_FORM = re.compile(rf"{_SHORT}({_NUMBER}(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?|%)")
 _COUNTED_IN_STEPS = ("run.", "health.")  # sections whose plain numbers are steps
-_DIGITS = 30  # more than any training needs
 
 
 def samples(
@@ -17,9 +18,8 @@ def samples(
 ) -> int:
     """Convert a duration such as '5 epochs', '540 steps', '1_000_000 samples' or '40 %' to samples.
 
-    '5 epochs of 90 epochs' is 5 epochs, or the same share of a training below 90 epochs. A number
-    without a unit is steps in the sections ``run`` and ``health``; in a schedule, where it could
-    mean epochs as well, it is an error.
+    A number without a unit is steps in the sections ``run`` and ``health``; in a schedule, where it
+    could mean epochs as well, it is an error.
 
     Args:
       text: the duration.
@@ -32,30 +32,23 @@ def samples(
       The number of samples, rounded to the nearest integer.
 
     Raises:
-      ConfigError: the text is not a duration, or has too many digits.
+      ConfigError: the text is not a duration.
     """
-    part, of, whole = text.partition(_OF)
-    if of and length is not None:
-        per = {"per_step": per_step, "per_epoch": per_epoch}
-        most, base = (samples(each, key, **per) for each in (part, whole))
-        return most if length >= base else round(Fraction(most * length, base))
-    match = _FORM.fullmatch(text.strip())
-    if match is None and _NUMBER.fullmatch(text.strip()):
+    plain = text.strip()
+    if re.fullmatch(_SHORT + _NUMBER, plain):
         if not key.startswith(_COUNTED_IN_STEPS):
             raise ConfigError(
-                f"{key}={shown(text)}: expected a duration with its unit; use "
-                f"'{text.strip()} epochs' or '{text.strip()} steps'"
+                f"{key}={shown(text)}: expected a duration with its unit; use '{plain} epochs' or "
+                f"'{plain} steps'"
             )
-        match = _FORM.fullmatch(f"{text.strip()} steps")
+        plain = f"{plain} steps"
+    match = _FORM.fullmatch(plain)
     if match is None:
         raise ConfigError(
             f"{key}={shown(text)}: expected a duration; use '5 epochs', '540 steps', "
             "'1000000 samples' or '40 %'"
         )
-    if len(match[1]) > _DIGITS:
-        raise ConfigError(f"{key}={shown(text)}: expected at most {_DIGITS} digits; use fewer")
-    # Exact arithmetic: 0.1 epochs of 1,281,167 must not depend on binary rounding.
-    amount, unit = Fraction(match[1].replace("_", "")), match[2].rstrip("s")
+    amount, unit = _parts(match)
     if unit == "%":
         if length is None:
             raise ConfigError(f"{key}={text!r} cannot be in percent; use samples, steps or epochs")
@@ -63,49 +56,42 @@ def samples(
     return round(amount * {"sample": 1, "step": per_step, "epoch": per_epoch}[unit])
 
 
-def shortened(
-    text: str,
-    lengths: tuple[str, str],
-    steps: tuple[int, int],
-    epochs: tuple[int, int] | None,
-) -> str:
-    """Shorten the durations in a text like a training, so that they keep their share of it.
+def _parts(match: re.Match) -> tuple[Fraction, str]:
+    """Return the amount and the unit of a duration.
+
+    The amount is exact: 0.1 epochs of 1,281,167 must not depend on binary rounding.
+    """
+    return Fraction(match[1].replace("_", "")), match[2].rstrip("s")
+
+
+def absolute(text: str) -> tuple[Fraction, str] | None:
+    """Return the amount and the unit (sample, step or epoch) of a duration.
+
+    None: the text is not a duration, or is a share of the training.
+    """
+    match = _FORM.fullmatch(text.strip())
+    return None if match is None or match[2] == "%" else _parts(match)
+
+
+def rescaled(text: str, changes: Mapping[str, tuple[float, str]], digits: int = 17) -> str:
+    """Multiply the durations in a text by factors.
 
     Args:
-      text: one or more durations, with any text around; '%' keeps its share by itself.
-      lengths: length of the training before and after.
-      steps: samples of a step before and after.
-      epochs: samples of an epoch before and after; None if they are unknown.
-
-    Returns:
-      The text with the same units and four digits. It does not change if the training is not
-      shorter. If ``epochs`` decides whether it is and is unknown, a duration D becomes
-      'D of LENGTH', which the plan resolves.
+      text: one or more durations, with any text around.
+      changes: factor and new unit by unit (sample, step, epoch); other durations do not change.
+      digits: significant digits of the result, of which at most nine are decimals.
     """
-    found = [_FORM.fullmatch(length.strip()) for length in lengths]
-    if _OF in text or not all(found) or any(match[2] == "%" for match in found):
-        return text  # '%' is an error of schedule.length itself
-    sizes = {"sample": (1, 1), "step": steps, "epoch": epochs or (1, 1)}
-    units = [match[2].rstrip("s") for match in found]
 
-    def changed(match: re.Match) -> str:
-        unit = match[2].rstrip("s")
-        if unit == "%":
+    def one(match: re.Match) -> str:
+        amount, unit = _parts(match)
+        factor, new = changes.get(unit, (1, unit))
+        if (factor, new) == (1, unit):
             return match[0]
-        if epochs is None and (units[0] == "epoch") != (units[1] == "epoch"):
-            return f"{match[0]}{_OF}{lengths[0]}"
-        before, after = (
-            Fraction(length[1].replace("_", "")) * sizes[each][index]
-            for index, (length, each) in enumerate(zip(found, units, strict=True))
-        )
-        if not 0 < after < before:
-            return match[0]
-        share = Fraction(match[1].replace("_", "")) * sizes[unit][0] / before
-        number = float(f"{float(share * after / sizes[unit][1]):.4g}")
-        same = number == float(match[1].replace("_", ""))
-        return match[0] if same else f"{number:.9f}".rstrip("0").rstrip(".") + f" {match[2]}"
+        scaled = float(f"{float(amount) * factor:.{digits}g}")
+        number = f"{scaled:.9f}".rstrip("0").rstrip(".") or "0"
+        return f"{number} {new if new == '%' else f'{new}s'}"
 
-    return _FORM.sub(changed, text)
+    return _FORM.sub(one, text)
 
 
 def step_range(text: str, key: str, steps: int) -> tuple[int, int] | None:

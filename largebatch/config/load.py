@@ -1,31 +1,29 @@
 """Loading of a recipe file with overrides as a frozen ``Config``."""
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from largebatch.config.durations import shortened
+from largebatch.config.durations import absolute, rescaled
 from largebatch.config.facts import KNOWN_SETS, full_source
 from largebatch.config.recipe_file import execute
 from largebatch.config.scaling import scaled
-from largebatch.config.schema import Config, differences, options, replaced
+from largebatch.config.schema import (
+    Config,
+    differences,
+    freeze,
+    options,
+    override,
+    replaced,
+    value_of,
+)
 from largebatch.config.stages import KEY
-from largebatch.config.typed import freeze, override, read, reference
 from largebatch.config.unused import ignore_unused
 from largebatch.config.values import written
-from largebatch.errors import ConfigError, one_line, shown
 
 _SCALE = ("run.scale_to", "run.scale_length")
+_DIGITS = 4  # of durations that shrink, and of rates
 _POSITIONS = (KEY, "run.evaluate_first")  # durations outside of the schedule that shrink with it
-
-
-def default_config() -> ConfigDict:
-    """Return all options at their defaults, as a mutable ConfigDict for ``get_config()``."""
-    # Not type-safe, because an option such as 'auto' may become a number. freeze() checks types.
-    return ConfigDict(dataclasses.asdict(Config()), type_safe=False).lock()
 
 
 def load(
@@ -47,33 +45,7 @@ def load(
         invalid value; or an override has no effect.
     """
     found, _ = execute(Path(path))
-    return adjusted(frozen(found, overrides), overrides, note)
-
-
-def frozen(found: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
-    """Convert the result of ``get_config()`` to a ``Config``.
-
-    Args:
-      found: the result of the recipe. The function sets overrides of ``FieldReference`` options in
-        it, so that options that depend on these references follow.
-      overrides: of the command line. All other overrides are ignored here.
-
-    Raises:
-      ConfigError: an option is unknown or invalid, or is a placeholder without a value.
-    """
-    for key, text in overrides:
-        section, _, name = key.partition(".")
-        chosen = found.get(section)
-        if reference(chosen, name) is not None:
-            value = read(key, text)
-            try:
-                chosen[name] = value
-            except TypeError as error:
-                raise ConfigError(
-                    f"{key}={shown(text)}: the reference in the recipe has a different type "
-                    f"({one_line(error)}); use a value of that type"
-                ) from error
-    return freeze(found)
+    return adjusted(freeze(found, overrides), overrides, note)
 
 
 def adjusted(
@@ -106,13 +78,10 @@ def adjusted(
             config = override(config, key, text)
     config, ignored = ignore_unused(_with_full_source(config), given)
     if ignored:
-        values = {key: value for key, value, _ in options(recipe)}
         described = (
-            ", ".join(f"{key}={written(values[key])}" for key in ignored if ignored[key] == why)
-            + f" ({why})"
-            for why in dict.fromkeys(ignored.values())
+            f"{key}={written(value_of(recipe, key))} ({why})" for key, why in ignored.items()
         )
-        note(f"options of the recipe without effect are ignored: {'; '.join(described)}")
+        note(f"options of the recipe without effect are ignored: {', '.join(described)}")
     fitted = _fitted(recipe, config, given)
     if fitted != config:
         changes = (f"{d.key}={written(d.requested)}" for d in differences(config, fitted))
@@ -133,29 +102,43 @@ def _fitted(recipe: Config, config: Config, given: Collection[str]) -> Config:
       given: these options.
     """
     changes: dict[str, Any] = {}
-    both = (recipe, config)
-    lengths, steps = (
-        tuple(each.schedule.length for each in both),
-        tuple(each.batch.images for each in both),
-    )
-    known = [KNOWN_SETS.get(each.data.source) for each in both]
-    epochs = tuple(each.train for each in known) if all(known) else None
+    shorter = _shorter(recipe, config)
     for key, value, _ in options(config):
         shrinks = key in _POSITIONS or key.partition(".")[0] == "schedule"
         if key in (*given, "schedule.length") or not shrinks:
             continue
-        if key.startswith("schedule.blend_") and config.optimizer.name != "rmsprop_sgd":
-            continue
         if isinstance(value, str):
-            changes[key] = shortened(value, lengths, steps, epochs)
+            changes[key] = rescaled(value, shorter, _DIGITS)
         elif isinstance(value, tuple):
-            changes[key] = tuple(shortened(text, lengths, steps, epochs) for text in value)
+            changes[key] = tuple(rescaled(text, shorter, _DIGITS) for text in value)
     before, after = _peak(recipe), _peak(config)
     for key in ("schedule.warmup_start", "schedule.end"):
         rate = getattr(config.schedule, key.partition(".")[2])
         if key not in given and before > after > 0 and rate > after:
-            changes[key] = float(f"{rate / before * after:.4g}")
+            changes[key] = float(f"{rate / before * after:.{_DIGITS}g}")
     return replaced(config, changes)
+
+
+def _shorter(recipe: Config, config: Config) -> dict[str, tuple[float, str]]:
+    """Return how durations change, for `rescaled`, to keep their share of a shorter training."""
+    lengths = absolute(recipe.schedule.length), absolute(config.schedule.length)
+    if None in lengths or not lengths[0][0]:  # an error of schedule.length itself
+        return {}
+    (length, unit), (new_length, new_unit) = lengths
+    known = [KNOWN_SETS.get(each.data.source) for each in (recipe, config)]
+    if not all(known):
+        if (unit == "epoch") != (new_unit == "epoch"):
+            return {unit: (float(100 / length), "%")}
+        known = []
+    epochs = [each.train for each in known] or [1, 1]
+    before, after = (
+        {"sample": 1, "step": max(1, each.batch.images), "epoch": epoch}
+        for each, epoch in zip((recipe, config), epochs, strict=True)
+    )
+    share = new_length * after[new_unit] / (length * before[unit])
+    if not 0 < share < 1:
+        return {}
+    return {each: (float(share * before[each] / after[each]), each) for each in before}
 
 
 def _peak(config: Config) -> float:

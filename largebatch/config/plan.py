@@ -208,6 +208,12 @@ class Plan:
         done = math.ceil((position - stage.first_sample) / stage.samples_per_step)
         return min(self.steps, stage.first_step + done)
 
+    def nearest_step(self, position: int) -> int:
+        """Return the number of steps, at least 1, that end nearest to a sample position."""
+        stage = self.stage_of(position)
+        done = round((position - stage.first_sample) / stage.samples_per_step)
+        return min(self.steps, stage.first_step + max(1, done))
+
     @property
     def warmup_steps(self) -> int:
         """Number of warm-up steps."""

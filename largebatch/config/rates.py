@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from largebatch.config import durations
 from largebatch.config.registries import OPTIMIZERS
-from largebatch.config.schema import Config
-from largebatch.config.unused import check_used
-from largebatch.config.values import check
+from largebatch.config.schema import Config, value_of
+from largebatch.config.values import check, written
 from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
 from largebatch.optim.flavours import LarsSettings, lars_of
@@ -18,6 +17,12 @@ from largebatch.registry import parse_options
 
 _BLEND_EPOCHS = 10, 5
 """Centre and period of the change from RMSprop to SGD (Akiba et al. 2017, section 2.2)."""
+_WITHOUT_PARAMETER = {
+    "optimizer.decay_skip": "auto, which decays all parameters",
+    "optimizer.weight_decay": "0, or loss.l2 for an L2 term in the loss",
+    "schedule.weight_decay": "constant",
+}
+"""Values of options for optax transformations whose factory has no such parameter."""
 _POINT = re.compile(r"(?P<where>[^:]+):\s*(?P<multiple>[0-9.eE+-]+)")
 
 
@@ -34,28 +39,16 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
       ConfigError: an option is invalid or contradicts another option.
     """
     rule, chosen = config.optimizer, config.schedule
-    _check(config)
+    if rule.name == "lars":
+        _check_details(rule.flavour)
+    if rule.name not in OPTIMIZERS:
+        _check_factory(config)
 
-    def at(key: str, text: str) -> int:
+    def at(name: str, text: str) -> int:
         return durations.samples(
-            text, f"schedule.{key}", per_step=per_step, per_epoch=per_epoch, length=length
+            text, f"schedule.{name}", per_step=per_step, per_epoch=per_epoch, length=length
         )
 
-    placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
-    return RateSchedule(
-        learning_rate=_schedule(config, at, per_step),
-        weight_decay=rule.weight_decay,
-        follows=chosen.weight_decay == "follow",
-        # Factories of optax transformations take their momentum from optimizer.options.
-        momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
-        momentum_at_peak=rule.momentum_at_peak or None,
-        corrected=placement == "inside_corrected",
-        blend=_blend(config, at),
-    )
-
-
-def _schedule(config: Config, at: Callable[[str, str], int], per_step: int) -> Schedule:
-    chosen = config.schedule
     warmup, decay_end = at("warmup", chosen.warmup), at("decay_end", chosen.decay_end)
     if warmup >= decay_end:
         raise ConfigError(
@@ -63,16 +56,33 @@ def _schedule(config: Config, at: Callable[[str, str], int], per_step: int) -> S
             f"schedule.decay_end={chosen.decay_end!r} of schedule.length={chosen.length!r} "
             f"({decay_end:,} samples); use --config.schedule.warmup='10 %'"
         )
-    return Schedule(
-        peak=peak_rate(peak=chosen.peak, per_256=chosen.per_256, batch=per_step),
-        start=chosen.warmup_start,
-        warmup=warmup,
-        warmup_shape=chosen.warmup_shape,
-        decay_end=decay_end,
-        decay=chosen.decay,
-        power=chosen.power,
-        end=chosen.end,
-        points=_points(chosen.points, at),
+    blend = None
+    if rule.name == "rmsprop_sgd":
+        scale = config.run.scale_length
+        blend = Blend(*(at("blend", f"{scale * epochs:.9f} epochs") for epochs in _BLEND_EPOCHS))
+    corrected = False
+    if rule.name in OPTIMIZERS and "rate" in OPTIMIZERS[rule.name].options:
+        placement = lars_of(rule).rate if rule.name == "lars" else rule.rate
+        corrected = placement == "inside_corrected"
+    return RateSchedule(
+        learning_rate=Schedule(
+            peak=peak_rate(peak=chosen.peak, per_256=chosen.per_256, batch=per_step),
+            start=chosen.warmup_start,
+            warmup=warmup,
+            warmup_shape=chosen.warmup_shape,
+            decay_end=decay_end,
+            decay=chosen.decay,
+            power=chosen.power,
+            end=chosen.end,
+            points=_points(chosen.points, at),
+        ),
+        weight_decay=rule.weight_decay,
+        follows=chosen.weight_decay == "follow",
+        # Factories of optax transformations take their momentum from optimizer.options.
+        momentum=rule.momentum if rule.name in OPTIMIZERS else 0.0,
+        momentum_at_peak=rule.momentum_at_peak or None,
+        corrected=corrected,
+        blend=blend,
     )
 
 
@@ -90,23 +100,6 @@ def _points(texts: tuple[str, ...], at: Callable[[str, str], int]) -> Points:
     return tuple(made)
 
 
-def _blend(config: Config, at: Callable[[str, str], int]) -> Blend | None:
-    if config.optimizer.name != "rmsprop_sgd":
-        return None
-    scale = config.run.scale_length
-    centre, period = (at("blend", f"{scale * epochs:.9f} epochs") for epochs in _BLEND_EPOCHS)
-    return Blend(centre, period)
-
-
-def _check(config: Config) -> None:
-    rule = config.optimizer
-    check_used(config)
-    if rule.name == "lars":
-        _check_details(rule.flavour)
-    if rule.name not in OPTIMIZERS:
-        _check_factory(config)
-
-
 def _check_details(flavour: str) -> None:
     """Check the types of the details after the name of a flavour; `lars_settings` does the rest."""
     kinds = {field.name: field.type for field in dataclasses.fields(LarsSettings)}
@@ -119,25 +112,16 @@ def _check_factory(config: Config) -> None:
     """Check that the factory of an optax transformation has parameters for the decay options."""
     rule = config.optimizer
     factory = factory_of(rule.name, parse_options(rule.options))
-    if rule.decay_skip != "auto" and not factory.mask_parameter:
-        raise ConfigError(
-            f"optimizer.decay_skip: {rule.name} has no parameter mask; use "
-            "--config.optimizer.decay_skip=auto, which decays all parameters",
-            unused=("optimizer.decay_skip",),
-        )
-    if factory.takes_decay:
-        return
-    default = type(rule)().weight_decay
-    if rule.weight_decay not in (0, default):
-        raise ConfigError(
-            f"optimizer.weight_decay={rule.weight_decay:g}: {rule.name} has no parameter "
-            "weight_decay; use --config.optimizer.weight_decay=0, or "
-            f"--config.loss.l2={rule.weight_decay:g} for an L2 term in the loss",
-            unused=("optimizer.weight_decay",),
-        )
-    if config.schedule.weight_decay != "constant":
-        raise ConfigError(
-            f"schedule.weight_decay={config.schedule.weight_decay}: optimizer.name={rule.name} "
-            "has no parameter weight_decay; use constant",
-            unused=("schedule.weight_decay",),
-        )
+    used = {
+        "optimizer.decay_skip": bool(factory.mask_parameter),
+        "optimizer.weight_decay": factory.takes_decay,
+        "schedule.weight_decay": factory.takes_decay,
+    }
+    for key, is_used in used.items():
+        value = value_of(config, key)
+        if not is_used and value not in (0, value_of(Config(), key)):
+            raise ConfigError(
+                f"{key}={written(value)}: {rule.name} has no parameter for it; use "
+                f"{_WITHOUT_PARAMETER[key]}",
+                unused=(key,),
+            )

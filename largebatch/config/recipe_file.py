@@ -148,21 +148,12 @@ def _check_argument(path: Path, function: Any, argument: str | None) -> None:
 
 def _check_local(path: Path) -> None:
     """Raise a ConfigError unless the path is a Python file on this machine."""
-    form = "use a local Python file with get_config()"
-    if _ELSEWHERE.match(str(path)):
-        raise ConfigError(
-            f"{path} is not a local file, and recipes are executed; download it, review it, and "
-            f"{form}"
-        )
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and path.is_file() and not _ELSEWHERE.match(str(path)):
         return
-    if path.exists():
-        raise ConfigError(f"{path} is no recipe; {form}")
     folder = path.parent if str(path.parent) != "." else ROOT / "configs"
-    recipes = {each.stem: each for each in sorted(folder.glob("*.py"))}
-    alike = [str(recipes[stem]) for stem in recipes if path.stem and path.stem in stem]
-    alike = alike or [str(recipes[each]) for each in difflib.get_close_matches(path.stem, recipes)]
-    hint = f"{form}; a checkout has recipes in configs/"
-    if alike:
-        hint = f"did you mean {' or '.join(alike[:_FEW])}?"
+    recipes = {each.stem: str(each) for each in sorted(folder.glob("*.py"))}
+    near = difflib.get_close_matches(path.stem, recipes, n=_FEW)
+    hint = "use a local Python file with get_config(); a checkout has recipes in configs/"
+    if near:
+        hint = f"did you mean {' or '.join(recipes[each] for each in near)}?"
     raise ConfigError(f"no recipe file {path}; {hint}")

@@ -1,28 +1,27 @@
 """Resolution of a configuration and the facts to the plan of a run; needs no devices."""
 
 import dataclasses
+import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from largebatch.config import durations, geometry
 from largebatch.config.checks import (
     MAX_SAMPLES,
-    check_augment,
-    check_batch,
     check_deadline,
-    check_model,
     check_pairs,
     check_ranges,
+    check_stage,
     check_stages,
 )
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan, StagePlan
 from largebatch.config.rates import rates_of
 from largebatch.config.scaling import divided
-from largebatch.config.schema import Config
-from largebatch.config.stages import KEY, Stage, stages_of
+from largebatch.config.schema import Config, value_of
+from largebatch.config.stages import KEY, StageConfig, stages_of
 from largebatch.errors import ConfigError
 from largebatch.optim.multipliers import read_multipliers
 
@@ -31,6 +30,12 @@ SHORT_RUN_STEPS = 500
 
 A moving average with the usual momentum of 0.9 covers about 10 steps and lags behind the weights,
 which change fast in a short schedule. All published recipes have more steps."""
+
+_INTERVALS = {
+    "run": ("log_every", "layers_every", "evaluate_every", "checkpoint_every"),
+    "health": ("hosts_every", "replay_every"),
+}
+"""Options with an interval, by section; those of ``health`` may be empty: never."""
 
 
 def resolve(
@@ -55,191 +60,29 @@ def resolve(
     stages = stages_of(config)
     read_multipliers(config.optimizer.lr_mults)
     for stage in stages:
-        check_augment(stage.config)
-        check_model(stage.config, facts_at(stage.config, facts))
-        check_batch(stage.config, facts)
+        check_stage(stage.config, facts_at(stage.config, facts))
     check_stages(stages)
     batch = config.batch.images
     epoch = durations.epoch_samples(facts.train_examples, batch, config.data.epoch_end)
     per = {"per_step": batch, "per_epoch": epoch}
-    asked = _length(config, **per)
-    extents = _extents(stages, asked, **per)
-    length = extents[-1].start + extents[-1].steps * stages[-1].config.batch.images
-    choices = microbatch
-    if not isinstance(choices, Sequence):
-        choices = [choices, *[None] * (len(stages) - 1)]
+    counts = _steps_of(stages, _length(config, **per), **per)
+    length = sum(n * s.config.batch.images for n, s in zip(counts, stages, strict=True))
     rates = rates_of(config, length=length, **per)
-    first_evaluation = None
-    if text := config.run.evaluate_first:
-        first_evaluation = durations.samples(text, "run.evaluate_first", **per, length=length)
-    steps = extents[-1].first_step + extents[-1].steps
-    statistics = norm_statistics(config, steps)
     plan = Plan(
         config=config,
         facts=facts_at(config, facts),
-        stages=tuple(
-            _stage(
-                stage,
-                extent,
-                facts,
-                chosen,
-                length=length,
-                per_epoch=epoch,
-                first_evaluation=first_evaluation,
-                statistics=statistics,
-            )
-            for stage, extent, chosen in zip(stages, extents, choices, strict=True)
-        ),
+        stages=_stage_plans(stages, counts, facts, microbatch, length=length, **per),
         rate_schedule=rates,
-        stop_after_step=steps,
+        stop_after_step=sum(counts),
         asked_workers=asked_workers,
     )
-    return _stopping(plan, length=length, **per)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Extent:
-    """First step and length of a stage."""
-
-    start: int
-    """Samples before the stage."""
-    first_step: int
-    """Steps before the stage."""
-    steps: int
-    counted_from: int
-    """Steps before the first stage with this batch size."""
-    counted_start: int
-    """Samples before the first stage with this batch size."""
-    batch_before: int
-    """Batch size of the stage before ``counted_from``; 0: there is none."""
-
-
-def _extents(
-    stages: Sequence[Stage], length: int, *, per_step: int, per_epoch: int
-) -> tuple[_Extent, ...]:
-    """Return the extent of each stage; a stage begins at the nearest whole step.
-
-    Raises:
-      ConfigError: a stage has no step.
-    """
-    begins = [
-        durations.samples(s.begin, KEY, per_step=per_step, per_epoch=per_epoch, length=length)
-        for s in stages[1:]
-    ]
-    extents: list[_Extent] = []
-    start, done, counted, current = 0, 0, (0, 0, 0), 0
-    for stage, following in zip(stages, [*begins, None], strict=True):
-        batch = stage.config.batch.images
-        left = (length if following is None else following) - start
-        steps = math.ceil(left / batch) if following is None else round(left / batch)
-        if steps < 1:
-            here = f"the stage at {stage.begin!r}" if stage.begin else "the first stage"
-            end = f"the end at {length:,} samples"
-            if following is not None:
-                end = f"the stage at {stages[len(extents) + 1].begin!r} ({following:,} samples)"
-            raise ConfigError(
-                f"{KEY}: {here} has no step before {end}; move the stage or use a longer "
-                "schedule.length"
-            )
-        if batch != current:
-            counted, current = (done, start, current), batch
-        extents.append(_Extent(start, done, steps, *counted))
-        start, done = start + steps * batch, done + steps
-    return tuple(extents)
-
-
-def _stage(
-    stage: Stage,
-    extent: _Extent,
-    facts: Facts,
-    microbatch: int | None,
-    *,
-    length: int,
-    per_epoch: int,
-    first_evaluation: int | None,
-    statistics: Literal["ema", "last", "precise"],
-) -> StagePlan:
-    """Return the plan of one stage.
-
-    ``first_evaluation`` is the sample position of ``run.evaluate_first``, possibly in a different
-    stage. ``statistics`` is the choice for the whole run.
-    """
-    config = stage.config
-    workers, batch = config.batch.workers, config.batch.images
-    span = _span(config)
-    fitting = microbatch_candidates(config, facts)
-    chosen = config.batch.microbatch
-    if chosen == "auto":
-        chosen = microbatch if microbatch is not None else fitting[-1]
-    check_pairs(config, chosen, extent.start, fitting)
-    geometry.check_microbatch(chosen, workers, facts.devices, span, fitting)
-    check_deadline(config, members=max(1, span // chosen))
-
-    def every(key: str, *, or_never: bool = False) -> int:
-        section, _, name = key.partition(".")
-        text = getattr(getattr(config, section), name)
-        if or_never and not text:
-            return 0
-        wanted = durations.samples(text, key, per_step=batch, per_epoch=per_epoch, length=length)
-        return max(batch, wanted)
-
-    evaluate_first = 0
-    if first_evaluation is not None:
-        wait = first_evaluation - extent.counted_start
-        # Up to half a step after a change of the batch, the step before it is the nearest.
-        if 2 * wait > extent.batch_before:
-            evaluate_first = max(batch // 2 + 1, wait)  # nearest to the first step or a later one
-    ema_kept = 0.0
-    if text := config.schedule.ema:
-        horizon = durations.samples(
-            text, "schedule.ema", per_step=batch, per_epoch=per_epoch, length=length
-        )
-        if horizon <= 0:
-            raise ConfigError(f"schedule.ema={text!r}: expected a horizon above 0; use '1 epochs'")
-        # 0 would mean no average, and a horizon below a step is the result of scaling.
-        ema_kept = max(math.exp(-batch / horizon), sys.float_info.min)
-    return StagePlan(
-        config=config,
-        facts=facts_at(config, facts),
-        workers=workers,
-        images_per_worker=config.batch.images_per_worker,
-        microbatch=chosen,
-        microbatches=workers // (facts.devices * chosen),
-        span=span,
-        members=max(1, span // chosen),
-        norm_statistics=statistics,
-        steps=extent.steps,
-        first_step=extent.first_step,
-        first_sample=extent.start,
-        counted_from=extent.counted_from,
-        log_every=every("run.log_every"),
-        layers_every=every("run.layers_every"),
-        evaluate_every=every("run.evaluate_every"),
-        checkpoint_every=every("run.checkpoint_every"),
-        evaluate_first=evaluate_first,
-        hosts_every=every("health.hosts_every", or_never=True),
-        replay_every=every("health.replay_every", or_never=True),
-        rate=stage.rate,
-        ema_kept=ema_kept,
-    )
-
-
-def _stopping(plan: Plan, *, per_step: int, per_epoch: int, length: int) -> Plan:
-    """Add the steps of ``run.stop_after``, ``health.stuck_after`` and ``run.profile``."""
-    per = {"per_step": per_step, "per_epoch": per_epoch, "length": length}
-
-    def step_at(key: str, text: str) -> int:
-        wanted = durations.samples(text, key, **per)
-        stage = plan.stage_of(wanted)
-        done = round((wanted - stage.first_sample) / stage.samples_per_step)
-        return min(plan.steps, stage.first_step + max(1, done))
-
-    stop, stuck = plan.config.run.stop_after, plan.config.health.stuck_after
+    stop, stuck = config.run.stop_after, config.health.stuck_after
+    at = functools.partial(durations.samples, length=length, **per)
     return dataclasses.replace(
         plan,
-        stop_after_step=step_at("run.stop_after", stop) if stop else plan.stop_after_step,
-        stuck_after_step=step_at("health.stuck_after", stuck) if stuck else 0,
-        profile_steps=durations.step_range(plan.config.run.profile, "run.profile", plan.steps),
+        stop_after_step=plan.nearest_step(at(stop, "run.stop_after")) if stop else plan.steps,
+        stuck_after_step=plan.nearest_step(at(stuck, "health.stuck_after")) if stuck else 0,
+        profile_steps=durations.step_range(config.run.profile, "run.profile", plan.steps),
     )
 
 
@@ -277,11 +120,159 @@ def _length(config: Config, *, per_step: int, per_epoch: int) -> int:
     """Return the samples of ``schedule.length``, before rounding up to whole steps."""
     text = config.schedule.length
     length = durations.samples(text, "schedule.length", per_step=per_step, per_epoch=per_epoch)
-    if length <= 0:
-        raise ConfigError(f"schedule.length={text!r}: expected at least one step; use '1 step'")
-    if length + per_step >= MAX_SAMPLES:
+    if not 0 < length < MAX_SAMPLES - per_step:
         raise ConfigError(
-            f"schedule.length={text!r}: expected fewer than {MAX_SAMPLES:,} samples, got "
-            f"{length:,}; use a shorter training"
+            f"schedule.length={text!r}: expected at least one step and fewer than {MAX_SAMPLES:,} "
+            f"samples, got {length:,} samples; use a length between them"
         )
     return length
+
+
+def _steps_of(stages: Sequence[StageConfig], length: int, **per: int) -> list[int]:
+    """Return the number of steps of each stage; a stage begins at the nearest whole step.
+
+    Args:
+      stages: the stages.
+      length: samples of the training, before rounding up to whole steps.
+      per: ``per_step`` and ``per_epoch`` of `durations.samples`.
+
+    Raises:
+      ConfigError: a stage has no step.
+    """
+    begins = [durations.samples(s.begin, KEY, **per, length=length) for s in stages[1:]]
+    names = [*(s.begin for s in stages[1:]), f"the end ({length:,} samples)"]
+    counts: list[int] = []
+    start = 0
+    for stage, end, name in zip(stages, [*begins, length], names, strict=True):
+        batch = stage.config.batch.images
+        # All but the last stage end at the nearest step; the last one has all that is left.
+        nearest = math.ceil if stage is stages[-1] else round
+        steps = nearest((end - start) / batch)
+        if steps < 1:
+            raise ConfigError(
+                f"{KEY}: the stage at {stage.begin or 'the start'!r} has no step before {name!r}; "
+                "move the stage or use a longer schedule.length"
+            )
+        counts.append(steps)
+        start += steps * batch
+    return counts
+
+
+def _stage_plans(
+    stages: Sequence[StageConfig],
+    counts: Sequence[int],
+    facts: Facts,
+    microbatch: int | Sequence[int | None] | None,
+    *,
+    per_step: int,
+    per_epoch: int,
+    length: int,
+) -> tuple[StagePlan, ...]:
+    """Return the plans of all stages.
+
+    Args:
+      stages: the options of each stage.
+      counts: number of steps of each stage.
+      facts: properties of dataset and hardware.
+      microbatch: as of `resolve`.
+      per_step: samples of a step of the first stage.
+      per_epoch: samples of an epoch.
+      length: samples of the whole training.
+    """
+    chosen = microbatch
+    if not isinstance(chosen, Sequence):
+        chosen = [chosen, *[None] * (len(stages) - 1)]
+    at = functools.partial(durations.samples, per_epoch=per_epoch, length=length)
+    text = stages[0].config.run.evaluate_first
+    first_evaluation = at(text, "run.evaluate_first", per_step=per_step) if text else None
+    statistics = norm_statistics(stages[0].config, sum(counts))
+    plans: list[StagePlan] = []
+    start = first_step = 0  # of this stage
+    counted_from = counted_start = batch_before = 0  # step and sample of the last change of batch
+    for stage, steps, microbatch in zip(stages, counts, chosen, strict=True):
+        config = stage.config
+        batch = config.batch.images
+        if plans and batch != plans[-1].samples_per_step:
+            counted_from, counted_start = first_step, start
+            batch_before = plans[-1].samples_per_step
+        evaluate_first = 0
+        # Up to half a step after a change of the batch, the step before it is the nearest.
+        if first_evaluation is not None and 2 * (first_evaluation - counted_start) > batch_before:
+            # Nearest to the first step or a later one.
+            evaluate_first = max(batch // 2 + 1, first_evaluation - counted_start)
+        at_stage = functools.partial(at, per_step=batch)
+        plans.append(
+            StagePlan(
+                config=config,
+                facts=facts_at(config, facts),
+                norm_statistics=statistics,
+                steps=steps,
+                first_step=first_step,
+                first_sample=start,
+                counted_from=counted_from,
+                evaluate_first=evaluate_first,
+                rate=stage.rate,
+                ema_kept=_ema_kept(config, at_stage),
+                **_placement(config, facts, microbatch, start),
+                **_intervals(config, at_stage),
+            )
+        )
+        start, first_step = start + steps * batch, first_step + steps
+    return tuple(plans)
+
+
+def _placement(config: Config, facts: Facts, microbatch: int | None, start: int) -> dict[str, int]:
+    """Return the fields of a `StagePlan` with workers, microbatches and spans.
+
+    Args:
+      config: the options of the stage.
+      facts: properties of dataset and hardware.
+      microbatch: the value for ``batch.microbatch='auto'``; None: the largest possible value.
+      start: samples before the stage.
+    """
+    workers, devices, span = config.batch.workers, facts.devices, _span(config)
+    fitting = microbatch_candidates(config, facts)
+    chosen = config.batch.microbatch
+    if chosen == "auto":
+        chosen = fitting[-1] if microbatch is None else microbatch
+    check_pairs(config, chosen, start)
+    geometry.check_microbatch(chosen, workers, devices, span, fitting)
+    members = max(1, span // chosen)
+    check_deadline(config, members=members)
+    return {
+        "workers": workers,
+        "images_per_worker": config.batch.images_per_worker,
+        "microbatch": chosen,
+        "microbatches": workers // (devices * chosen),
+        "span": span,
+        "members": members,
+    }
+
+
+def _intervals(config: Config, at: Callable[[str, str], int]) -> dict[str, int]:
+    """Return the fields of a `StagePlan` with intervals in samples: at least a step, or 0: never.
+
+    Args:
+      config: the options of the stage.
+      at: returns the samples of a duration of an option.
+    """
+    found = {}
+    for section, names in _INTERVALS.items():
+        for name in names:
+            key = f"{section}.{name}"
+            text = value_of(config, key)
+            never = section == "health" and not text
+            found[name] = 0 if never else max(config.batch.images, at(text, key))
+    return found
+
+
+def _ema_kept(config: Config, at: Callable[[str, str], int]) -> float:
+    """Return the share of the averaged weights that a step keeps; 0: no average."""
+    text = config.schedule.ema
+    if not text:
+        return 0.0
+    horizon = at(text, "schedule.ema")
+    if horizon <= 0:
+        raise ConfigError(f"schedule.ema={text!r}: expected a horizon above 0; use '1 epochs'")
+    # 0 would mean no average, and a horizon below a step is the result of scaling.
+    return max(math.exp(-config.batch.images / horizon), sys.float_info.min)

@@ -10,12 +10,11 @@ scaled recipe shows that the recipe runs and how it behaves, but not its publish
 
 import dataclasses
 import math
-import re
 from typing import Literal
 
 from largebatch.config import values
 from largebatch.config.checks import check_ranges
-from largebatch.config.durations import epoch_samples
+from largebatch.config.durations import epoch_samples, rescaled
 from largebatch.config.facts import KNOWN_SETS
 from largebatch.config.registries import DEPTHS
 from largebatch.config.schema import Config, options, replaced
@@ -86,7 +85,6 @@ _TRUST_RATIOS = ("lars", "lamb")
 """Optimizers with a step size that does not depend on the norm of the gradient."""
 _SIZES = ("data.image_size", "data.evaluation_size")
 _USUAL_SIDE = 224
-_DURATION = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*(samples?|steps?|epochs?)")
 
 
 def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
@@ -103,41 +101,29 @@ def scaled(config: Config, to: Scale, *, length: float = 1.0) -> Config:
         values is out of range.
     """
     shrunk: dict[str, object] = {}
-    epochs = {}
+    changes = {unit: (length, unit) for unit in ("sample", "step", "epoch")}
     if to != "full":
-        if config.data.source not in KNOWN_SETS:
+        target = _TARGETS[to]
+        known = KNOWN_SETS.get(config.data.source)
+        if known is None or known == KNOWN_SETS[target.source]:
             raise ConfigError(
-                f"run.scale_to={to}: expected data.source {' or '.join(KNOWN_SETS)}, got "
-                f"{config.data.source}; use run.scale_to=full"
-            )
-        if KNOWN_SETS[config.data.source] == KNOWN_SETS[_TARGETS[to].source]:
-            raise ConfigError(
-                f"run.scale_to={to}: expected a recipe for a larger dataset, got data.source="
-                f"{config.data.source}; use run.scale_to=full"
+                f"run.scale_to={to}: expected data.source of a larger dataset of known size "
+                f"({', '.join(KNOWN_SETS)}), got {config.data.source}; use run.scale_to=full"
             )
         check_ranges(config)
-        examples, batch = KNOWN_SETS[config.data.source].train, config.batch.images
-        shrunk = _shrunk(config, _TARGETS[to], examples)
-        epoch = epoch_samples(examples, batch, config.data.epoch_end)
-        epochs = {"sample": 1 / epoch, "step": batch / epoch}
-
-    def shorter(text: str) -> str:
-        def one(match: re.Match) -> str:
-            amount, unit = float(match[1].replace("_", "")) * length, match[2].rstrip("s")
-            if unit in epochs:  # steps and samples depend on the batch and the dataset
-                amount, unit = amount * epochs[unit], "epoch"
-            return (f"{amount:.9f}".rstrip("0").rstrip(".") or "0") + f" {unit}s"
-
-        return _DURATION.sub(one, text)
-
+        shrunk = _shrunk(config, target, known.train)
+        # Steps and samples depend on the batch and the dataset.
+        epoch = epoch_samples(known.train, config.batch.images, config.data.epoch_end)
+        changes["sample"] = (length / epoch, "epoch")
+        changes["step"] = (length * config.batch.images / epoch, "epoch")
     durations = {}
     for key, value, _ in options(replaced(config, shrunk)):
         if key != KEY and key.partition(".")[0] not in ("schedule", "run"):
             continue
         if isinstance(value, str):
-            durations[key] = shorter(value)
+            durations[key] = rescaled(value, changes)
         elif isinstance(value, tuple):
-            durations[key] = tuple(shorter(text) for text in value)
+            durations[key] = tuple(rescaled(text, changes) for text in value)
     return replaced(config, shrunk | durations)
 
 

@@ -7,10 +7,15 @@ sums. Only these options may differ between a checkpoint and the run that resume
 """
 
 import dataclasses
+import difflib
 import re
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict, FieldReference
+
+from largebatch.config import values
 from largebatch.config.sections import (
     Augment,
     Batch,
@@ -24,6 +29,11 @@ from largebatch.config.sections import (
     Run,
     Schedule,
 )
+from largebatch.config.synonyms import advice
+from largebatch.errors import ConfigError, did_you_mean, one_line, shown
+
+_FEW = 3  # options in a hint
+_MISSPELLED = 0.85  # least similarity of full names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +61,151 @@ def options(config: Config) -> Iterator[tuple[str, Any, dataclasses.Field]]:
             yield f"{section.name}.{field.name}", getattr(chosen, field.name), field
 
 
+def value_of(config: Config, key: str) -> Any:
+    """Return the value of the option ``section.key``."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    return {key: value for key, value, field in options(config) if value != field.default}
+
+
+def replaced(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return ``config`` with new values of the options ``section.key``."""
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        changed = dataclasses.replace(getattr(config, section), **{name: value})
+        config = dataclasses.replace(config, **{section: changed})
+    return config
+
+
+def default_config() -> ConfigDict:
+    """Return all options at their defaults, as a mutable ConfigDict for ``get_config()``."""
+    # Not type-safe, because an option such as 'auto' may become a number. freeze() checks types.
+    return ConfigDict(dataclasses.asdict(Config()), type_safe=False).lock()
+
+
+def freeze(config: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = ()) -> Config:
+    """Convert a nested mapping of options to a ``Config``.
+
+    Args:
+      config: the options by section, such as the result of a recipe's ``get_config()``. The
+        overrides of ``FieldReference`` options are set in it, so that options that depend on these
+        references follow.
+      overrides: (section.key, text) of the command line; those of other options are not applied.
+
+    Raises:
+      ConfigError: a section or an option is unknown (with the nearest known name), or a value has
+        the wrong type or is a placeholder without a value.
+    """
+    for key, text in overrides:
+        section, _, name = key.partition(".")
+        if _reference(config.get(section), name) is None:
+            continue
+        value = _read(key, text)
+        try:
+            config[section][name] = value
+        except TypeError as error:
+            raise ConfigError(
+                f"{key}={shown(text)}: the reference in the recipe has a different type "
+                f"({one_line(error)}); use a value of that type"
+            ) from error
+    sections = typing.get_type_hints(Config)
+    built = {}
+    for section, chosen in config.items():
+        if section not in sections:
+            raise ConfigError(
+                f"unknown section {shown(section)} in the configuration; "
+                f"{did_you_mean(str(section), sections)}"
+            )
+        if not isinstance(chosen, Mapping | ConfigDict):
+            raise ConfigError(
+                f"section {section!r}: expected a mapping of options, got {shown(chosen)}; "
+                f"set {section}.OPTION"
+            )
+        keys = {name: f"{section}.{name}" for name in chosen}
+        kinds = {name: _kind(key) for name, key in keys.items()}
+        found = {name: _value(chosen, name, key) for name, key in keys.items()}
+        built[section] = sections[section](
+            **{name: values.check(kinds[name], found[name], key) for name, key in keys.items()}
+        )
+    return Config(**built)
+
+
+def _reference(chosen: Any, name: str) -> FieldReference | None:
+    """Return the ``FieldReference`` of option ``name`` in the section ``chosen``, or None."""
+    if not isinstance(chosen, ConfigDict):
+        return None
+    value = dict(chosen.items(preserve_field_references=True)).get(name)
+    return value if isinstance(value, FieldReference) else None
+
+
+def _value(chosen: Mapping[str, Any] | ConfigDict, name: str, key: str) -> Any:
+    """Return the value of an option, after resolving a ``FieldReference``."""
+    found = _reference(chosen, name)
+    if found is None:
+        return chosen[name]
+    why = "it is a placeholder"
+    try:
+        value = found.get()
+    except Exception as error:  # raised by arithmetic on placeholders or on other types
+        value, why = None, one_line(error)
+    if value is None:
+        raise ConfigError(
+            f"{key} has no value ({why}); use --config.{key}=VALUE, or set it or the option that "
+            "it depends on in the recipe"
+        )
+    return value
+
+
+def override(config: Config, key: str, text: str) -> Config:
+    """Return ``config`` with the option ``section.key`` set to the value of ``text``.
+
+    Raises:
+      ConfigError: the option is unknown, or ``text`` is not a value of its type.
+    """
+    return replaced(config, {key: _read(key, text)})
+
+
+def _read(key: str, text: str) -> Any:
+    return values.read(_kind(key, text), text, key)
+
+
+def _kind(key: str, text: str = "") -> Any:
+    """Return the type of the option ``section.key``; ``text`` is its value, for messages.
+
+    Raises:
+      ConfigError: the option is unknown; the message has the full names of similar options.
+    """
+    section, _, name = key.partition(".")
+    known = typing.get_type_hints(typing.get_type_hints(Config).get(section, object))
+    if name not in known:
+        raise ConfigError(f"unknown option {shown(key)}; {_hint(key, ' '.join(text.split()))}")
+    return known[name]
+
+
+def _hint(key: str, text: str) -> str:
+    """Suggest similar options, or the option for a name of a different library."""
+    last = {known: known.partition(".")[2] for known, _, _ in options(Config())}
+    plain = key.removeprefix("--").removeprefix("config.")
+    if plain in last:
+        return f"use {plain!r}"
+    section, _, name = key.rpartition(".")
+    near = difflib.get_close_matches(key, last, n=_FEW, cutoff=_MISSPELLED)
+    if not near and section:
+        near = [known for known in last if last[known] == name]
+    if not near and (advised := advice(key, text)):
+        return advised
+    if not near:
+        close = difflib.get_close_matches(name, last.values(), n=1)
+        near = [known for known in last if last[known] in close]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near[:_FEW]))}?"
+    return "docs/configuration.md lists all options"
+
+
 def common(config: Config) -> dict[str, Any]:
     """Return the options, or parts of them, that all hosts of a run must share, by 'section.key'.
 
@@ -72,20 +227,6 @@ def _without_path(text: str) -> str:
     name, scheme, colon = re.match(r"([\w.-]+=)?([^:]*)(:?)", text).groups("")
     is_path = not colon and ("/" in scheme or scheme.startswith((".", "~")))
     return name + ("folder" if is_path else scheme)
-
-
-def changed(config: Config) -> dict[str, Any]:
-    """Return the options that differ from their defaults."""
-    return {key: value for key, value, field in options(config) if value != field.default}
-
-
-def replaced(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return ``config`` with new values of the options ``section.key``."""
-    for key, value in values.items():
-        section, _, name = key.partition(".")
-        changed = dataclasses.replace(getattr(config, section), **{name: value})
-        config = dataclasses.replace(config, **{section: changed})
-    return config
 
 
 @dataclasses.dataclass(frozen=True)

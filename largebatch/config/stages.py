@@ -5,11 +5,11 @@ stage, and new values of options. Changes by earlier stages remain in force. ``r
 learning rate.
 """
 
-import dataclasses
+import math
 import re
+from typing import NamedTuple
 
-from largebatch.config.schema import Config
-from largebatch.config.typed import override
+from largebatch.config.schema import Config, override
 from largebatch.errors import ConfigError, did_you_mean, shown
 
 KEY = "batch.stages"
@@ -38,9 +38,8 @@ _BLANKS = re.compile(r"\s+(?![^()]*\))")  # outside parentheses
 _FORM = re.compile(r"(?P<begin>[^:]+):\s*(?P<changes>\S.*)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """One stage of a configuration."""
+class StageConfig(NamedTuple):
+    """The options of one stage."""
 
     begin: str
     """Duration from the start of the training; empty for the first stage."""
@@ -50,13 +49,13 @@ class Stage:
     """Learning rate factor."""
 
 
-def stages_of(config: Config) -> tuple[Stage, ...]:
+def stages_of(config: Config) -> tuple[StageConfig, ...]:
     """Return the stages of a configuration; the first stage is the configuration itself.
 
     Raises:
       ConfigError: a text is not a stage, or changes an option that stages cannot change.
     """
-    stages = [Stage("", config)]
+    stages = [StageConfig("", config)]
     for text in config.batch.stages:
         stages.append(_read(stages[-1], text))
     return tuple(stages)
@@ -77,7 +76,7 @@ def split_stage(text: str) -> tuple[str, list[str]]:
     return match["begin"].strip(), _BLANKS.split(match["changes"].strip())
 
 
-def _read(before: Stage, text: str) -> Stage:
+def _read(before: StageConfig, text: str) -> StageConfig:
     begin, changes = split_stage(text)
     config, rate = before.config, before.rate
     for change in changes:
@@ -91,20 +90,13 @@ def _read(before: Stage, text: str) -> Stage:
             raise ConfigError(
                 f"{KEY}: {shown(change)} in {shown(text)} has no value; use {key}=VALUE"
             )
-        if key == RATE:
-            rate = _factor(value, text)
-        else:
+        if key != RATE:
             config = override(config, key, value)
-    return Stage(begin, config, rate)
-
-
-def _factor(value: str, text: str) -> float:
-    try:
-        rate = float(value)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ConfigError(
-            f"{KEY}: rate={shown(value)[1:-1]} in {shown(text)}: expected a number above 0"
-        )
-    return rate
+            continue
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"{KEY}: expected a rate above 0, got {shown(text)}")
+    return StageConfig(begin, config, rate)

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
-import math
 import numbers
 import re
 import sys
@@ -53,18 +51,16 @@ def check(kind: Any, value: Any, key: str) -> Any:
     Raises:
       ConfigError: the value has the wrong type, is not finite, or is not an allowed word.
     """
-    if typing.get_origin(kind) is Literal:
-        words = typing.get_args(kind)
-        if isinstance(value, str) and value in words:
-            return value
-        raise ConfigError(f"{_expected(kind, value, key)}{_near(value, words)}")
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+    if _is_union(kind):
         plain, words = typing.get_args(kind)
-        a_word = isinstance(value, str) and (
-            typing.get_origin(plain) is not tuple or value in typing.get_args(words)
-        )
-        return check(words if a_word else plain, value, key)
-    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, str):
+            return check(plain, value, key)
+        if value in typing.get_args(words):
+            return value
+    elif typing.get_origin(kind) is Literal:
+        if isinstance(value, str) and value in typing.get_args(kind):
+            return value
+    elif typing.get_origin(kind) is tuple:
         (element, _) = typing.get_args(kind)
         if isinstance(value, list | tuple):
             return tuple(check(element, v, key) for v in value)
@@ -80,31 +76,12 @@ def check(kind: Any, value: Any, key: str) -> Any:
             return int(value)
     elif type(value) is kind:
         return value
-    raise ConfigError(f"{_expected(kind, value, key)}{_whole(kind, value)}")
+    raise ConfigError(f"{key}={shown(value)}: expected {describe(kind)}")
 
 
-def _expected(kind: Any, value: Any, key: str) -> str:
-    return f"{key}={shown(value)}: expected {describe(kind)}"
-
-
-def _near(value: Any, words: Sequence[str]) -> str:
-    """Return a hint at a similar allowed word, or an empty text."""
-    if not isinstance(value, str):
-        return ""
-    near = difflib.get_close_matches(value, words, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _whole(kind: Any, value: Any) -> str:
-    """Return a hint at the nearest integers, or an empty text."""
-    try:
-        number = float(value)
-        if kind is not int or not abs(number) < _MOST:
-            return ""
-    except (TypeError, ValueError, OverflowError):
-        return ""
-    below, above = math.floor(number), math.ceil(number)
-    return f"; use {below}" if below == above else f"; use {below} or {above}"
+def _is_union(kind: Any) -> bool:
+    """Return whether a type is one such as ``int | Literal["auto"]``."""
+    return typing.get_origin(kind) in (types.UnionType, typing.Union)
 
 
 def read(kind: Any, text: str, key: str) -> Any:
@@ -114,34 +91,24 @@ def read(kind: Any, text: str, key: str) -> Any:
       ConfigError: the text is not a value of this type.
     """
     text = text.strip()
-    if typing.get_origin(kind) is Literal:
-        return check(kind, text, key)
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+    plain = kind
+    if _is_union(kind):
         plain, words = typing.get_args(kind)
         if text in typing.get_args(words):
             return text
-        try:
-            return read(plain, text, key)
-        except ConfigError:
-            if typing.get_origin(plain) is tuple:  # this message names the invalid element
-                raise
-            raise ConfigError(_expected(kind, text, key)) from None
-    if typing.get_origin(kind) is tuple:
-        (element, _) = typing.get_args(kind)
+    if typing.get_origin(plain) is tuple:
+        (element, _) = typing.get_args(plain)
         outer = text[1:-1] if text[:1] in "([" and text[-1:] in ")]" else text
         # A comma inside brackets belongs to the element.
         inside = r"[^()]*\)|[^{}]*\}|[^\[\]]*\]"
-        parts = [part.strip(" '\"") for part in re.split(rf",(?!{inside})", outer)]
-        return tuple(read(element, part, key) for part in parts if part)
-    if kind is str:
-        return text
-    if kind is bool:
-        if text.lower() in ("true", "false", "1", "0"):
-            return text.lower() in ("true", "1")
-        raise ConfigError(f"{key}={shown(text)}: expected true or false")
+        found = [part.strip(" '\"") for part in re.split(rf",(?!{inside})", outer)]
+        return tuple(read(element, part, key) for part in found if part)
     value: Any = text
-    with contextlib.suppress(ValueError):  # also raised for too many digits
-        value = kind(text)
+    if plain is bool:
+        value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    elif plain in (int, float):
+        with contextlib.suppress(ValueError):  # also raised for too many digits
+            value = plain(text)
     return check(kind, value, key)
 
 
@@ -164,7 +131,7 @@ def describe(kind: Any) -> str:
     """Describe a type for messages and documentation."""
     if typing.get_origin(kind) is Literal:
         return any_of([repr(word) for word in typing.get_args(kind)])
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+    if _is_union(kind):
         return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return "a list"

@@ -77,11 +77,12 @@ def best_guess(counts: Sequence[int], loss: Loss, *, mixes: bool = False) -> Gue
     total, classes = sum(counts), len(counts)
     of_label = 1 - loss.label_smoothing + loss.label_smoothing / classes
     of_others = loss.label_smoothing / classes
+    threshold = loss.target_threshold if loss.kind == "sigmoid" else 0.0
     least = -math.inf  # a threshold on mixed targets depends on each mixture
-    if not (mixes and loss.target_threshold):
-        if loss.target_threshold:
-            of_label = float(of_label > loss.target_threshold)
-            of_others = float(of_others > loss.target_threshold)
+    if not (mixes and threshold):
+        if threshold:
+            of_label = float(of_label > threshold)
+            of_others = float(of_others > threshold)
         # The mean target of a class is the best guess; mixing pairs does not change it.
         targets = [n / total * of_label + (1 - n / total) * of_others for n in counts]
         if loss.kind == "softmax":

@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-import re
 
 import pytest
 
@@ -136,7 +135,7 @@ def test_the_step_at_which_the_warmup_ends():
         ({"batch": {"workers": 16}, "norm": {"span": 32}}, ["norm.span=32", "16"]),
         (
             {"batch": {"workers": 64, "images_per_worker": 32}, "data": {"epoch_end": "drop"}},
-            ["batch.workers=28,", "data.epoch_end=continue"],
+            ["data.epoch_end=drop", "use continue"],
         ),
         ({"batch": {"workers": 0}}, ["batch.workers=0"]),
         ({"loss": {"label_smoothing": 1.0}}, ["loss.label_smoothing=1.0"]),
@@ -157,27 +156,6 @@ def test_the_impossible_is_refused_with_the_option_and_the_remedy(sections, word
         resolve(config(**sections), facts)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("batch", "span", "proposed"),
-    [
-        ({"workers": 64, "images_per_worker": 32, "microbatch": 3}, 1, {"workers": 24}),
-        ({"workers": 96, "images_per_worker": 32}, 6, {"workers": 24}),
-        (
-            {"workers": 4, "images_per_worker": 1001},
-            1,
-            {"workers": 4, "images_per_worker": 250},
-        ),
-    ],
-)
-def test_a_batch_beyond_the_dataset_has_a_proposal_for_these_devices(batch, span, proposed):
-    with pytest.raises(ConfigError) as caught:
-        plan(batch=batch, norm={"span": span}, data={"epoch_end": "drop"})
-    pairs = re.findall(r"batch\.(\w+)=(\d+)", str(caught.value).partition("use at most")[2])
-    assert {key: int(value) for key, value in pairs} == proposed
-    made = plan(batch=batch | proposed, norm={"span": span})
-    assert made.first_stage.samples_per_step <= FACTS.train_examples
 
 
 def test_every_remedy_for_workers_works():

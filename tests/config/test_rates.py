@@ -79,6 +79,7 @@ def test_momentum_at_the_peak():
         ({"name": "sgd", "flavour": "nvidia"}, False),
         ({"name": "sgd", "rate": "inside_corrected"}, True),
         ({"name": "lamb"}, False),
+        ({"name": "lamb", "rate": "inside_corrected"}, False),
     ],
 )
 def test_which_optimizers_correct_momentum(options, corrected):
@@ -105,8 +106,6 @@ def test_blend_of_two_optimizers():
 @pytest.mark.parametrize(
     ("sections", "option"),
     [
-        ({"optimizer": {"name": "lamb", "rate": "inside"}}, r"optimizer\.rate=inside"),
-        ({"optimizer": {"name": "lamb", "nesterov": True}}, r"optimizer\.nesterov=true"),
         ({"optimizer": {"flavour": "mlperf trust_clip=(1.0,)"}}, r"optimizer\.flavour: trust_clip"),
         (
             {"optimizer": {"flavour": "mlperf zero_norm='no'"}},

@@ -175,6 +175,9 @@ def test_options_of_the_recipe_without_effect_are_ignored(recipe, override, igno
         {"model.name": "mine:net", "model.width": "16"},
         {"optimizer.name": "mine:rule", "optimizer.trust_coefficient": "0.1"},
         {"optimizer.name": "sgd", "optimizer.trust_coefficient": "0.1"},
+        {"optimizer.name": "lamb", "optimizer.rate": "inside"},
+        {"optimizer.name": "lamb", "optimizer.nesterov": "true"},
+        {"optimizer.name": "optax:sgd", "optimizer.momentum": "0.8"},
         {"optimizer.options": "b=1"},
         {"schedule.points": "2 epochs: 0.1"},
         {"loss.target_threshold": "0.2"},
@@ -247,13 +250,3 @@ def test_a_plain_number_is_steps_of_a_run(key, text, expected):
 def test_a_plain_number_of_a_schedule_needs_its_unit(key):
     with pytest.raises(ConfigError, match="'90 epochs' or '90 steps'"):
         samples("90", key, per_step=100, per_epoch=7)
-
-
-def test_a_duration_of_a_length_is_at_most_its_share():
-    per = {"per_step": 10, "per_epoch": 100}
-    assert samples("5 epochs of 90 epochs", "x", **per, length=9000) == 500
-    assert samples("5 epochs of 90 epochs", "x", **per, length=90_000) == 500
-    assert samples("5 epochs of 90 epochs", "x", **per, length=900) == 50
-    for wrong in ("5 epochs of 9 %", "5 epochs of", "of 5 epochs", "1 % of 2 epochs of 3 epochs"):
-        with pytest.raises(ConfigError):
-            samples(wrong, "x", **per, length=900)

@@ -140,3 +140,9 @@ def test_spans_join_to_the_sums_of_all_their_steps():
     assert joined.error == pytest.approx(np.std(losses, ddof=1) / 2)
     assert Span().joined(span([1.0], first=7)).first == 7
     assert math.isfinite(span([1e300]).squares)
+
+
+def test_a_threshold_changes_only_targets_of_sigmoids():
+    with_threshold = Loss(label_smoothing=0.3, target_threshold=0.2)
+    assert best_guess([3, 5, 2], with_threshold) == best_guess([3, 5, 2], SMOOTHED)
+    assert best_guess([3, 5, 2], THRESHOLD) != best_guess([3, 5, 2], SIGMOID)

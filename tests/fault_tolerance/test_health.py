@@ -7,7 +7,7 @@ import pytest
 
 from largebatch import parallel
 from largebatch.config import Facts, resolve
-from largebatch.errors import ConfigError, HealthError
+from largebatch.errors import HealthError
 from largebatch.fault_tolerance.health import Health, kept
 from largebatch.parallel import REPLICATED, SPLIT
 from tests.training import worlds
@@ -381,8 +381,3 @@ def test_a_step_that_is_not_finite_leaves_the_state_to_the_bit(mapped):
             np.asarray(shard.data).tobytes() == np.asarray(found["count"]).tobytes()
             for shard in found["count"].addressable_shards
         )
-
-
-def test_a_threshold_needs_sigmoids():
-    with pytest.raises(ConfigError, match=r"loss\.target_threshold=0\.2"):
-        plan(loss={"target_threshold": 0.2})

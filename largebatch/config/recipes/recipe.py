@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from largebatch.config import Config, adjusted, options
-from largebatch.config.load import frozen
+from largebatch.config import Config, adjusted, freeze, options
 from largebatch.config.recipe_file import execute, find, label
 from largebatch.config.recipes.published import UNVERIFIED, Published
 from largebatch.errors import ConfigError, did_you_mean
@@ -58,7 +57,7 @@ def load_recipe(
     """
     path = find(path)
     found, module = execute(path)
-    config = adjusted(frozen(found, overrides), overrides, note)
+    config = adjusted(freeze(found, overrides), overrides, note)
     tagged = getattr(module, "SOURCES", {})
     known = [key for key, _, _ in options(config)]
     for key in tagged:

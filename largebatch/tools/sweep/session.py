@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from largebatch.checkpoint import lock
-from largebatch.config import Config, adjusted, changed
-from largebatch.config.load import frozen
+from largebatch.config import Config, adjusted, changed, freeze
 from largebatch.config.recipe_file import execute, find, label
 from largebatch.environment import ROOT
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
@@ -99,7 +98,7 @@ def sweep(request: Request) -> None:
         raise ConfigError(f"--seed={request.seed}: expected at least 0")
     check_local("--workdir", request.place)
     workdir, objective, prune = request.place, request.objective, request.search == "tpe"
-    base = frozen(execute(request.recipe)[0], request.overrides)
+    base = freeze(execute(request.recipe)[0], request.overrides)
     config = adjusted(base, request.overrides, print)
     axes = _axes(request, config)
     planned, total = _planned(request, axes)
