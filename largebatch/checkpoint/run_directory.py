@@ -114,8 +114,9 @@ def staged(
     """
     first = jax.process_index() == 0
     place = BucketPlace(Bucket(url), Path(tempfile.mkdtemp(prefix="largebatch-")))
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, place.logs, ignore_errors=True)
+    # If the watchdog ends the process, it releases the lease and leaves the local copy.
+    with contextlib.ExitStack() as copy, contextlib.ExitStack() as stack:
+        copy.callback(shutil.rmtree, place.logs, ignore_errors=True)
         if trains:
             leased = lock.lease(place.bucket, note=note, lost=watchdog.end)
             # Processes on CPUs connect within 30 s, and the lease of another host takes longer.

@@ -62,8 +62,8 @@ def ignore_unused(config: Config, given: Collection[str]) -> tuple[Config, dict[
             continue
         if key in given or (KEY in given and not _is_set(config, key)):
             raise ConfigError(
-                f"{key}={written(chosen[0])} has no effect with {choice}; remove it, or use "
-                f"{needed}"
+                f"{key}={written(chosen[0])} has no effect with {choice}; use "
+                f"--config.{key}={written(value_of(Config(), key))}, or {needed}"
             )
         ignored[key] = choice
     return reset(config, ignored), ignored

@@ -17,7 +17,7 @@ from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, downloaded
 from largebatch.checkpoint.run_directory import note_saved, prepare, staged
 from largebatch.errors import CheckpointError, UserError
-from largebatch.fault_tolerance import IDLE
+from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.object_store import Bucket, StorageError
 from tests.checkpoint.test_checkpoints import LIKE, PLAN, same, tree
 
@@ -226,6 +226,23 @@ def test_what_cannot_be_uploaded_at_the_end_is_kept(served, monkeypatch, tmp_pat
     assert str(kept) in str(raised.value)
     assert (kept / "metrics.jsonl").read_bytes() == ROW % 1
     assert kept.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_copy_that_the_watchdog_cannot_upload_is_kept(served, monkeypatch):
+    """It ends the process without the end of the body."""
+    monkeypatch.setattr(object_store, "_RETRY_S", 0)
+    gateway, url = served
+    actions, watchdog = {}, Watchdog()
+    monkeypatch.setattr(watchdog, "finally_do", actions.__setitem__)
+    with run(url, watchdog=watchdog) as place:
+        log(place, 1)
+        gateway.fault = lambda *_: "503"
+        with pytest.raises(StorageError):
+            actions["upload"]("failed", "hang")
+        gateway.fault = None
+        actions["lease"]("failed", "hang")
+        assert "lock.json" not in place.bucket.objects()
+        assert (place.logs / "metrics.jsonl").read_bytes() == ROW % 1
 
 
 def test_a_run_that_lost_its_lock_uploads_nothing(served, monkeypatch):
