@@ -75,9 +75,8 @@ def _untrained(status: Status, workdir: Path, began: float) -> None:
 
     A complete run stays complete.
     """
-    try:
-        before = Summary(**json.loads((workdir / "summary.json").read_text()))
-    except (OSError, ValueError, TypeError):  # absent, or from a different version
+    before = Summary.read(workdir)
+    if before is None:  # absent, or from a different version
         steps = max(steps_in(LocalPlace(workdir)), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)

@@ -58,8 +58,8 @@ def rates_of(config: Config, *, per_step: int, per_epoch: int, length: int) -> R
         )
     blend = None
     if rule.name == "rmsprop_sgd":
-        scale = config.run.scale_length
-        blend = Blend(*(at("blend", f"{scale * epochs:.9f} epochs") for epochs in _BLEND_EPOCHS))
+        epoch = config.run.scale_length * per_epoch
+        blend = Blend(*(round(epoch * epochs) for epochs in _BLEND_EPOCHS))
     corrected = False
     if rule.name in OPTIMIZERS and "rate" in OPTIMIZERS[rule.name].options:
         placement = lars_of(rule).rate if rule.name == "lars" else rule.rate

@@ -189,7 +189,7 @@ def _stage_plans(
     plans: list[StagePlan] = []
     start = first_step = 0  # of this stage
     counted_from = counted_start = batch_before = 0  # step and sample of the last change of batch
-    for stage, steps, microbatch in zip(stages, counts, chosen, strict=True):
+    for stage, steps, choice in zip(stages, counts, chosen, strict=True):
         config = stage.config
         batch = config.batch.images
         if plans and batch != plans[-1].samples_per_step:
@@ -213,7 +213,7 @@ def _stage_plans(
                 evaluate_first=evaluate_first,
                 rate=stage.rate,
                 ema_kept=_ema_kept(config, at_stage),
-                **_placement(config, facts, microbatch, start),
+                **_placement(config, facts, choice, start),
                 **_intervals(config, at_stage),
             )
         )

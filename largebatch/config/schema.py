@@ -8,6 +8,7 @@ sums. Only these options may differ between a checkpoint and the run that resume
 
 import dataclasses
 import difflib
+import functools
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,11 +180,19 @@ def _kind(key: str, text: str = "") -> Any:
     Raises:
       ConfigError: the option is unknown; the message has the full names of similar options.
     """
-    section, _, name = key.partition(".")
-    known = typing.get_type_hints(typing.get_type_hints(Config).get(section, object))
-    if name not in known:
+    if key not in _kinds():
         raise ConfigError(f"unknown option {shown(key)}; {_hint(key, ' '.join(text.split()))}")
-    return known[name]
+    return _kinds()[key]
+
+
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    """Return the types of all options by ``section.key``."""
+    return {
+        f"{section}.{name}": kind
+        for section, options_of in typing.get_type_hints(Config).items()
+        for name, kind in typing.get_type_hints(options_of).items()
+    }
 
 
 def _hint(key: str, text: str) -> str:

@@ -363,6 +363,11 @@ class Health:
         """
         rate = self._plan.rates(step).learning_rate
         where = f"sample position {self._plan.position(step)}, learning rate {rate:.4g}"
+        policy = self._options.policy
+        if policy == "skip" and self.skips >= MAX_SKIPS:
+            where += f", after {self.skips} skipped updates"
+        if policy == "rollback" and self.rollbacks >= MAX_ROLLBACKS:
+            where += f", after {self.rollbacks} rollbacks"
         if path := self._newest(good_step):
             checkpoint = f"newest checkpoint before: {path}"
         elif path := self._newest(self._plan.steps):

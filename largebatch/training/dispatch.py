@@ -57,11 +57,13 @@ def run_step(
         jax.block_until_ready(state.params)
     began, waited, left_out = time.perf_counter(), 0.0, 0
     limit = 1 if note or batch.deadline_s else IN_FLIGHT
-    # The last two microbatches of the step before may still be in flight, and end with it.
-    in_flight = collections.deque(2 * jax.tree.leaves(state.params)[:1])
+    in_flight: collections.deque[jax.Array] = collections.deque()
+    if count > 1:
+        # The last two microbatches of the step before may still be in flight, and end with it.
+        in_flight.extend(2 * jax.tree.leaves(state.params)[:1])
     for left in reversed(range(count)):
         # Only two of them when the last one of a step starts, so that one of the next may follow.
-        while count > 1 and len(in_flight) >= max(1, limit - (left == 0)):
+        while len(in_flight) >= max(1, limit - (left == 0)):
             jax.block_until_ready(in_flight.popleft())
         since = time.perf_counter()
         images, labels, *_ = next(feed)

@@ -73,10 +73,9 @@ def largest_microbatch(
         return agreed_maximum(found)
 
     pixels = config.batch.images_per_worker * math.prod(facts.image_shape[:2])
-    largest = stage_of(candidates[-1])
-    most = _MOST_PIXELS.get(largest.mesh.devices.flat[0].platform, math.inf)
+    most = _MOST_PIXELS.get(local[0].platform, math.inf)
     useful = [m for m in candidates if m * pixels <= most] or candidates[:1]
-    state = largest.state
+    state = stage_of(useful[-1]).state  # of the program that is compiled first
     # An evaluation needs parameters and statistics; a step the rest and gradients too.
     held = (state.params, state.stats) if for_evaluation else (state, state.params)
     fixed = sum(

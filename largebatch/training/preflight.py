@@ -8,6 +8,7 @@ from typing import Any
 
 from largebatch.checkpoint.file import bytes_needed
 from largebatch.config import Config, Plan
+from largebatch.config.sections import Run as Options
 from largebatch.errors import ConfigError, UserError
 from largebatch.tracking.compliance import check_log, rehearse
 from largebatch.tracking.mlperf import CLOSED_TARGET
@@ -58,13 +59,24 @@ def check_rules(plan: Plan) -> None:
         )
 
 
-def check_space(path: Path, shapes: PyTree) -> None:
-    """Check that a disk has space for two checkpoints of these arrays, and for the logs.
+def disk_bytes(options: Options, shapes: PyTree) -> int:
+    """Return the bytes that the checkpoints of a run, with one that is written, and its logs need.
+
+    Args:
+        options: the section ``run``.
+        shapes: shapes and dtypes of the stored state.
+    """
+    count = options.keep_checkpoints + options.keep_best + 1
+    return count * bytes_needed(shapes) + LOG_BYTES
+
+
+def check_space(path: Path, options: Options, shapes: PyTree) -> None:
+    """Check that a disk has the bytes of `disk_bytes`; the directory may not exist yet.
 
     Raises:
         UserError: it has not.
     """
-    needed, free = 2 * bytes_needed(shapes) + LOG_BYTES, free_bytes(path)
+    needed, free = disk_bytes(options, shapes), free_bytes(path)
     if needed > free:
         raise UserError(
             f"{path} has {free / GIB:.2f} GiB free, checkpoints and logs need {needed / GIB:.2f} "

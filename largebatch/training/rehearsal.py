@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.checkpoint import file, lock
+from largebatch.checkpoint import lock
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.checkpoints import Checkpoints, steps_in
 from largebatch.checkpoint.file import Progress
@@ -26,7 +26,7 @@ from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
 from largebatch.training.memory import GIB
-from largebatch.training.preflight import LOG_BYTES, free_bytes
+from largebatch.training.preflight import disk_bytes, free_bytes
 from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
@@ -197,9 +197,7 @@ def _state_of(request: Request) -> str:
 
 def _disk(run: Run, place: Path, request: Request) -> str:
     """Return the space that checkpoints and logs need, and the free space."""
-    options = run.plan.config.run
-    count = options.keep_checkpoints + options.keep_best + 1
-    needed = count * file.bytes_needed(run.checkpoint_shapes) + LOG_BYTES
+    needed = disk_bytes(run.plan.config.run, run.checkpoint_shapes)
     words = f"{needed / GIB:,.2f} GiB needed"
     if request.remote:
         return words

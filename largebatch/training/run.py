@@ -86,8 +86,8 @@ class Run:
     @classmethod
     def _open(cls, config: Config, console: Console, devices: Sequence[jax.Device]) -> "Run":
         opener = functools.cache(data.open_source)  # most stages share one source
-        splits = []
-        for stage in stages_of(config):
+        stages, splits = stages_of(config), []
+        for stage in stages:
             train, validation = (
                 open_source(stage.config, split, opener) for split in ("train", "validation")
             )
@@ -101,7 +101,7 @@ class Run:
             crops_on_device=config.data.crops == "device",
         )
         run = cls(config, console, devices, splits, facts)
-        pairs = zip(stages_of(config), splits, strict=True)  # all stages have the same examples
+        pairs = zip(stages, splits, strict=True)  # all stages have the same examples
         unshuffled = next((each.train for s, each in pairs if not s.config.data.shuffle), None)
         if unshuffled is not None and grouped_by_class(unshuffled):
             console.warn(
@@ -131,7 +131,8 @@ class Run:
         needed = plans if trains else (self.plan.stage_at(evaluated_step),)
         if trains:
             for index in range(len(plans)):
-                self._stage(index, [None] * len(plans)).steps.objective.check_statistics()
+                stage = self._stage(index, [None] * len(plans)) if index else self._unbuilt
+                stage.steps.objective.check_statistics()
         microbatches: list[int | None] = [None] * len(plans)
         stages: list[Stage] = []
         for index, plan in enumerate(plans):

@@ -2,11 +2,12 @@
 
 import functools
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
@@ -14,7 +15,7 @@ from largebatch.config import StagePlan
 from largebatch.data.open import augment_of
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import Augmented, OnDevices, on_devices
-from largebatch.training.layer_rows import layer_reader
+from largebatch.training.layer_rows import Rows, layer_reader
 from largebatch.training.state import TrainState
 from largebatch.training.steps import Steps
 
@@ -178,7 +179,7 @@ class Stage:
             _ = self.measure_statistics
 
     @functools.cached_property
-    def read_layers(self) -> Any:
+    def read_layers(self) -> Callable[[np.ndarray], Rows]:
         """Reads the result of `layer_report`; see `layer_rows.layer_reader`."""
         params, stats = self.steps.model.shapes()
         return layer_reader(self.state.optimizer.report, self.steps.trained(params), stats)

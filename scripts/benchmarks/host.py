@@ -226,8 +226,7 @@ def _of_calls(run: Run, work: StepWork) -> Figures:
     batches = list(training.placed_batches(run, work))
     feed, rates, state = itertools.cycle(batches), run.plan.rates(1), _state(stage)
     state, metrics = run_step(stage, state, feed, rates)
-    one_array = len(jax.tree.leaves(stage.finish_arguments[4])) == 1
-    given = np.float32(rates) if one_array else type(rates)(*map(np.float32, rates))
+    given = np.float32(rates)
 
     def call() -> None:
         nonlocal state

@@ -80,7 +80,7 @@ def test_skipping_is_counted_and_bounded(monkeypatch):
     assert health.look(5, math.nan, math.nan, 0.0, IMAGES).action == "skipped"
     assert health.skips == 3
     assert health.look(6, WELL, 1.0, 0.5, IMAGES).action == "continue"
-    with pytest.raises(HealthError, match="step 7"):
+    with pytest.raises(HealthError, match=r"step 7\b.*after 3 skipped updates"):
         health.look(7, math.nan, 1.0, 0.0, IMAGES)
 
 
@@ -95,7 +95,7 @@ def test_rolling_back_is_counted_and_bounded_and_needs_a_checkpoint():
     verdict = health.look(17, HIGH, 1.0, CHANCE, IMAGES)
     assert (verdict.action, verdict.good_step) == ("rollback", 12)
     assert {v.action for v in fed(health, [HIGH] * 4, first=18)} == {"continue"}  # begun again
-    with pytest.raises(HealthError, match="step 22"):
+    with pytest.raises(HealthError, match=r"step 22\b.*after 2 rollbacks"):
         health.look(22, math.nan, 1.0, 0.0, IMAGES)
 
 
@@ -117,6 +117,7 @@ def test_the_message_names_the_checkpoints_that_there_are(policy, saved, diverge
     assert ("--resume=never" in message) == (bool(saved) and 8 not in saved)
     rolls = policy == "rollback"
     assert ("run.checkpoint_every" in message) == (rolls and 8 not in saved)
+    assert ("rollbacks" in message) == (rolls and 8 in saved)
     if diverged:
         assert ("health.policy=rollback" in message) == (not rolls and 8 in saved)
 

@@ -91,7 +91,7 @@ def reproduce(
     given = load(request.recipe, overrides, console.note)
     opened = Run.open(given, console, devices, given=dict(overrides))
     config, plan = opened.config, opened.plan
-    check_space(request.runs_in, opened.checkpoint_shapes)
+    check_space(request.runs_in, config.run, opened.checkpoint_shapes)
     processes.first_process_does(lambda: check_rules(plan))
     options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
