@@ -26,8 +26,6 @@ from largebatch.parallel import processes
 
 PyTree = Any
 FOLDER = "checkpoints"
-# Verdict of one process on a checkpoint; the minimum over all processes decides.
-_ABSENT, _REJECTED, _REFUSED, _VALID = range(4)
 _DATA = {
     "train_examples": "the numbers of training examples",
     "classes": "the numbers of classes",
@@ -270,8 +268,8 @@ class Checkpoints:
     def newest(self, plan: Plan, like: PyTree, *, until: int | None = None) -> Stored | None:
         """Read and verify the newest valid checkpoint; each process calls this.
 
-        Corrupt checkpoints are reported with the reason and renamed ``STEP.corrupt``, unless
-        read-only. All processes agree on one checkpoint that each of them can read.
+        Process 0 chooses it; the other processes read the same step. Process 0 reports corrupt
+        checkpoints with the reason and renames them ``STEP.safetensors.corrupt``, unless read-only.
 
         Args:
           plan: plan of the run that resumes.
@@ -286,18 +284,47 @@ class Checkpoints:
             processes do not see the same directory.
         """
         self._finish_save()
+        # After an extension, a rollback may return to a checkpoint from before it.
+        extends = self._extends or until is not None
+        chosen = processes.first_process_does(
+            lambda: self._newest_valid(plan, like, until, extends=extends)
+        )
+        step = processes.from_first_process(chosen and chosen.step)
+
+        def same() -> Stored | None:
+            if step is None:
+                # The directory of a different host may have checkpoints that process 0 lacks.
+                if has_checkpoints(self._place):
+                    raise self._not_shared()
+                return None
+            try:
+                return chosen or self.read(step, plan, like, extends=extends)
+            except FileNotFoundError:
+                raise self._not_shared() from None
+            except (Rejected, OSError) as error:
+                raise CheckpointError(
+                    f"checkpoint {self.path(step)} is valid on process 0, but not here: {error}; "
+                    "check the disk and the network of this host"
+                ) from error
+
+        return processes.each_process_does(same)
+
+    def _newest_valid(
+        self, plan: Plan, like: PyTree, until: int | None, *, extends: bool
+    ) -> Stored | None:
+        """Return the newest valid checkpoint, on process 0; see `newest`."""
         steps = steps_in(self._place)
         if until is not None:
             steps = [step for step in self._regular() if step <= until]
-        candidates = iter(steps)
-        while (step := processes.from_first_process(next(candidates, None))) is not None:
-            # After an extension, a rollback may return to a checkpoint from before it.
-            found = self._examine(step, plan, like, extends=self._extends or until is not None)
-            if isinstance(found, Stored):
-                return found
-            self._reject(step, found)
-        exist = int(has_checkpoints(self._place))
-        if processes.from_first_process(exist):
+        for step in steps:
+            try:
+                return self.read(step, plan, like, extends=extends)
+            except FileNotFoundError:
+                reason = "it was deleted"  # by a run, while this only reads
+            except (Rejected, OSError) as error:
+                reason = str(error)
+            self._reject(step, reason)
+        if has_checkpoints(self._place):
             other = "use another --workdir"
             if not self._read_only:
                 other = "start a new run with --resume=never"
@@ -305,9 +332,6 @@ class Checkpoints:
                 f"no checkpoint in {self._where} is valid; repair one and restore its name, or "
                 f"{other}"
             )
-        # The directory of a different host may have checkpoints that process 0 does not see.
-        if not processes.agree(exist):
-            raise self._not_shared()
         return None
 
     def read(self, step: int, plan: Plan, like: PyTree, *, extends: bool = False) -> Stored:
@@ -419,30 +443,9 @@ class Checkpoints:
             "disk space or fix permissions, then run the same command again"
         )
 
-    def _examine(self, step: int, plan: Plan, like: PyTree, *, extends: bool) -> Stored | str:
-        """Return a checkpoint, or the reason for its rejection; all processes agree."""
-        found, code = None, _VALID
-        try:
-            found = self.read(step, plan, like, extends=extends)
-        except FileNotFoundError:
-            # A run may delete it while a reader looks, but not for other processes than 0 alone.
-            found, code = "it was deleted", _REJECTED if jax.process_index() == 0 else _ABSENT
-        except (Rejected, OSError) as error:
-            found, code = str(error), _REJECTED
-        except CheckpointError as error:
-            found, code = error, _REFUSED
-        least = processes.agreed_minimum(code)
-        if least == _ABSENT:
-            raise self._not_shared()
-        if least == _REFUSED:
-            raise found if code == _REFUSED else CheckpointError("a different process rejected it")
-        if least == _REJECTED and code != _REJECTED:
-            return "a different process cannot read it"
-        return found
-
     def _reject(self, step: int, reason: str) -> None:
         message = f"checkpoint {self.path(step)} is not used: {reason}"
-        if self._read_only or jax.process_index() != 0:
+        if self._read_only:
             self._warn(message)
             return
         try:
