@@ -1,92 +1,55 @@
-"""Registries of the objects that options select by name, or as ``package.module:name``."""
+"""Objects that options select by name, or as ``package.module:name``."""
 
 import ast
 import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from largebatch.errors import ConfigError, did_you_mean, one_line, shown
 
-T = TypeVar("T")
 
+def check(
+    name: str, known: Iterable[str], option: str, *, own: str = "package.module:function"
+) -> None:
+    """Check that a name is known or has the form ``package.module:name``, without import.
 
-class Registry(Mapping[str, T], Generic[T]):
-    """Maps names to models, optimizers, data sources, wire formats or trackers.
+    Args:
+      name: the name.
+      known: the names of the program.
+      option: the option that has this value, for messages.
+      own: how users refer to their own objects, for messages; empty: they cannot.
 
-    An entry is an object, or the text ``package.module:name`` of an object that is imported on
-    first use because its module imports heavy packages.
+    Raises:
+      ConfigError: it is neither; the message gives the nearest known name.
     """
+    known = list(known)
+    if name in known or (own and is_reference(name)):
+        return
+    hint = did_you_mean(name, known)
+    if own:
+        asks = "?" * hint.endswith("?")
+        hint = f"{hint.removesuffix('?')}, or your own as {own}{asks}"
+    raise ConfigError(f"{option}={name!r}: {hint}")
 
-    def __init__(
-        self,
-        option: str,
-        entries: Mapping[str, T | str] | None = None,
-        *,
-        own: str = "package.module:function",
-    ) -> None:
-        """Create a registry.
 
-        Args:
-          option: the option that selects an entry, such as ``optimizer.name``; for messages.
-          entries: initial entries.
-          own: how users refer to their own objects; for messages.
-        """
-        self.option = option
-        self._own = own
-        self._entries: dict[str, T | str] = dict(entries or {})
+def resolve(name: str, entries: Mapping[str, str], option: str) -> Any:
+    """Import the object of a name.
 
-    def register(self, name: str, entry: T) -> T:
-        """Add an entry and return it.
+    Args:
+      name: a name of ``entries``, or the user's own ``package.module:name``.
+      entries: ``package.module:name`` by name. A name is imported on first use, since its module
+        may import heavy packages.
+      option: the option that has this value, for messages.
 
-        Raises:
-          ValueError: the name is taken.
-        """
-        if name in self._entries:
-            raise ValueError(f"{self.option}: {name!r} is registered already")
-        self._entries[name] = entry
-        return entry
-
-    def __getitem__(self, name: str) -> T:
-        """Return the entry of this name, or import the user's object ``package.module:name``.
-
-        Raises:
-          ConfigError: no entry has this name, or the module cannot be imported.
-        """
-        if name in self._entries:
-            entry = self._entries[name]
-            return imported(entry, self.option) if isinstance(entry, str) else entry
-        self.check(name)
-        return imported(name, self.option)
-
-    def check(self, name: str) -> None:
-        """Check that a name is registered or has the form ``package.module:name``, without import.
-
-        Raises:
-          ConfigError: it is neither; the message gives the nearest registered name.
-        """
-        if name not in self._entries and not is_reference(name):
-            hint = did_you_mean(name, self._entries)
-            asks = "?" * hint.endswith("?")
-            raise ConfigError(
-                f"{self.option}={name!r}: {hint.removesuffix('?')}, or your own as "
-                f"{self._own}{asks}"
-            )
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the registered names."""
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        """Return the number of registered names."""
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether the name is registered; a user's own reference is not."""
-        return name in self._entries
+    Raises:
+      ConfigError: there is no such name, or the module cannot be imported.
+    """
+    check(name, entries, option)
+    return imported(entries.get(name, name), option)
 
 
 def is_reference(name: str) -> bool:

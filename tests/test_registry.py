@@ -5,12 +5,9 @@ import sys
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.registry import Registry, add_directory, imported
+from largebatch.registry import add_directory, check, imported, resolve
 
-
-@pytest.fixture
-def kinds():
-    return Registry("model.name", {"plain": max, "lazy": "math:sqrt"})
+KINDS = {"greatest": "builtins:max", "lazy": "math:sqrt"}
 
 
 @pytest.fixture
@@ -26,31 +23,28 @@ def own(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_entries_are_found_by_name_and_imported_late(kinds):
-    assert kinds["plain"] is max
-    assert kinds["lazy"](9) == 3
-    assert list(kinds) == ["plain", "lazy"]
-    assert kinds.register("third", min) is min
-    assert kinds["third"] is min
-    with pytest.raises(ValueError, match="third"):
-        kinds.register("third", min)
+def test_an_object_is_found_by_name_or_reference(own):
+    assert resolve("greatest", KINDS, "model.name") is max
+    assert resolve("lazy", KINDS, "model.name")(9) == 3
+    assert resolve("own_kinds:Nets.small", KINDS, "model.name")() == 3
 
 
-def test_an_unknown_name_names_the_nearest(kinds):
-    with pytest.raises(ConfigError, match=r"model\.name='plane'.*'plain'"):
-        kinds["plane"]
+def test_an_unknown_name_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"model\.name='greatst'.*'greatest'"):
+        resolve("greatst", KINDS, "model.name")
 
 
 def test_a_name_with_another_number_is_not_near():
-    named = Registry("model.name", {"resnet50": 1, "resnet152": 2})
     with pytest.raises(ConfigError, match="known: resnet50, resnet152"):
-        named["resnet26d"]
+        check("resnet26d", ["resnet50", "resnet152"], "model.name")
     with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
-        named["resnt50"]
+        check("resnt50", ["resnet50", "resnet152"], "model.name")
 
 
-def test_a_users_own_object_is_imported(kinds, own):
-    assert kinds["own_kinds:Nets.small"]() == 3
+def test_a_reference_is_refused_where_users_have_no_objects_of_their_own():
+    check("own:thing", KINDS, "model.name")
+    with pytest.raises(ConfigError, match="known: greatest, lazy"):
+        check("own:thing", KINDS, "comm.wire", own="")
 
 
 @pytest.mark.parametrize(

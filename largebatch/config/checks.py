@@ -6,6 +6,7 @@ from largebatch.config.registries import MODELS, TRACKERS
 from largebatch.config.schema import Config, options
 from largebatch.config.stages import KEY, StageConfig
 from largebatch.errors import ConfigError
+from largebatch.registry import check
 
 MAX_SAMPLES = 2**31
 """Sample positions must fit into int32 on devices."""
@@ -28,9 +29,9 @@ def check_ranges(config: Config) -> None:
             or (value >= 1 and "below 1" in within)
         ):
             raise ConfigError(f"{key}={value}: expected a number {within}")
-    MODELS.check(config.model.name)
+    check(config.model.name, MODELS, "model.name", own="package.module:factory")
     for name in config.run.trackers:
-        TRACKERS.check(name)
+        check(name, TRACKERS, "run.trackers")
     if config.run.seed >= _MAX_SEED:
         raise ConfigError(f"run.seed={config.run.seed}: expected a number below {_MAX_SEED}")
 

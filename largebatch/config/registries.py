@@ -1,4 +1,4 @@
-"""Registries of networks, all-reduce schemes, wire formats, trackers and optimizers.
+"""The names of networks, all-reduce schemes, wire formats, trackers and optimizers.
 
 An entry makes a name known to the options, the planner and the documentation. Data
 sources are in `largebatch.data.openers`. This module does not import JAX.
@@ -7,9 +7,6 @@ sources are in `largebatch.data.openers`. This module does not import JAX.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
-
-from largebatch.registry import Registry
 
 DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
     "resnet10": ("basic", (1, 1, 1, 1)),
@@ -21,11 +18,7 @@ DEPTHS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
 }
 """Block type and number of blocks per stage of the ResNets."""
 
-MODELS: Registry[Callable[..., Any]] = Registry(
-    "model.name",
-    {name: f"largebatch.models.resnet:{name}" for name in DEPTHS},
-    own="package.module:factory",
-)
+MODELS = {name: f"largebatch.models.resnet:{name}" for name in DEPTHS}
 """Factories ``factory(classes=…, rngs=…, dtype=…)`` that return an ``nnx.Module``."""
 
 
@@ -53,31 +46,21 @@ class WireFormat:
     """Whether gradients can overflow because the range is much smaller than that of float32."""
 
 
-SCHEMES: Registry[Scheme] = Registry(
-    "comm.allreduce",
-    {
-        "bucket": Scheme(lambda elements: elements, planned=True),
-        "leaf": Scheme(lambda elements: 0),
-        "tree": Scheme(lambda elements: math.inf, separate=False),
-    },
-)
-WIRE_FORMATS: Registry[WireFormat] = Registry(
-    "comm.wire",
-    {
-        "float32": WireFormat("", 4),
-        "bfloat16": WireFormat("bfloat16", 2),
-        "float16": WireFormat("float16", 2, narrow=True),
-    },
-)
+SCHEMES = {
+    "bucket": Scheme(lambda elements: elements, planned=True),
+    "leaf": Scheme(lambda elements: 0),
+    "tree": Scheme(lambda elements: math.inf, separate=False),
+}
+WIRE_FORMATS = {
+    "float32": WireFormat("", 4),
+    "bfloat16": WireFormat("bfloat16", 2),
+    "float16": WireFormat("float16", 2, narrow=True),
+}
 
-
-TRACKERS: Registry[Callable[..., Any]] = Registry(
-    "run.trackers",
-    {
-        "wandb": "largebatch.tracking.hosted:WandbTracker",
-        "mlflow": "largebatch.tracking.hosted:MlflowTracker",
-    },
-)
+TRACKERS = {
+    "wandb": "largebatch.tracking.hosted:WandbTracker",
+    "mlflow": "largebatch.tracking.hosted:MlflowTracker",
+}
 """Factories ``factory(workdir, identity, config, warn)`` that return a `tracking.Tracker`; users'
 own are ``package.module:factory`` (see `tracking.hosted.hosted_tracker`)."""
 
@@ -100,28 +83,24 @@ class Rule:
     """Further options of the section ``optimizer`` that this rule uses."""
 
 
-OPTIMIZERS: Registry[Rule] = Registry(
-    "optimizer.name",
-    {
-        "lars": Rule(
-            "LARS ({flavour})",
-            "largebatch.optim.lars:configured",
-            ("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),
-        ),
-        "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "nesterov")),
-        "lamb": Rule(
-            "LAMB",
-            "largebatch.optim.lamb:configured",
-            ("second_momentum", "epsilon", "trust_skip"),
-        ),
-        "rmsprop_sgd": Rule(
-            "RMSprop → SGD",
-            "largebatch.optim.rmsprop_sgd:configured",
-            ("second_momentum", "epsilon", "rmsprop_rate", "nesterov"),
-        ),
-    },
-    own="package.module:function, or an optax optimizer as optax:adamw",
-)
+OPTIMIZERS = {
+    "lars": Rule(
+        "LARS ({flavour})",
+        "largebatch.optim.lars:configured",
+        ("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),
+    ),
+    "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "nesterov")),
+    "lamb": Rule(
+        "LAMB",
+        "largebatch.optim.lamb:configured",
+        ("second_momentum", "epsilon", "trust_skip"),
+    ),
+    "rmsprop_sgd": Rule(
+        "RMSprop → SGD",
+        "largebatch.optim.rmsprop_sgd:configured",
+        ("second_momentum", "epsilon", "rmsprop_rate", "nesterov"),
+    ),
+}
 """Built-in rules. Other names are ``package.module:factory`` of an optax transformation."""
 
 OF_FACTORIES = (

@@ -1,4 +1,4 @@
-"""The registry of data sources, and the opening of `data.source`."""
+"""The data sources by name, and the opening of `data.source`."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from largebatch.data.sources import Source, SourceOptions, Split, check_class_na
 from largebatch.data.unfinished import check_finished
 from largebatch.environment import command_path
 from largebatch.errors import ConfigError, DataError, UserError, did_you_mean, one_line
-from largebatch.registry import Registry, add_directory, imported, is_reference
+from largebatch.registry import add_directory, imported, is_reference
 from largebatch.store_urls import check_url, url_of
 
 
@@ -26,27 +26,20 @@ class Opener(NamedTuple):
     """Whether it reads files in object storage in place."""
 
 
-SOURCES: Registry[Opener] = Registry(
-    "data.source",
-    {
-        "digits": Opener("largebatch.data.digits:open_digits"),
-        "synthetic": Opener("largebatch.data.synthetic:open_synthetic"),
-        "decoded": Opener("largebatch.data.decoded:open_decoded"),
-        "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True, remote=True),
-        "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
-        "arrayrecord": Opener(
-            "largebatch.data.array_record:open_array_record", encoded=True, remote=True
-        ),
-        "tfrecord": Opener(
-            "largebatch.data.array_record:open_tf_record", encoded=True, remote=True
-        ),
-        "webdataset": Opener(
-            "largebatch.data.webdataset:open_webdataset", encoded=True, remote=True
-        ),
-        "huggingface": Opener("largebatch.data.huggingface:open_huggingface", encoded=True),
-        "parquet": Opener("largebatch.data.huggingface:open_parquet", encoded=True),
-    },
-)
+SOURCES = {
+    "digits": Opener("largebatch.data.digits:open_digits"),
+    "synthetic": Opener("largebatch.data.synthetic:open_synthetic"),
+    "decoded": Opener("largebatch.data.decoded:open_decoded"),
+    "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True, remote=True),
+    "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
+    "arrayrecord": Opener(
+        "largebatch.data.array_record:open_array_record", encoded=True, remote=True
+    ),
+    "tfrecord": Opener("largebatch.data.array_record:open_tf_record", encoded=True, remote=True),
+    "webdataset": Opener("largebatch.data.webdataset:open_webdataset", encoded=True, remote=True),
+    "huggingface": Opener("largebatch.data.huggingface:open_huggingface", encoded=True),
+    "parquet": Opener("largebatch.data.huggingface:open_parquet", encoded=True),
+}
 """Sources by their scheme, the part of ``data.source`` before the colon. Users' own are
 ``package.module:factory`` or ``package.module:factory:ARGUMENT``; the factory is called as
 factory(ARGUMENT, split, options) and returns `Items`, `Records` or a `Source`."""

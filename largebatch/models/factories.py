@@ -6,6 +6,7 @@ from flax import nnx
 from largebatch.config.registries import MODELS
 from largebatch.errors import ConfigError, one_line, own_line
 from largebatch.models.batch_norm import BatchNorm
+from largebatch.registry import resolve
 
 _NORMS = (nnx.BatchNorm, nnx.LayerNorm, nnx.RMSNorm, nnx.GroupNorm, nnx.InstanceNorm)
 _CONVOLUTIONS = (nnx.Conv, nnx.ConvTranspose)
@@ -27,7 +28,7 @@ def build_module(
         module.
     """
     try:
-        module = MODELS[name](classes=classes, rngs=rngs, dtype=dtype)
+        module = resolve(name, MODELS, "model.name")(classes=classes, rngs=rngs, dtype=dtype)
     except ConfigError:
         raise
     except Exception as error:  # user code may raise anything

@@ -18,6 +18,7 @@ from largebatch.errors import ConfigError, UserError, one_line, own_line
 from largebatch.models import factories
 from largebatch.models.batch_norm import BatchMode, BatchNorm
 from largebatch.models.convolution import Conv
+from largebatch.registry import resolve
 from largebatch.trees import flatten_paths, unflatten_paths
 
 PyTree = Any
@@ -98,7 +99,7 @@ class Model:
         dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
         if not self.is_resnet:
             return factories.build_module(self.name, classes=self.classes, rngs=rngs, dtype=dtype)
-        return MODELS[self.name](
+        return resolve(self.name, MODELS, "model.name")(
             classes=self.classes,
             rngs=rngs,
             dtype=dtype,

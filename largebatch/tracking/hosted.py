@@ -21,6 +21,7 @@ from typing import Any
 from largebatch.config.registries import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
+from largebatch.registry import resolve
 from largebatch.tracking.tracker import Tracker
 from largebatch.trees import flatten_paths
 
@@ -39,7 +40,7 @@ def check_installed(name: str) -> None:
         UserError: it is not installed, or a user's own tracker cannot be imported.
     """
     if name not in TRACKERS:
-        _ = TRACKERS[name]
+        resolve(name, TRACKERS, "run.trackers")
     elif importlib.util.find_spec(name) is None:
         raise UserError(f"run.trackers={name} needs its package; pip install -e '.[{name}]'")
 
@@ -79,7 +80,9 @@ def hosted_tracker(
     except (OSError, ValueError):
         known = {}
     try:
-        tracker = TRACKERS[name](workdir, known.get(name) if resumes else None, config, warn)
+        tracker = resolve(name, TRACKERS, "run.trackers")(
+            workdir, known.get(name) if resumes else None, config, warn
+        )
     except Exception as error:
         if resumes:
             warn(f"run.trackers={name}: {one_line(error)}; the run continues without it")

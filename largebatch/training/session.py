@@ -15,12 +15,12 @@ from largebatch.checkpoint.checkpoints import Checkpoints, Stored, has_checkpoin
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
-from largebatch.config.registries import DEPTHS, MODELS, OPTIMIZERS
+from largebatch.config.registries import MODELS, OPTIMIZERS
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
-from largebatch.registry import parse_options
+from largebatch.registry import parse_options, resolve
 from largebatch.store_urls import url_of
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description, resume
@@ -151,8 +151,8 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         run to evaluate or resume does not exist, or the initial weights cannot be read.
     """
     check_ranges(config)
-    if config.model.name not in DEPTHS:
-        MODELS[config.model.name]  # imports the user's module
+    if config.model.name not in MODELS:
+        resolve(config.model.name, MODELS, "model.name")  # imports the user's module
     if config.optimizer.name not in OPTIMIZERS:
         factory_of(config.optimizer.name, parse_options(config.optimizer.options))
     if request.trains and config.run.mlperf_log:  # process 0 writes the log

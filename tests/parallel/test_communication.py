@@ -1,4 +1,4 @@
-"""Schemes and wire formats: one registration reaches the options, the planner and the network."""
+"""Schemes and wire formats: one entry reaches the options, the planner and the network."""
 
 import math
 
@@ -16,10 +16,9 @@ ELEMENTS = [(f"w{i}", (1000,)) for i in range(8)]
 
 @pytest.fixture(autouse=True)
 def _own(monkeypatch):
-    for registry in (SCHEMES, WIRE_FORMATS):
-        monkeypatch.setattr(registry, "_entries", dict(registry))
-    WIRE_FORMATS.register("byte", WireFormat("float8_e5m2", 1))
-    SCHEMES.register("twice", Scheme(lambda elements: 2 * elements, separate=False))
+    monkeypatch.setitem(WIRE_FORMATS, "byte", WireFormat("float8_e5m2", 1))
+    twice = Scheme(lambda elements: 2 * elements, separate=False)
+    monkeypatch.setitem(SCHEMES, "twice", twice)
 
 
 def test_the_planner_counts_the_bytes_of_a_new_format():

@@ -5,6 +5,7 @@ from typing import Literal
 
 from largebatch.config.registries import SCHEMES, WIRE_FORMATS
 from largebatch.config.values import option
+from largebatch.registry import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Comm:
     )
 
     def __post_init__(self) -> None:
-        SCHEMES.check(self.allreduce)
-        WIRE_FORMATS.check(self.wire)
+        check(self.allreduce, SCHEMES, "comm.allreduce", own="")
+        check(self.wire, WIRE_FORMATS, "comm.wire", own="")
 
     @property
     def wire_bytes(self) -> int:

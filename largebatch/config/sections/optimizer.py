@@ -5,6 +5,7 @@ from typing import Literal
 
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.config.values import Kind, option
+from largebatch.registry import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Optimizer:
     )
 
     def __post_init__(self) -> None:
-        OPTIMIZERS.check(self.name)
+        own = "package.module:function, or an optax optimizer as optax:adamw"
+        check(self.name, OPTIMIZERS, "optimizer.name", own=own)
 
     @property
     def title(self) -> str:
