@@ -178,25 +178,34 @@ class Checkpoints:
         Raises:
           UserError: not even one checkpoint fits.
         """
-        needed = file.bytes_needed(like)
-        processes.first_process_does(lambda: self._check_space(needed))
+        processes.first_process_does(lambda: self._check_space(like))
 
-    def _check_space(self, needed: int) -> None:
-        """Check the space for checkpoints of ``needed`` bytes each."""
+    def _check_space(self, like: PyTree) -> None:
+        needed, free = self.space(like)
+        if free is None or free >= needed:
+            return
+        message = (
+            f"{self._where} has {free / 2**20:,.1f} MiB free, more checkpoints with the one that "
+            f"is written need {needed / 2**20:,.1f} MiB; free disk space, or use a smaller "
+            "run.keep_checkpoints or another --workdir"
+        )
+        if free < file.bytes_needed(like):
+            raise CheckpointError(message)
+        self._warn(message)
+
+    def space(self, like: PyTree) -> tuple[int, int | None]:
+        """Return the bytes that further checkpoints need, and those that are free.
+
+        Args:
+          like: shapes and dtypes of the stored state.
+
+        Returns:
+          Both; the second is None in an object store.
+        """
         # The oldest checkpoint is deleted only after the newest is complete.
         most = self._keep + self._keep_best + 1
         missing = most - len(steps_in(self._place)[: most - 1])
-        free = self._place.free_bytes()
-        if free is None or free >= missing * needed:
-            return
-        message = (
-            f"{self._where} has {free / 2**20:,.1f} MiB free, {missing} more checkpoints with the "
-            f"one that is written need {missing * needed / 2**20:,.1f} MiB; free disk space, or "
-            "use a smaller run.keep_checkpoints or another --workdir"
-        )
-        if free < needed:
-            raise CheckpointError(message)
-        self._warn(message)
+        return missing * file.bytes_needed(like), self._place.free_bytes()
 
     def save(self, state: PyTree, progress: Progress, plan: Plan, *, replace: bool = False) -> None:
         """Start an asynchronous save; ``state`` is copied and may be donated afterwards.

@@ -1,18 +1,20 @@
 """MLPerf's checker and logs: check a log, rehearse the log of a plan, read a log."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from largebatch.config import Plan
-from largebatch.errors import UserError
-from largebatch.tracking.mlperf import RULESET, Division, MlperfTracker
+from largebatch.config import Config, Plan
+from largebatch.errors import ConfigError, UserError
+from largebatch.tracking.mlperf import CLOSED_TARGET, RULESET, Division, MlperfTracker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,3 +150,43 @@ def seconds_between(events: Sequence[Event], name: str) -> float:
 
 def _missing(log: Path) -> UserError:
     return UserError(f"{log}: no such file; use the path of a log, result_N.txt")
+
+
+def check_logger(config: Config) -> None:
+    """Check that the package that writes and checks the MLPerf log is installed.
+
+    Raises:
+        UserError: it is missing.
+    """
+    if importlib.util.find_spec("mlperf_logging") is None:
+        raise UserError(
+            f"run.mlperf_log={config.run.mlperf_log} needs a package that is missing; use "
+            "pip install mlperf-logging"
+        )
+
+
+def check_rules(plan: Plan) -> None:
+    """Give the log that a run of the plan would write to MLPerf's checker.
+
+    Raises:
+        ConfigError: the checker refuses it, whatever the accuracy.
+        UserError: mlperf-logging is not installed.
+    """
+    options = plan.config.run
+    check_logger(plan.config)
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory, f"result_{options.seed}.txt")
+        reached = options.target or CLOSED_TARGET
+        rehearse(
+            log,
+            plan,
+            division=options.mlperf_log,
+            accuracy=lambda epochs: reached * (epochs / plan.epochs),
+            target=options.target,
+        )
+        verdict = check_log(log)
+    if not verdict.accepted:
+        raise ConfigError(
+            f"run.mlperf_log={options.mlperf_log}: the division's rules refuse this recipe: "
+            f"{'; '.join(verdict.complaints)}; change it, or use run.mlperf_log=open"
+        )

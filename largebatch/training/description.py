@@ -180,8 +180,9 @@ def commands(request: Request, *labelled: tuple[str, str]) -> list[tuple[str, st
     return [(name, command(*given, *flag.split())) for name, flag in labelled]
 
 
-def closing_rows(run: Run, request: Request, summary: Summary) -> Rows:
+def closing_rows(run: Run, summary: Summary) -> Rows:
     """Return the rows that a training ends with."""
+    request = run.request
     words = ["python", command_path("scripts/report.py"), request.place]
     following = [("next", shlex.join(words))] if IS_CHECKOUT else []
     if summary.status == "stopped":

@@ -17,7 +17,6 @@ from largebatch.checkpoint.checkpoints import Checkpoints, steps_in
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace, is_own
 from largebatch.errors import CheckpointError, UserError, counted
-from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.optim import Rates
 from largebatch.parallel import processes
 from largebatch.parallel.transfer import on_devices
@@ -26,7 +25,6 @@ from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
 from largebatch.training.memory import GIB
-from largebatch.training.preflight import disk_bytes, free_bytes
 from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
@@ -98,35 +96,30 @@ def _made_up(
     return images, np.zeros(stop - start, np.int32), crops
 
 
-def dry_run(
-    run: Run,
-    request: Request,
-    watchdog: Watchdog = IDLE,
-    weights: "Weights | None" = None,
-) -> None:
+def dry_run(run: Run, weights: "Weights | None" = None) -> None:
     """Compile, train two steps, evaluate one batch, save and restore; a line for each part.
 
     All processes have compared their programs, options and data by then.
 
     Args:
-      run: ready to start.
-      request: names the run directory; what is written there is removed.
-      watchdog: bounds the time of each part.
+      run: ready to start; what is written into its directory is removed.
       weights: those of ``model.init_from``, if they have been read already.
 
     Raises:
       UserError: what would stop the run too.
     """
-    place = request.workdir.absolute() / ".dry_run"
+    place = run.request.workdir.absolute() / ".dry_run"
     processes.first_process_does(lambda: _check_left_behind(place))
     with directory.remove_if_empty(place):
         try:
             if jax.process_index() == 0:
-                watchdog.finally_do("dry run", lambda *_: shutil.rmtree(place, ignore_errors=True))
+                run.watchdog.finally_do(
+                    "dry run", lambda *_: shutil.rmtree(place, ignore_errors=True)
+                )
             processes.first_process_does(
                 lambda: directory.prepare(LocalPlace(place), archive=False)
             )
-            _rehearse(run, request, place, watchdog, weights)
+            _rehearse(run, place, weights)
         finally:
             if jax.process_index() == 0:
                 shutil.rmtree(place, ignore_errors=True)
@@ -139,10 +132,8 @@ def _check_left_behind(place: Path) -> None:
         raise UserError(f"{place} is not of a dry run, which would delete it; rename it")
 
 
-def _rehearse(
-    run: Run, request: Request, place: Path, watchdog: Watchdog, weights: "Weights | None"
-) -> None:
-    plan, console = run.plan, run.console
+def _rehearse(run: Run, place: Path, weights: "Weights | None") -> None:
+    plan, console, request, watchdog = run.plan, run.console, run.request, run.watchdog
     run.warn_of_unreadable()
     with (
         watchdog.section("compile"),
@@ -153,14 +144,14 @@ def _rehearse(
     eta, evaluations = run.compile_s, 0
     for stage in run.stages:
         with watchdog.section("step"):
-            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state), watchdog)
+            state, step_s, evaluation_s = _rehearse_stage(run, stage, stage.placed(state))
         steps = range(stage.plan.first_step + 1, stage.plan.last_step + 1)
         count = sum(plan.evaluates_at(step) or step == plan.steps for step in steps)
         eta += len(steps) * step_s + count * evaluation_s
         evaluations += count
 
     with watchdog.section("checkpoint"):
-        saved_s = _save_and_restore(run, state, place, shared=request.remote is None)
+        saved_s, disk = _save_and_restore(run, state, place)
     rounds, hosts = counted(evaluations, "evaluation"), plan.facts.processes
     console.closing(
         [
@@ -171,7 +162,7 @@ def _rehearse(
                 else "one",
             ),
             ("run directory", f"{request.place}: {_state_of(request)}"),
-            ("disk", _disk(run, place, request)),
+            ("disk", disk),
             ("compile", f"{run.compile_s:.1f} s"),
             ("memory", description.memory(run)),
             ("checkpoint", f"saved and restored in {saved_s:.1f} s, bitwise identical"),
@@ -195,18 +186,7 @@ def _state_of(request: Request) -> str:
     return f"free; a training resumes from step {step:,}"
 
 
-def _disk(run: Run, place: Path, request: Request) -> str:
-    """Return the space that checkpoints and logs need, and the free space."""
-    needed = disk_bytes(run.plan.config.run, run.checkpoint_shapes)
-    words = f"{needed / GIB:,.2f} GiB needed"
-    if request.remote:
-        return words
-    return f"{words}, {free_bytes(place) / GIB:,.1f} GiB free"
-
-
-def _rehearse_stage(
-    run: Run, stage: Stage, state: TrainState, watchdog: Watchdog
-) -> tuple[TrainState, float, float]:
+def _rehearse_stage(run: Run, stage: Stage, state: TrainState) -> tuple[TrainState, float, float]:
     """Run the first steps of a stage and evaluate one batch.
 
     Returns:
@@ -220,7 +200,7 @@ def _rehearse_stage(
         feed = clock.timed(batches)
         for step in range(plan.first_step + 1, plan.first_step + 1 + STEPS):
             start, waited = time.perf_counter(), clock.wait_s
-            state, metrics = run_step(stage, state, feed, run.plan.rates(step), watchdog)
+            state, metrics = run_step(stage, state, feed, run.plan.rates(step), run.watchdog)
             loss = float(metrics.loss)
             seconds.append(time.perf_counter() - start)
             console.note(
@@ -232,7 +212,7 @@ def _rehearse_stage(
             images = next(feed).images
             jax.block_until_ready(stage.measure_statistics(state.params, state.stats, images))
 
-    watchdog.alive()
+    run.watchdog.alive()
     start = time.perf_counter()
     with contextlib.closing(stage.validation_batches()) as batches:
         batch = next(batches)
@@ -246,8 +226,8 @@ def _rehearse_stage(
     return state, seconds[-1], count * evaluation_s
 
 
-def _save_and_restore(run: Run, state: TrainState, place: Path, *, shared: bool) -> float:
-    """Return the seconds that a save and a restore take.
+def _save_and_restore(run: Run, state: TrainState, place: Path) -> tuple[float, str]:
+    """Return the seconds that a save and a restore take, and the disk space of all checkpoints.
 
     Raises:
       CheckpointError: the restored state is not bitwise identical to the saved one.
@@ -263,10 +243,11 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, *, shared: bool)
     )
     with contextlib.closing(opened) as checkpoints:
         checkpoints.check_space(like)
+        needed, free = checkpoints.space(like)
         state = run.stages[-1].steps.to_checkpoint(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
-        if shared:
+        if run.request.remote is None:
             restored = checkpoints.newest(run.plan, like)
         else:
             restored = processes.first_process_does(lambda: checkpoints.read(STEPS, run.plan, like))
@@ -277,4 +258,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path, *, shared: bool)
             f"the checkpoint restored from {place} differs from what was saved; check the disk"
         )
     processes.wait_for_all("dry run restored")
-    return time.perf_counter() - start
+    disk = f"{needed / GIB:,.2f} GiB needed for checkpoints"
+    if run.request.remote is None:
+        disk += f", {free / GIB:,.1f} GiB free"
+    return time.perf_counter() - start, disk

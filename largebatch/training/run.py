@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from largebatch.training.checks import HostTimes
 from largebatch.training.evaluation import Result, evaluate, is_far_above, with_final_statistics
 from largebatch.training.log import Log
 from largebatch.training.memory import largest_microbatch
+from largebatch.training.request import Request
 from largebatch.training.stage import Splits, Stage, stage_at
 from largebatch.training.state import MEASURED, Metrics, TrainState
 from largebatch.training.steps import steps_of
@@ -47,10 +48,14 @@ class Run:
         devices: Sequence[jax.Device],
         splits: Sequence[Splits],
         facts: Facts,
+        request: Request,
+        watchdog: Watchdog,
+        began: float,
     ) -> None:
         """Resolve the plan; see `open`, which opens the data of each stage."""
         self.config, self.console, self.devices = config, console, devices
         self.splits, self.facts = splits, facts
+        self.request, self.watchdog, self.began = request, watchdog, began
         self.plan: Plan = resolve(config, facts)
         """Until `build`, with the largest possible microbatch if ``batch.microbatch=auto``."""
         self.stages: tuple[Stage, ...] = ()
@@ -66,7 +71,9 @@ class Run:
         console: Console,
         devices: Sequence[jax.Device] | None = None,
         *,
-        given: Collection[str] | None = None,
+        request: Request | None = None,
+        watchdog: Watchdog = IDLE,
+        began: float | None = None,
     ) -> "Run":
         """Open the data of each stage and resolve the plan, which finds most mistakes.
 
@@ -74,17 +81,32 @@ class Run:
           config: configuration of the run.
           console: prints progress and warnings.
           devices: None for all devices of all processes.
-          given: the user's options; others that the dataset, the optimizer or the devices have no
-            use for get their defaults. None: all options are the user's.
+          request: what the user asks for. Options that the user did not give, and that the dataset,
+            the optimizer or the devices have no use for, get their defaults. None: nothing is
+            trained, and all options are the user's.
+          watchdog: requests a stop, and bounds the time of each part.
+          began: the ``time.perf_counter()`` at which this attempt started; None: now.
 
         Raises:
           UserError: the data cannot be opened, or options contradict each other.
         """
         found = jax.devices() if devices is None else devices
-        return settled(config, given, lambda c: cls._open(c, console, found), console.note)[1]
+        given = request.given if request else None
+        about = request or Request(None, Path()), watchdog, began or time.perf_counter()
+        return settled(config, given, lambda c: cls._open(c, console, found, *about), console.note)[
+            1
+        ]
 
     @classmethod
-    def _open(cls, config: Config, console: Console, devices: Sequence[jax.Device]) -> "Run":
+    def _open(
+        cls,
+        config: Config,
+        console: Console,
+        devices: Sequence[jax.Device],
+        request: Request,
+        watchdog: Watchdog,
+        began: float,
+    ) -> "Run":
         opener = functools.cache(data.open_source)  # most stages share one source
         stages, splits = stages_of(config), []
         for stage in stages:
@@ -100,7 +122,7 @@ class Run:
             jax.process_count(),
             crops_on_device=config.data.crops == "device",
         )
-        run = cls(config, console, devices, splits, facts)
+        run = cls(config, console, devices, splits, facts, request, watchdog, began)
         pairs = zip(stages, splits, strict=True)  # all stages have the same examples
         unshuffled = next((each.train for s, each in pairs if not s.config.data.shuffle), None)
         if unshuffled is not None and grouped_by_class(unshuffled):
@@ -205,28 +227,16 @@ class Run:
 
     # ---- Training
 
-    def start(
-        self,
-        log: Log,
-        checkpoints: Checkpoints,
-        progress: Progress,
-        began: float,
-        watchdog: Watchdog = IDLE,
-        *,
-        profile: Path | None = None,
-    ) -> None:
+    def start(self, log: Log, checkpoints: Checkpoints, progress: Progress) -> None:
         """Become an attempt at the training.
 
         Args:
           log: receives rows and events.
           checkpoints: of the run directory.
           progress: where training starts.
-          began: the ``time.perf_counter()`` at which this attempt started.
-          watchdog: requests a stop.
-          profile: output directory of the profiler for ``run.profile``; None: no tracing.
         """
         plan, stage = self.plan, self.first_stage
-        self.log, self.checkpoints, self.watchdog = log, checkpoints, watchdog
+        self.log, self.checkpoints = log, checkpoints
         self.initial = progress
         """Where this attempt started."""
         self.step = progress.step
@@ -237,7 +247,7 @@ class Run:
         """Why the processes stop after the present step, once they have agreed to."""
         self.clock = Clock(
             progress.wall_s,
-            began,
+            self.began,
             train_s=progress.train_s,
             wait_s=progress.wait_s,
             evaluation_s=progress.evaluation_s,
@@ -264,8 +274,9 @@ class Run:
         self._sets = data.identities(stage.splits.further)
         self.profiler: Profiler | None = None
         """Traces a few steps."""
-        if profile and plan.profile_steps:
-            self.profiler = Profiler(plan.profile_steps, profile, self.clock, self.console.note)
+        if plan.profile_steps and jax.process_index() == 0:
+            folder = self.request.workdir / "profile"
+            self.profiler = Profiler(plan.profile_steps, folder, self.clock, self.console.note)
 
     @property
     def first_stage(self) -> Stage:

@@ -9,31 +9,35 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from largebatch import tracking
+from largebatch import data, tracking
 from largebatch.checkpoint import run_directory
 from largebatch.checkpoint.checkpoints import Checkpoints, Stored, has_checkpoints
+from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
 from largebatch.config.recipe_file import label
 from largebatch.config.registries import MODELS, OPTIMIZERS
+from largebatch.config.schema import Difference
+from largebatch.errors import CheckpointError, ConfigError
 from largebatch.fault_tolerance import Interrupted, Watchdog
 from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
 from largebatch.registry import parse_options, resolve
 from largebatch.store_urls import url_of
+from largebatch.tracking.compliance import check_logger, check_rules
 from largebatch.tracking.summary import Status
-from largebatch.training import agreement, description, resume
+from largebatch.training import agreement, description
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics
 from largebatch.training.initialization import check_weights, initial_state
 from largebatch.training.log import Log
 from largebatch.training.loop import train
 from largebatch.training.memory import reporting_out_of_memory
-from largebatch.training.preflight import check_logger, check_rules
 from largebatch.training.rehearsal import dry_run, warm_up
 from largebatch.training.request import Request
 from largebatch.training.request import check as check_request
 from largebatch.training.run import Run
+from largebatch.training.state import TrainState
 
 if TYPE_CHECKING:  # weights are read by few runs
     from largebatch.weights import Weights
@@ -103,16 +107,17 @@ def _run(
     ):
         with watchdog.section("compile"):  # a dataset may take long to open
             this_run = agreement.opened_by_all(
-                lambda: Run.open(config, console, devices, given=request.given), weights
+                lambda: Run.open(
+                    config, console, devices, request=request, watchdog=watchdog, began=began
+                ),
+                weights,
             )
-            config = this_run.config
         checkpoints = stored = None
         if not (request.dry_run or request.resume == "never"):
             # A complete run, or a checkpoint of another run, ends here, before compilation.
-            checkpoints = resume.open_checkpoints(config, request, console)
-            closing.enter_context(contextlib.closing(checkpoints))
-            stored = resume.newest(this_run, request, checkpoints)
-            done = None if request.eval_only else resume.complete(this_run, request, stored)
+            checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(this_run)))
+            stored = _newest(this_run, checkpoints)
+            done = None if request.eval_only else _complete(this_run, stored)
             if done is not None:
                 return done
         if weights is not None:
@@ -122,22 +127,21 @@ def _run(
         rows = description.plan_rows(this_run, hosts)
         name = label(request.recipe) if request.recipe else "configuration"
         console.plan(f"{name}: {request.place}", rows, changed(this_run.plan.config))
-        if config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
+        if this_run.config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
             console.warn(
                 "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
                 f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
             )
         with reporting_out_of_memory(this_run.plan.first_stage):
             if request.dry_run:
-                dry_run(this_run, request, watchdog, weights)
+                dry_run(this_run, weights)
                 return None
             if checkpoints is None:
-                checkpoints = resume.open_checkpoints(config, request, console)
-                closing.enter_context(contextlib.closing(checkpoints))
+                checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(this_run)))
             watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
             if request.eval_only:
-                return _evaluate(this_run, request, stored, began, watchdog)
-            return _train(this_run, request, checkpoints, stored, weights, began, watchdog)
+                return _evaluate(this_run, stored)
+            return _train(this_run, checkpoints, stored, weights)
 
 
 def _check_early(config: Config, request: Request) -> "Weights | None":
@@ -168,16 +172,127 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
     return weights.beginning(config.model)
 
 
+def _open_checkpoints(run: Run) -> Checkpoints:
+    """Open the checkpoints; create the run directory, or archive an earlier run."""
+    request, options, console = run.request, run.config.run, run.console
+    place = request.directory
+    if not request.eval_only:
+        moved = processes.first_process_does(
+            lambda: run_directory.prepare(place, archive=request.resume == "never")
+        )
+        if moved:
+            console.note(f"the earlier run in {request.place} is now in {moved}")
+    return Checkpoints(
+        place,
+        keep=options.keep_checkpoints,
+        keep_best=options.keep_best,
+        warn=console.warn,
+        read_only=request.eval_only,
+        extends=request.resume == "extend",
+        saved=lambda step: run_directory.note_saved(place, step),
+    )
+
+
+def _newest(run: Run, checkpoints: Checkpoints) -> Stored | None:
+    """Return the newest checkpoint; None if training starts from the beginning.
+
+    Raises:
+      CheckpointError: it belongs to another run, or there is none and one is needed.
+      ConfigError: a clocked run cannot be resumed.
+    """
+    request = run.request
+    stored = checkpoints.newest(run.plan, run.checkpoint_shapes)
+    if stored is None and request.needs_checkpoint:
+        raise request.no_checkpoint()
+    if stored is not None and not request.eval_only:
+        _check_sets(stored, run)
+    clocked = run.config.run.mlperf_log
+    if clocked and stored is not None and not request.eval_only:
+        raise ConfigError(
+            f"run.mlperf_log={clocked} clocks a run from its start, {request.place} holds "
+            f"one at step {stored.step}; use --resume=never, or --config.run.mlperf_log= to "
+            "continue without the log"
+        )
+    return stored
+
+
+def _check_sets(stored: Stored, run: Run) -> None:
+    """Check that further validation sets of the same names are the same as before."""
+    then = stored.progress.memory.get("sets", {})
+    for name, identity in data.identities(run.splits[0].further).items():
+        if then.get(name, identity) != identity:
+            raise CheckpointError(
+                f"data.validation_sets: {name} is another set than in the run so far (number, "
+                "classes or names of its examples differ); restore it, or give the new one "
+                "another name"
+            )
+
+
+def _complete(run: Run, stored: Stored | None) -> tracking.Summary | None:
+    """Return the summary of a run that is complete; None otherwise."""
+    request, steps = run.request, run.plan.steps
+    summary = tracking.Summary.read(request.workdir)
+    at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
+    complete = summary is not None and summary.status == "complete" and summary.steps == steps
+    if not processes.agreed_minimum(int(at_end and complete)):
+        return None
+    again = description.commands(
+        request, ("evaluate", "--eval_only"), ("train again", "--resume=never")
+    )
+    rows = [
+        *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
+        ("checkpoint", request.checkpoint(steps)),
+        *again,
+    ]
+    run.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
+    return summary
+
+
+def _extension(run: Run, stored: Stored) -> str:
+    """Return the line that says from where on a run has another schedule."""
+    plan, done = run.plan, stored.progress
+    following = ""
+    if stored.step < plan.steps:
+        rate = plan.rates(stored.step + 1).learning_rate
+        following = f"; the next learning rate is {rate:.4g}"
+    return (
+        f"from sample {done.samples:,} on (step {stored.step:,}, epoch "
+        f"{done.samples / plan.epoch_samples:.2f}) the schedule is another: "
+        f"{_shown(stored.schedule)}{following}"
+    )
+
+
+def _shown(changes: Sequence[Difference]) -> str:
+    """Format options of the schedule that differ from those of a checkpoint in one line."""
+    return ", ".join(f"{d.key}={d.requested!r} instead of {d.stored!r}" for d in changes)
+
+
+def _announced(run: Run, stored: Stored | None) -> Progress:
+    """Return where a run starts; print the path of the checkpoint and the changed options."""
+    if stored is None:
+        return Progress()
+    run.console.note(f"resuming from {run.request.checkpoint(stored.step)}")
+    if stored.schedule:
+        run.console.warn(_extension(run, stored))
+    if stored.table:
+        run.console.warn(f"options that differ from the checkpoint:\n{stored.table}")
+    return stored.progress
+
+
+def _state_of(run: Run, stored: Stored) -> TrainState:
+    """Return the state of a checkpoint on the devices, for the first stage.
+
+    ``stored`` gives it away: the copy on the host is as large as that on a device.
+    """
+    held, stored.state = stored.state, None
+    return run.first_stage.steps.from_checkpoint(on_devices(held, run.checkpoint_shapes))
+
+
 def _train(
-    run: Run,
-    request: Request,
-    checkpoints: Checkpoints,
-    stored: Stored | None,
-    weights: "Weights | None",
-    began: float,
-    watchdog: Watchdog,
+    run: Run, checkpoints: Checkpoints, stored: Stored | None, weights: "Weights | None"
 ) -> tracking.Summary:
     """Train from the newest checkpoint or from the start."""
+    request, watchdog = run.request, run.watchdog
     plan, console, first = run.plan, run.console, jax.process_index() == 0
     if stored is None or stored.step != plan.steps:
         checkpoints.check_space(run.checkpoint_shapes)
@@ -189,7 +304,7 @@ def _train(
         )
     if clocked:
         processes.first_process_does(lambda: check_rules(plan))
-    progress = resume.announced(run, request, stored)
+    progress = _announced(run, stored)
     with (
         watchdog.section("compile"),
         console.compiling("initialisation, train step and evaluation"),
@@ -197,7 +312,7 @@ def _train(
         run.prepare()
         if clocked:
             warm_up(run)
-        state = resume.state_of(run, stored) if stored else initial_state(run, weights)
+        state = _state_of(run, stored) if stored else initial_state(run, weights)
     home = request.workdir.stat() if first else None
     callbacks = tracking.CallbackTracker(
         request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
@@ -208,17 +323,16 @@ def _train(
             request.workdir,
             description.resolved(run, request.recipe),
             progress,
-            began,
+            run.began,
             callbacks if request.callbacks else None,
             resumes=stored is not None,
         )
     )
     with contextlib.closing(log):
         if stored is not None and stored.schedule:
-            log.event("schedule", progress.step, changes=resume.shown(stored.schedule))
-        _connect_unreadable(run, request)
-        profile = request.workdir / "profile" if first else None
-        run.start(log, checkpoints, progress, began, watchdog, profile=profile)
+            log.event("schedule", progress.step, changes=_shown(stored.schedule))
+        _connect_unreadable(run)
+        run.start(log, checkpoints, progress)
         if first:
             watchdog.finally_do(
                 "summary", lambda status, _: run.summary(status).write(request.workdir)
@@ -256,15 +370,15 @@ def _train(
     if run.result is None:
         return summary  # stopped before an evaluation
     console.closing(
-        description.closing_rows(run, request, summary),
+        description.closing_rows(run, summary),
         f"{summary.status}: {summary.steps:,} steps, {summary.samples:,} samples",
     )
     return summary
 
 
-def _connect_unreadable(run: Run, request: Request) -> None:
+def _connect_unreadable(run: Run) -> None:
     """Warn of examples that cannot be decoded; each process writes its own list."""
-    process = jax.process_index()
+    request, process = run.request, jax.process_index()
     name = f"unreadable_{process}.jsonl"
     path, shown = request.workdir / name, f"{request.place}/{name}"
 
@@ -278,17 +392,15 @@ def _connect_unreadable(run: Run, request: Request) -> None:
         split.connect(report, shown)
 
 
-def _evaluate(
-    run: Run, request: Request, stored: Stored, began: float, watchdog: Watchdog
-) -> tracking.Summary:
+def _evaluate(run: Run, stored: Stored) -> tracking.Summary:
     """Evaluate the newest checkpoint and write ``evaluation.json``."""
-    progress = resume.announced(run, request, stored)
+    progress, request, watchdog = _announced(run, stored), run.request, run.watchdog
     run.warn_of_unreadable()
     with watchdog.section("compile"), run.console.compiling("evaluation"):
         stage = run.stage_at(progress.step)
         for shape in stage.evaluation_shapes:
             stage.evaluate(shape)
-        state = stage.placed(resume.state_of(run, stored))
+        state = stage.placed(_state_of(run, stored))
     with watchdog.section("evaluation"):
         state = with_final_statistics(stage, state, progress.samples, watchdog)
         result = evaluate(stage, state, watchdog)
@@ -299,7 +411,7 @@ def _evaluate(
         loss=result.loss,
         steps=progress.step,
         samples=progress.samples,
-        wall_s=time.perf_counter() - began,
+        wall_s=time.perf_counter() - run.began,
         compile_s=run.compile_s,
         images_per_s=result.images / result.seconds,
         **averaged_columns(result),

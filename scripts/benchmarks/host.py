@@ -164,7 +164,7 @@ def _of_loop(run: Run, steps: int) -> Figures:
             contextlib.closing(log),
             contextlib.suppress(_EnoughError),
         ):
-            run.start(log, checkpoints, Progress(), began)
+            run.start(log, checkpoints, Progress())
             train(run, _state(run.first_stage))
     return recorder.figures()
 

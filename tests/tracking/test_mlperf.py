@@ -18,10 +18,15 @@ from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Watchdog, exit_code
 from largebatch.tracking import MlperfTracker, compliance
-from largebatch.tracking.compliance import check_log, read_log, rehearse, seconds_between
+from largebatch.tracking.compliance import (
+    check_log,
+    check_rules,
+    read_log,
+    rehearse,
+    seconds_between,
+)
 from largebatch.tracking.mlperf import RULESET
 from largebatch.training import session
-from largebatch.training.preflight import check_rules
 from largebatch.training.rehearsal import warm_up
 from largebatch.training.run import Run
 from tests.training import worlds

@@ -23,9 +23,8 @@ from largebatch.parallel.hardware import machine
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
-from largebatch.tracking.compliance import check_log, read_log, seconds_between
+from largebatch.tracking.compliance import check_log, check_rules, read_log, seconds_between
 from largebatch.training import session
-from largebatch.training.preflight import check_rules, check_space
 from largebatch.training.run import Run
 
 Scale = Literal["laptop", "node", "full"]
@@ -89,9 +88,9 @@ def reproduce(
     console = tracking.Console(quiet=jax.process_index() != 0)
     overrides = _overrides(request, published)
     given = load(request.recipe, overrides, console.note)
-    opened = Run.open(given, console, devices, given=dict(overrides))
+    asked = session.Request(request.recipe, request.runs_in, tuple(overrides))
+    opened = Run.open(given, console, devices, request=asked)
     config, plan = opened.config, opened.plan
-    check_space(request.runs_in, config.run, opened.checkpoint_shapes)
     processes.first_process_does(lambda: check_rules(plan))
     options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
