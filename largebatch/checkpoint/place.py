@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from largebatch.checkpoint import lock
 from largebatch.errors import CheckpointError
 from largebatch.files import no_folder_reason, replacing
 from largebatch.object_store import Bucket, StorageError
@@ -84,8 +85,39 @@ class Place(Protocol):
         """Return the free space; None: not limited."""
         ...
 
-    def keep_logs(self) -> None:
-        """Make the logs written so far as durable as a checkpoint that follows."""
+    def lock(
+        self, *, note: Callable[[str], None], lost: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the directory while the body runs; a missing directory is created.
+
+        Args:
+          note: called with a message for the user.
+          lost: called once, in a separate thread, if another process took the lock.
+
+        Raises:
+          UserError: another process holds the lock, or the directory cannot be written to.
+        """
+        ...
+
+    def holder(self) -> str | None:
+        """Return which process holds the lock, for messages; None if none does."""
+        ...
+
+    def fetch_logs(self, *, changes_only: bool = False) -> None:
+        """Write the logs of the run into `logs`, if they are elsewhere.
+
+        Args:
+          changes_only: whether `keep_logs` keeps only what changes from now on.
+        """
+        ...
+
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
+        """Make the logs written so far as durable as a checkpoint that follows.
+
+        Args:
+          last: no more logs follow.
+          patience_s: seconds to wait for another thread that does so; below 0: any time.
+        """
         ...
 
 
@@ -94,8 +126,7 @@ class LocalPlace:
 
     def __init__(self, folder: Path) -> None:
         """Change nothing yet."""
-        self.logs = folder.absolute()
-        self.url = str(self.logs)
+        self.url, self.logs = str(folder), folder.absolute()
 
     def create(self) -> None:
         checkpoints = self.logs / "checkpoints"
@@ -141,7 +172,20 @@ class LocalPlace:
     def free_bytes(self) -> int | None:
         return shutil.disk_usage(self.logs).free
 
-    def keep_logs(self) -> None:
+    @contextlib.contextmanager
+    def lock(
+        self, *, note: Callable[[str], None], lost: Callable[[str], None] = lambda _: None
+    ) -> Iterator[None]:
+        with remove_if_empty(self.logs / "checkpoints"), lock.hold(Path(self.url), note=note):
+            yield
+
+    def holder(self) -> str | None:
+        return lock.holder(self.logs)
+
+    def fetch_logs(self, *, changes_only: bool = False) -> None:
+        """Do nothing: the logs are in the directory itself."""
+
+    def keep_logs(self, *, last: bool = False, patience_s: float = -1) -> None:
         """Do nothing: the logs are written to the directory itself."""
 
     def _names(self, folder: str, wanted: Callable[[os.DirEntry], bool]) -> list[str]:
@@ -207,6 +251,14 @@ class BucketPlace:
 
     def free_bytes(self) -> int | None:
         return None
+
+    def lock(
+        self, *, note: Callable[[str], None], lost: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return lock.lease(self.bucket, note=note, lost=lost)
+
+    def holder(self) -> str | None:
+        return lock.leaseholder(self.bucket)
 
     def fetch_logs(self, *, changes_only: bool = False) -> None:
         """Download the logs of the run; those in folders are left out.
@@ -274,6 +326,35 @@ class BucketPlace:
                 path = Path(parent, name)
                 if is_own(path.relative_to(self.logs).as_posix()):
                     yield path
+
+
+@contextlib.contextmanager
+def opened(workdir: Path | str) -> Iterator[Place]:
+    """Yield a run directory; the local copy of the logs of one in a store is deleted at the end.
+
+    Args:
+      workdir: a path or a URL; it may not exist.
+    """
+    if not (url := url_of(workdir)):
+        yield LocalPlace(Path(workdir))
+        return
+    place = BucketPlace(Bucket(url), Path(tempfile.mkdtemp(prefix="largebatch-")))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place.logs, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def remove_if_empty(path: Path) -> Iterator[None]:
+    """Remove ``path`` and its parents after the body if it created them and left them empty."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in absent:
+            with contextlib.suppress(OSError):  # not created, or not empty
+                folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import errno
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +11,12 @@ from pathlib import Path
 
 import jax
 
-from largebatch.checkpoint import lock
 from largebatch.checkpoint.checkpoints import FOLDER, has_checkpoints, steps_in
-from largebatch.checkpoint.place import BucketPlace, LocalPlace, Place, is_own
+from largebatch.checkpoint.place import Place, is_own
 from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import no_folder_reason, read_json
-from largebatch.object_store import Bucket, StorageError
+from largebatch.object_store import StorageError
 from largebatch.parallel import processes
 from largebatch.tracking import Summary
 from largebatch.tracking.summary import Status
@@ -48,88 +46,49 @@ def reporting_full_disk(place: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(
-    workdir: Path, watchdog: Watchdog, note: Callable[[str], None], began: float
-) -> Iterator[None]:
-    """Lock the directory while the body runs. Process 0 holds the lock; each process calls this.
-
-    Args:
-      workdir: the directory.
-      watchdog: writes a summary and releases the lock if it ends the process.
-      note: prints a message for the user.
-      began: the ``time.perf_counter()`` at the start of this process.
-
-    Raises:
-      UserError: a different run holds the lock, or the directory cannot be created.
-    """
-    with remove_if_empty(workdir / FOLDER), contextlib.ExitStack() as stack:
-        locked = lock.hold(workdir, note=note)
-        processes.first_process_does(lambda: stack.enter_context(locked))
-        if jax.process_index() == 0:
-            watchdog.finally_do("lock", lambda *_: stack.close())
-            watchdog.finally_do("summary", lambda status, _: _untrained(status, workdir, began))
-        yield
-
-
-def _untrained(status: Status, workdir: Path, began: float) -> None:
-    """Write the summary of a process that did not train: the earlier summary with a new status.
-
-    A complete run stays complete.
-    """
-    before = Summary.read(workdir)
-    if before is None:  # absent, or from a different version
-        steps = max(steps_in(LocalPlace(workdir)), default=0)
-        wall_s = time.perf_counter() - began
-        before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
-    if before.status != "complete":
-        dataclasses.replace(before, status=status).write(workdir)
-
-
-@contextlib.contextmanager
-def staged(
-    url: str,
+    place: Place,
     *,
     trains: bool,
     watchdog: Watchdog = IDLE,
     note: Callable[[str], None],
     warn: Callable[[str], None],
-) -> Iterator[BucketPlace]:
-    """Keep a local copy of the logs of a run in a store while the body runs.
+    began: float,
+) -> Iterator[None]:
+    """Lock a run directory while the body runs, and keep the logs that it writes.
 
-    Each process calls this.
+    Each process calls this. An evaluation or a dry run takes no lock, since it may share the
+    directory with a training.
 
     Args:
-      url: the run directory in the store.
+      place: the directory.
       trains: process 0 holds the lock.
-      watchdog: uploads once more if it ends the process.
+      watchdog: if it ends the process, it writes a summary, keeps the logs and releases the lock.
       note: prints a message for the user.
       warn: prints a warning of one line.
-
-    Yields:
-      The run directory. Process 0 uploads what the logs lack at the end.
+      began: the ``time.perf_counter()`` at the start of this process.
 
     Raises:
-      UserError: another run holds the lock.
-      StorageError: the store cannot be reached; the local copy is kept if it was not uploaded.
+      UserError: another run holds the lock, or the directory cannot be created.
+      StorageError: the store cannot be reached; the local copy of the logs is kept if it was not
+        uploaded.
     """
     first = jax.process_index() == 0
-    place = BucketPlace(Bucket(url), Path(tempfile.mkdtemp(prefix="largebatch-")))
-    # If the watchdog ends the process, it releases the lease and leaves the local copy.
-    with contextlib.ExitStack() as copy, contextlib.ExitStack() as stack:
-        copy.callback(shutil.rmtree, place.logs, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
         if trains:
-            leased = lock.lease(place.bucket, note=note, lost=watchdog.end)
+            locked = place.lock(note=note, lost=watchdog.end)
             # Processes on CPUs connect within 30 s, and the lease of another host takes longer.
-            processes.wait_for_all("lease")
-            processes.first_process_does(lambda: stack.enter_context(leased))
-            if first:
-                watchdog.finally_do("lease", lambda *_: stack.close())
-                # The main thread may hang in an upload, and this process must end.
-                watchdog.finally_do(
-                    "upload", lambda *_: watchdog.lost or place.keep_logs(last=True, patience_s=5)
-                )
+            processes.wait_for_all("lock")
+            processes.first_process_does(lambda: stack.enter_context(locked))
+        if trains and first:
+            watchdog.finally_do("lock", lambda *_: stack.close())
+            # The main thread may hang in an upload, and this process must end.
+            watchdog.finally_do(
+                "logs", lambda *_: watchdog.lost or place.keep_logs(last=True, patience_s=5)
+            )
+            watchdog.finally_do("summary", lambda status, _: _untrained(status, place, began))
         place.fetch_logs(changes_only=not trains)
         try:
-            yield place
+            yield
         except BaseException:
             if first and (problem := _finish(place, watchdog, last=trains)):
                 warn(problem)
@@ -138,7 +97,21 @@ def staged(
             raise StorageError(problem)
 
 
-def _finish(place: BucketPlace, watchdog: Watchdog, *, last: bool) -> str:
+def _untrained(status: Status, place: Place, began: float) -> None:
+    """Write the summary of a process that did not train: the earlier summary with a new status.
+
+    A complete run stays complete.
+    """
+    before = Summary.read(place.logs)
+    if before is None:  # absent, or from a different version
+        steps = max(steps_in(place), default=0)
+        wall_s = time.perf_counter() - began
+        before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
+    if before.status != "complete":
+        dataclasses.replace(before, status=status).write(place.logs)
+
+
+def _finish(place: Place, watchdog: Watchdog, *, last: bool) -> str:
     """Upload what is left, unless another run has the directory now.
 
     Returns:
@@ -254,16 +227,3 @@ def _archived(place: Place) -> str | None:
             ) from error
         (place.logs / path).unlink(missing_ok=True)  # the local copy of a file in a store
     return f"{place.url}/{target}"
-
-
-@contextlib.contextmanager
-def remove_if_empty(path: Path) -> Iterator[None]:
-    """Remove ``path`` and its parents after the body if it created them and left them empty."""
-    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        yield
-    finally:
-        if jax.process_index() == 0:
-            for folder in absent:
-                with contextlib.suppress(OSError):  # not created, or not empty
-                    folder.rmdir()

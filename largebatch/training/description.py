@@ -188,7 +188,7 @@ def closing_rows(run: Run, summary: Summary) -> Rows:
     if summary.status == "stopped":
         kept = tuple(o for o in request.overrides if o[0] != "run.stop_after")
         following = commands(dataclasses.replace(request, overrides=kept), ("next", ""))
-    best = best_checkpoint(request.directory) if run.plan.config.run.keep_best else None
+    best = best_checkpoint(run.place) if run.plan.config.run.keep_best else None
     return [
         *result_rows(run.result, run.plan),
         *run.target.rows(),

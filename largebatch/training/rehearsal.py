@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from largebatch import data, parallel
-from largebatch.checkpoint import lock
 from largebatch.checkpoint import run_directory as directory
 from largebatch.checkpoint.checkpoints import Checkpoints, steps_in
 from largebatch.checkpoint.file import Progress
-from largebatch.checkpoint.place import LocalPlace, is_own
+from largebatch.checkpoint.place import LocalPlace, is_own, remove_if_empty
 from largebatch.errors import CheckpointError, UserError, counted
 from largebatch.optim import Rates
 from largebatch.parallel import processes
@@ -25,7 +24,6 @@ from largebatch.training.dispatch import run_step
 from largebatch.training.evaluation import evaluate_batch
 from largebatch.training.initialization import initial_state
 from largebatch.training.memory import GIB
-from largebatch.training.request import Request
 from largebatch.training.run import Run
 from largebatch.training.stage import Stage
 from largebatch.training.state import TrainState
@@ -108,9 +106,10 @@ def dry_run(run: Run, weights: "Weights | None" = None) -> None:
     Raises:
       UserError: what would stop the run too.
     """
-    place = run.request.workdir.absolute() / ".dry_run"
+    place = run.place.logs / ".dry_run"
     processes.first_process_does(lambda: _check_left_behind(place))
-    with directory.remove_if_empty(place):
+    first = jax.process_index() == 0
+    with remove_if_empty(place) if first else contextlib.nullcontext():
         try:
             if jax.process_index() == 0:
                 run.watchdog.finally_do(
@@ -161,7 +160,7 @@ def _rehearse(run: Run, place: Path, weights: "Weights | None") -> None:
                 if hosts > 1
                 else "one",
             ),
-            ("run directory", f"{request.place}: {_state_of(request)}"),
+            ("run directory", f"{request.place}: {_state_of(run)}"),
             ("disk", disk),
             ("compile", f"{run.compile_s:.1f} s"),
             ("memory", description.memory(run)),
@@ -172,16 +171,14 @@ def _rehearse(run: Run, place: Path, weights: "Weights | None") -> None:
     )
 
 
-def _state_of(request: Request) -> str:
+def _state_of(run: Run) -> str:
     """Return whether a training may start in the run directory, and from where."""
-    place = request.directory
-    who = lock.leaseholder(place.bucket) if request.remote else lock.holder(request.workdir)
-    if who is not None:
+    if (who := run.place.holder()) is not None:
         return f"in use by {who}; a training is refused until it ends, use another --workdir"
-    step = max(steps_in(place), default=None)
+    step = max(steps_in(run.place), default=None)
     if step is None:
         return "free"
-    if request.resume == "never":
+    if run.request.resume == "never":
         return "free; a training moves the earlier run to previous/"
     return f"free; a training resumes from step {step:,}"
 
@@ -247,7 +244,7 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> tuple[float, 
         state = run.stages[-1].steps.to_checkpoint(state)
         checkpoints.save(state, progress, run.plan)
         checkpoints.wait()
-        if run.request.remote is None:
+        if isinstance(run.place, LocalPlace):
             restored = checkpoints.newest(run.plan, like)
         else:
             restored = processes.first_process_does(lambda: checkpoints.read(STEPS, run.plan, like))
@@ -259,6 +256,6 @@ def _save_and_restore(run: Run, state: TrainState, place: Path) -> tuple[float, 
         )
     processes.wait_for_all("dry run restored")
     disk = f"{needed / GIB:,.2f} GiB needed for checkpoints"
-    if run.request.remote is None:
+    if isinstance(run.place, LocalPlace):
         disk += f", {free / GIB:,.1f} GiB free"
     return time.perf_counter() - start, disk

@@ -6,16 +6,13 @@ Imports no JAX, so that these errors are reported within a second.
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from largebatch.config import Config
 from largebatch.errors import CheckpointError, ConfigError
 from largebatch.files import read_json
 from largebatch.store_urls import url_of
 from largebatch.tracking.callbacks import Callback
-
-if TYPE_CHECKING:  # imports JAX
-    from largebatch.checkpoint.place import BucketPlace, Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +33,6 @@ class Request:
     """Objects to call during a training; see `largebatch.tracking.callbacks`."""
     notes: tuple[str, ...] = ()
     """Lines to print about what the options have changed in the recipe."""
-    remote: "BucketPlace | None" = None
-    """The run directory, if it is in an object store; ``workdir`` is the local copy of its logs."""
 
     @property
     def given(self) -> frozenset[str]:
@@ -47,15 +42,7 @@ class Request:
     @property
     def place(self) -> str:
         """The run directory as the user knows it."""
-        url = self.remote.url if self.remote else url_of(self.workdir)
-        return url or str(self.workdir)
-
-    @property
-    def directory(self) -> "Place":
-        """The run directory."""
-        from largebatch.checkpoint.place import LocalPlace
-
-        return self.remote or LocalPlace(self.workdir)
+        return url_of(self.workdir) or str(self.workdir)
 
     def checkpoint(self, step: int) -> str:
         """Return the path of a checkpoint below the ``--workdir`` given."""
@@ -97,13 +84,11 @@ def check(config: Config, request: Request) -> None:
       ConfigError: the initial weights do not exist, or would be moved away first.
     """
     if url := url_of(request.workdir):
-        # The rest is checked again when the run is downloaded.
         begin = url_of(config.model.init_from)
         if request.resume == "never" and f"{begin}/".startswith(f"{url}/"):
             raise _moved(config, request)
         return
-    here = request.remote is None  # what a store holds is looked for when the data is open
-    if request.needs_checkpoint and here and not (request.workdir / "checkpoints").is_dir():
+    if request.needs_checkpoint and not (request.workdir / "checkpoints").is_dir():
         raise request.no_checkpoint()
     weights = config.model.init_from
     if not weights or url_of(weights):

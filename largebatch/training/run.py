@@ -13,6 +13,7 @@ import numpy as np
 from largebatch import data, parallel
 from largebatch.checkpoint.checkpoints import Checkpoints
 from largebatch.checkpoint.file import Progress, on_devices
+from largebatch.checkpoint.place import LocalPlace, Place
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve, stages_of
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
@@ -49,13 +50,14 @@ class Run:
         splits: Sequence[Splits],
         facts: Facts,
         request: Request,
+        place: Place,
         watchdog: Watchdog,
         began: float,
     ) -> None:
         """Resolve the plan; see `open`, which opens the data of each stage."""
         self.config, self.console, self.devices = config, console, devices
         self.splits, self.facts = splits, facts
-        self.request, self.watchdog, self.began = request, watchdog, began
+        self.request, self.place, self.watchdog, self.began = request, place, watchdog, began
         self.plan: Plan = resolve(config, facts)
         """Until `build`, with the largest possible microbatch if ``batch.microbatch=auto``."""
         self.stages: tuple[Stage, ...] = ()
@@ -72,6 +74,7 @@ class Run:
         devices: Sequence[jax.Device] | None = None,
         *,
         request: Request | None = None,
+        place: Place | None = None,
         watchdog: Watchdog = IDLE,
         began: float | None = None,
     ) -> "Run":
@@ -84,6 +87,7 @@ class Run:
           request: what the user asks for. Options that the user did not give, and that the dataset,
             the optimizer or the devices have no use for, get their defaults. None: nothing is
             trained, and all options are the user's.
+          place: the run directory; None: that of the request, on a disk.
           watchdog: requests a stop, and bounds the time of each part.
           began: the ``time.perf_counter()`` at which this attempt started; None: now.
 
@@ -92,10 +96,17 @@ class Run:
         """
         found = jax.devices() if devices is None else devices
         given = request.given if request else None
-        about = request or Request(None, Path()), watchdog, began or time.perf_counter()
-        return settled(config, given, lambda c: cls._open(c, console, found, *about), console.note)[
-            1
-        ]
+        request = request or Request(None, Path())
+        about = {
+            "request": request,
+            "place": place or LocalPlace(request.workdir),
+            "watchdog": watchdog,
+            "began": began or time.perf_counter(),
+        }
+        _, run = settled(
+            config, given, lambda c: cls._open(c, console, found, **about), console.note
+        )
+        return run
 
     @classmethod
     def _open(
@@ -103,9 +114,7 @@ class Run:
         config: Config,
         console: Console,
         devices: Sequence[jax.Device],
-        request: Request,
-        watchdog: Watchdog,
-        began: float,
+        **about: Any,
     ) -> "Run":
         opener = functools.cache(data.open_source)  # most stages share one source
         stages, splits = stages_of(config), []
@@ -122,7 +131,7 @@ class Run:
             jax.process_count(),
             crops_on_device=config.data.crops == "device",
         )
-        run = cls(config, console, devices, splits, facts, request, watchdog, began)
+        run = cls(config, console, devices, splits, facts, **about)
         pairs = zip(stages, splits, strict=True)  # all stages have the same examples
         unshuffled = next((each.train for s, each in pairs if not s.config.data.shuffle), None)
         if unshuffled is not None and grouped_by_class(unshuffled):
@@ -275,7 +284,7 @@ class Run:
         self.profiler: Profiler | None = None
         """Traces a few steps."""
         if plan.profile_steps and jax.process_index() == 0:
-            folder = self.request.workdir / "profile"
+            folder = self.place.logs / "profile"
             self.profiler = Profiler(plan.profile_steps, folder, self.clock, self.console.note)
 
     @property

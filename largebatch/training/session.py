@@ -1,7 +1,6 @@
 """Run one training, evaluation or dry run in a run directory."""
 
 import contextlib
-import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from largebatch import data, tracking
-from largebatch.checkpoint import run_directory
+from largebatch.checkpoint import place, run_directory
 from largebatch.checkpoint.checkpoints import Checkpoints, Stored, has_checkpoints
 from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Config, changed
@@ -24,7 +23,6 @@ from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
 from largebatch.registry import parse_options, resolve
-from largebatch.store_urls import url_of
 from largebatch.tracking.compliance import check_logger, check_rules
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description
@@ -68,83 +66,80 @@ def run(
       UserError: an error that the user can fix.
       Interrupted: the run was asked to stop; the same command resumes it.
     """
+    began = time.perf_counter()
     console = tracking.Console(quiet=jax.process_index() != 0, brief=request.quiet)
-    url, watchdog = url_of(request.workdir), watchdog or Watchdog(config.health)
-    if not url:
-        return _run(config, request, console, hosts, devices, watchdog)
-    with run_directory.staged(
-        url,
-        trains=request.trains,
-        watchdog=watchdog,
-        note=console.note,
-        warn=console.warn,
-    ) as remote:
-        copied = dataclasses.replace(request, workdir=remote.logs, remote=remote)
-        return _run(config, copied, console, hosts, devices, watchdog)
+    watchdog = watchdog or Watchdog(config.health)
+    with place.opened(request.workdir) as directory:
+        weights = _check_early(config, request, directory)
+        for text in request.notes:
+            console.note(text)
+        # Errors of the log end the run with one line; a checkpoint that fails only warns.
+        with (
+            run_directory.reporting_full_disk(directory.logs),
+            run_directory.held(
+                directory,
+                trains=request.trains,
+                watchdog=watchdog,
+                note=console.note,
+                warn=console.warn,
+                began=began,
+            ),
+            contextlib.ExitStack() as closing,
+        ):
+            with watchdog.section("compile"):  # a dataset may take long to open
+                opened = agreement.opened_by_all(
+                    lambda: Run.open(
+                        config,
+                        console,
+                        devices,
+                        request=request,
+                        place=directory,
+                        watchdog=watchdog,
+                        began=began,
+                    ),
+                    weights,
+                )
+            return _run(opened, hosts, weights, closing)
 
 
 def _run(
-    config: Config,
-    request: Request,
-    console: tracking.Console,
-    hosts: str,
-    devices: Sequence[jax.Device] | None,
-    watchdog: Watchdog,
+    run: Run, hosts: str, weights: "Weights | None", closing: contextlib.ExitStack
 ) -> tracking.Summary | None:
-    """Run in a local directory; see `run`."""
-    began = time.perf_counter()
-    weights = _check_early(config, request)
-    for text in request.notes:
-        console.note(text)
-    # An evaluation or dry run may share the directory with a training.
-    # Errors of the log end the run with one line; a checkpoint that fails only warns.
-    with (
-        run_directory.reporting_full_disk(request.workdir),
-        run_directory.held(request.workdir, watchdog, console.note, began)
-        if request.trains
-        else contextlib.nullcontext(),
-        contextlib.ExitStack() as closing,
-    ):
-        with watchdog.section("compile"):  # a dataset may take long to open
-            this_run = agreement.opened_by_all(
-                lambda: Run.open(
-                    config, console, devices, request=request, watchdog=watchdog, began=began
-                ),
-                weights,
-            )
-        checkpoints = stored = None
-        if not (request.dry_run or request.resume == "never"):
-            # A complete run, or a checkpoint of another run, ends here, before compilation.
-            checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(this_run)))
-            stored = _newest(this_run, checkpoints)
-            done = None if request.eval_only else _complete(this_run, stored)
-            if done is not None:
-                return done
-        if weights is not None:
-            check_weights(weights, this_run.checkpoint_shapes)
-        with watchdog.section("compile"):  # the search for a microbatch compiles
-            this_run.build(evaluated_step=stored.step if request.eval_only else None)
-        rows = description.plan_rows(this_run, hosts)
-        name = label(request.recipe) if request.recipe else "configuration"
-        console.plan(f"{name}: {request.place}", rows, changed(this_run.plan.config))
-        if this_run.config.batch.deadline_s and this_run.plan.first_stage.microbatches == 1:
-            console.warn(
-                "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
-                f"batch.microbatch below {this_run.plan.first_stage.microbatch}"
-            )
-        with reporting_out_of_memory(this_run.plan.first_stage):
-            if request.dry_run:
-                dry_run(this_run, weights)
-                return None
-            if checkpoints is None:
-                checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(this_run)))
-            watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
-            if request.eval_only:
-                return _evaluate(this_run, stored)
-            return _train(this_run, checkpoints, stored, weights)
+    """Train, evaluate or rehearse a run whose data is open; see `run`."""
+    request, console, watchdog = run.request, run.console, run.watchdog
+    checkpoints = stored = None
+    if not (request.dry_run or request.resume == "never"):
+        # A complete run, or a checkpoint of another run, ends here, before compilation.
+        checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(run)))
+        stored = _newest(run, checkpoints)
+        done = None if request.eval_only else _complete(run, stored)
+        if done is not None:
+            return done
+    if weights is not None:
+        check_weights(weights, run.checkpoint_shapes)
+    with watchdog.section("compile"):  # the search for a microbatch compiles
+        run.build(evaluated_step=stored.step if request.eval_only else None)
+    rows = description.plan_rows(run, hosts)
+    name = label(request.recipe) if request.recipe else "configuration"
+    console.plan(f"{name}: {request.place}", rows, changed(run.plan.config))
+    if run.config.batch.deadline_s and run.plan.first_stage.microbatches == 1:
+        console.warn(
+            "batch.deadline_s cannot leave out microbatches, since a step has only one; use "
+            f"batch.microbatch below {run.plan.first_stage.microbatch}"
+        )
+    with reporting_out_of_memory(run.plan.first_stage):
+        if request.dry_run:
+            dry_run(run, weights)
+            return None
+        if checkpoints is None:
+            checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(run)))
+        watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
+        if request.eval_only:
+            return _evaluate(run, stored)
+        return _train(run, checkpoints, stored, weights)
 
 
-def _check_early(config: Config, request: Request) -> "Weights | None":
+def _check_early(config: Config, request: Request, directory: place.Place) -> "Weights | None":
     """Check what needs no data, before data is opened.
 
     Returns:
@@ -165,7 +160,7 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
         tracking.check_installed(name)
     check_request(config, request)
     begin = config.model.init_from
-    if not begin or (request.resume != "never" and has_checkpoints(request.directory)):
+    if not begin or (request.resume != "never" and has_checkpoints(directory)):
         return None  # a resumed run has its own weights; the file may no longer exist
     from largebatch import weights
 
@@ -175,21 +170,20 @@ def _check_early(config: Config, request: Request) -> "Weights | None":
 def _open_checkpoints(run: Run) -> Checkpoints:
     """Open the checkpoints; create the run directory, or archive an earlier run."""
     request, options, console = run.request, run.config.run, run.console
-    place = request.directory
     if not request.eval_only:
         moved = processes.first_process_does(
-            lambda: run_directory.prepare(place, archive=request.resume == "never")
+            lambda: run_directory.prepare(run.place, archive=request.resume == "never")
         )
         if moved:
             console.note(f"the earlier run in {request.place} is now in {moved}")
     return Checkpoints(
-        place,
+        run.place,
         keep=options.keep_checkpoints,
         keep_best=options.keep_best,
         warn=console.warn,
         read_only=request.eval_only,
         extends=request.resume == "extend",
-        saved=lambda step: run_directory.note_saved(place, step),
+        saved=lambda step: run_directory.note_saved(run.place, step),
     )
 
 
@@ -231,7 +225,7 @@ def _check_sets(stored: Stored, run: Run) -> None:
 def _complete(run: Run, stored: Stored | None) -> tracking.Summary | None:
     """Return the summary of a run that is complete; None otherwise."""
     request, steps = run.request, run.plan.steps
-    summary = tracking.Summary.read(request.workdir)
+    summary = tracking.Summary.read(run.place.logs)
     at_end = stored is not None and stored.step == steps and not stored.progress.evaluation_due
     complete = summary is not None and summary.status == "complete" and summary.steps == steps
     if not processes.agreed_minimum(int(at_end and complete)):
@@ -292,7 +286,7 @@ def _train(
     run: Run, checkpoints: Checkpoints, stored: Stored | None, weights: "Weights | None"
 ) -> tracking.Summary:
     """Train from the newest checkpoint or from the start."""
-    request, watchdog = run.request, run.watchdog
+    request, watchdog, logs = run.request, run.watchdog, run.place.logs
     plan, console, first = run.plan, run.console, jax.process_index() == 0
     if stored is None or stored.step != plan.steps:
         checkpoints.check_space(run.checkpoint_shapes)
@@ -313,14 +307,14 @@ def _train(
         if clocked:
             warm_up(run)
         state = _state_of(run, stored) if stored else initial_state(run, weights)
-    home = request.workdir.stat() if first else None
+    home = logs.stat() if first else None
     callbacks = tracking.CallbackTracker(
         request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
     )
     log = Log(plan, run.stages, console.warn)
     processes.first_process_does(
         lambda: log.open(
-            request.workdir,
+            logs,
             description.resolved(run, request.recipe),
             progress,
             run.began,
@@ -334,10 +328,8 @@ def _train(
         _connect_unreadable(run)
         run.start(log, checkpoints, progress)
         if first:
-            watchdog.finally_do(
-                "summary", lambda status, _: run.summary(status).write(request.workdir)
-            )
-        watchdog.keep_stacks(request.workdir)
+            watchdog.finally_do("summary", lambda status, _: run.summary(status).write(logs))
+        watchdog.keep_stacks(logs)
         status: Status = "failed"
         try:
             with watchdog.section("step"):
@@ -363,8 +355,8 @@ def _train(
             summary = run.summary(status)
             # A directory that was lost has the summary of another run, and one that was removed is
             # not created again.
-            if first and not watchdog.lost and is_still(request.workdir, home):
-                summary.write(request.workdir)
+            if first and not watchdog.lost and is_still(logs, home):
+                summary.write(logs)
                 if status != "failed":
                     callbacks.end(summary)
     if run.result is None:
@@ -380,7 +372,7 @@ def _connect_unreadable(run: Run) -> None:
     """Warn of examples that cannot be decoded; each process writes its own list."""
     request, process = run.request, jax.process_index()
     name = f"unreadable_{process}.jsonl"
-    path, shown = request.workdir / name, f"{request.place}/{name}"
+    path, shown = run.place.logs / name, f"{request.place}/{name}"
 
     def report(name: str, reason: str) -> None:
         with appending(path) as stream:
@@ -418,7 +410,7 @@ def _evaluate(run: Run, stored: Stored) -> tracking.Summary:
         sets=result.set_columns,
     )
     if jax.process_index() == 0:
-        write_json(request.workdir / "evaluation.json", summary.fields())
+        write_json(run.place.logs / "evaluation.json", summary.fields())
     rows = [
         *description.result_rows(result, run.plan),
         ("checkpoint", request.checkpoint(progress.step)),

@@ -1,5 +1,6 @@
 """A run directory in an object store: what is there after a kill at any request."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,8 +15,8 @@ from obstore.store import MemoryStore
 from largebatch import object_store
 from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
-from largebatch.checkpoint.place import BucketPlace, downloaded
-from largebatch.checkpoint.run_directory import note_saved, prepare, staged
+from largebatch.checkpoint.place import BucketPlace, downloaded, opened
+from largebatch.checkpoint.run_directory import held, note_saved, prepare
 from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.object_store import Bucket, StorageError
@@ -24,9 +25,11 @@ from tests.checkpoint.test_checkpoints import LIKE, PLAN, same, tree
 ROW = b'{"step": %d}\n'
 
 
+@contextlib.contextmanager
 def run(url, **options):
     calls = {"note": lambda _: None, "warn": lambda _: None}
-    return staged(url, **{"trains": True, **calls, **options})
+    with opened(url) as place, held(place, **{"trains": True, "began": 0.0, **calls, **options}):
+        yield place
 
 
 def log(place, step):
@@ -238,9 +241,9 @@ def test_a_copy_that_the_watchdog_cannot_upload_is_kept(served, monkeypatch):
         log(place, 1)
         gateway.fault = lambda *_: "503"
         with pytest.raises(StorageError):
-            actions["upload"]("failed", "hang")
+            actions["logs"]("failed", "hang")
         gateway.fault = None
-        actions["lease"]("failed", "hang")
+        actions["lock"]("failed", "hang")
         assert "lock.json" not in place.bucket.objects()
         assert (place.logs / "metrics.jsonl").read_bytes() == ROW % 1
 
