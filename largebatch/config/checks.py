@@ -1,11 +1,15 @@
-"""Checks of a configuration before anything is computed from it."""
+"""Checks of a configuration before anything is computed from it.
 
-from largebatch.config import geometry
+Also which microbatches and spans suit the workers and the devices.
+"""
+
+from collections.abc import Sequence
+
 from largebatch.config.facts import Facts
 from largebatch.config.registries import MODELS, TRACKERS
 from largebatch.config.schema import Config, options
 from largebatch.config.stages import KEY, StageConfig
-from largebatch.errors import ConfigError
+from largebatch.errors import ConfigError, counted
 from largebatch.registry import check
 
 MAX_SAMPLES = 2**31
@@ -63,7 +67,7 @@ def check_stage(config: Config, facts: Facts) -> None:
             f"batch.workers={workers} × batch.images_per_worker={images}: expected fewer than "
             f"{MAX_SAMPLES:,} images in the global batch, got {batch:,}; lower one of the two"
         )
-    geometry.check_workers(workers, facts.devices)
+    check_workers(workers, facts.devices)
     if facts.devices % facts.processes:
         raise ConfigError(
             f"{facts.processes} processes have {facts.devices} devices in total; use the same "
@@ -144,3 +148,81 @@ def check_stages(stages: tuple[StageConfig, ...]) -> None:
                 f"{key}={value!r} is in steps, but {KEY} changes the images of a step "
                 f"({', '.join(map(str, sorted(batches)))}); use epochs, samples or percent"
             )
+
+
+# ---- W workers on D devices, in microbatches of m workers and spans of g workers
+#
+# A span is part of one device's microbatch (g divides m), or whole microbatches of several devices
+# (m divides g, and g/m divides D).
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a positive number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(small + [number // d for d in reversed(small) if d * d != number])
+
+
+def span_fits(microbatch: int, devices: int, span: int) -> bool:
+    """Return whether microbatches of ``microbatch`` workers can form spans of ``span`` workers."""
+    if span <= microbatch:
+        return microbatch % span == 0
+    return span % microbatch == 0 and devices % (span // microbatch) == 0
+
+
+def possible_spans(workers: int, devices: int) -> list[int]:
+    """Return the values of ``norm.span`` that suit W and D, ascending."""
+    microbatches = divisors(workers // devices)
+    return [g for g in divisors(workers) if any(span_fits(m, devices, g) for m in microbatches)]
+
+
+def check_workers(workers: int, devices: int) -> None:
+    """Check that the number of workers is a multiple of the number of devices.
+
+    Raises:
+      ConfigError: it is not; the message has the nearest valid numbers of workers and devices.
+    """
+    if workers % devices == 0:
+        return
+    below, above = workers // devices * devices, (workers // devices + 1) * devices
+    fewer = max(d for d in divisors(workers) if d <= devices)
+    raise ConfigError(
+        f"batch.workers={workers} cannot be shared evenly by {counted(devices, 'device')}; use "
+        f"{f'{below} or ' if below else ''}{above} workers, or {fewer} of the devices"
+    )
+
+
+def microbatch_choices(workers: int, devices: int, span: int) -> tuple[int, ...]:
+    """Return the microbatch sizes (m, in workers) that suit W, D and the span, ascending.
+
+    Raises:
+      ConfigError: no size suits the span; the message has the nearest valid spans.
+    """
+    fitting = tuple(m for m in divisors(workers // devices) if span_fits(m, devices, span))
+    if workers % span == 0 and fitting:
+        return fitting
+    raise ConfigError(
+        f"norm.span={span} is impossible with {workers} workers on {counted(devices, 'device')}; "
+        f"use {_nearest(span, possible_spans(workers, devices))}"
+    )
+
+
+def check_microbatch(
+    chosen: int, workers: int, devices: int, span: int, fitting: Sequence[int]
+) -> None:
+    """Check that ``batch.microbatch`` is one of the valid sizes.
+
+    Raises:
+      ConfigError: it is not; the message has the nearest valid values.
+    """
+    if chosen not in fitting:
+        raise ConfigError(
+            f"batch.microbatch={chosen} is impossible with {workers} workers on "
+            f"{counted(devices, 'device')} and norm.span={span}; use {_nearest(chosen, fitting)}",
+            unused=("batch.microbatch",),
+        )
+
+
+def _nearest(value: int, valid: Sequence[int]) -> str:
+    """Return the valid values next to an invalid one, the smaller and the larger."""
+    below, above = [v for v in valid if v < value][-1:], [v for v in valid if v > value][:1]
+    return " or ".join(map(str, below + above))

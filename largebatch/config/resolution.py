@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from largebatch.config import durations, geometry
+from largebatch.config import durations
 from largebatch.config.checks import (
     MAX_SAMPLES,
     check_deadline,
+    check_microbatch,
     check_pairs,
     check_ranges,
     check_stage,
     check_stages,
+    microbatch_choices,
 )
 from largebatch.config.facts import Facts
 from largebatch.config.plan import Plan, StagePlan
@@ -106,7 +108,7 @@ def microbatch_candidates(config: Config, facts: Facts) -> tuple[int, ...]:
 
     Those with an even number of images if pairs of images are mixed and there are such values.
     """
-    choices = geometry.microbatch_choices(config.batch.workers, facts.devices, _span(config))
+    choices = microbatch_choices(config.batch.workers, facts.devices, _span(config))
     if not config.augment.mixes:
         return choices
     return tuple(m for m in choices if m * config.batch.images_per_worker % 2 == 0) or choices
@@ -236,7 +238,7 @@ def _placement(config: Config, facts: Facts, microbatch: int | None, start: int)
     if chosen == "auto":
         chosen = fitting[-1] if microbatch is None else microbatch
     check_pairs(config, chosen, start)
-    geometry.check_microbatch(chosen, workers, devices, span, fitting)
+    check_microbatch(chosen, workers, devices, span, fitting)
     members = max(1, span // chosen)
     check_deadline(config, members=members)
     return {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from largebatch.config import Config, Plan, StagePlan
-from largebatch.config.geometry import check_microbatch, check_workers, microbatch_choices
+from largebatch.config.checks import check_microbatch, check_workers, microbatch_choices
 from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from largebatch.config import Facts, changed, resolve
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.recipes.published import TAGS
-from largebatch.config.recipes.recipe import Recipe
+from largebatch.config.recipes import TAGS, Recipe
 
 Rows = list[tuple[str, ...]]
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from largebatch import parallel
-from largebatch.config import StagePlan, geometry
+from largebatch.config import StagePlan
+from largebatch.config.checks import possible_spans
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.errors import ConfigError
@@ -63,7 +64,7 @@ class Objective:
         if layer is None:
             return
         devices = plan.facts.devices
-        spans = [g for g in geometry.possible_spans(plan.workers, devices) if g > 1]
+        spans = [g for g in possible_spans(plan.workers, devices) if g > 1]
         remedy = f"norm.span={spans[0]} or " if spans else ""
         raise ConfigError(
             f"norm.span={plan.config.norm.span}: expected BatchNorm statistics of at least 2 "

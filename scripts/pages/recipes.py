@@ -3,8 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from largebatch.config.recipes.published import TAGS
-from largebatch.config.recipes.recipe import Recipe
+from largebatch.config.recipes import TAGS, Recipe
 from largebatch.environment import command_path
 from largebatch.planning import ladder
 from largebatch.tools import recipe_text

@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from largebatch.config import Facts, freeze, microbatch_candidates, resolve
-from largebatch.config.geometry import span_fits
+from largebatch.config.checks import span_fits
 from largebatch.errors import ConfigError
 
 FACTS = Facts(

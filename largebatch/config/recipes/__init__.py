@@ -1,9 +1,16 @@
 """Recipes of published runs, with a source for each value, and shared base configurations."""
 
 from largebatch.config.recipes import families
-from largebatch.config.recipes.bases import imagenet, polynomial
-from largebatch.config.recipes.published import TAGS, UNVERIFIED, Published, sources
-from largebatch.config.recipes.recipe import Recipe, all_recipes, load_recipe
+from largebatch.config.recipes.families import imagenet, polynomial
+from largebatch.config.recipes.recipe import (
+    TAGS,
+    UNVERIFIED,
+    Published,
+    Recipe,
+    all_recipes,
+    load_recipe,
+    sources,
+)
 
 __all__ = [
     "TAGS",

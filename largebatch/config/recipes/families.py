@@ -1,11 +1,47 @@
-"""Families of recipes with few differences, and the options that their sources document."""
+"""Bases of the recipes for ImageNet, families with few differences, and documented options."""
 
 from ml_collections import ConfigDict
 
+from largebatch.config import default_config
 from largebatch.config.facts import KNOWN_SETS
-from largebatch.config.recipes.bases import imagenet, polynomial
 
 IMAGENET_EXAMPLES = KNOWN_SETS["tfds:imagenet2012"].train
+
+
+def imagenet(*, workers: int, images_per_worker: int, dtype: str) -> ConfigDict:
+    """Return a configuration of ResNet-50 at 224×224 pixels with random flips.
+
+    Args:
+      workers: number of workers (W).
+      images_per_worker: images of each worker (n).
+      dtype: number format of convolutions, and of gradients on the wire.
+    """
+    config = default_config()
+    config.model.name = "resnet50"
+    config.model.dtype = dtype
+    config.batch.workers = workers
+    config.batch.images_per_worker = images_per_worker
+    config.data.source = "tfds:imagenet2012"
+    config.data.image_size = 224
+    config.data.flip = True
+    config.comm.wire = dtype
+    return config
+
+
+def polynomial(
+    config: ConfigDict, *, length: str, peak: float, warmup: str, end: float = 1e-4
+) -> None:
+    """Set the schedule of MLPerf's reference: linear warm-up, then polynomial decay of power 2.
+
+    The default of ``end`` is the value that the MLPerf rules require for LARS.
+    """
+    config.schedule.length = length
+    config.schedule.peak = peak
+    config.schedule.warmup = warmup
+    config.schedule.decay = "polynomial"
+    config.schedule.power = 2.0
+    config.schedule.end = end
+
 
 MLPERF = """
     batch.workers batch.images_per_worker data.image_size norm.span model.dtype optimizer.name
