@@ -82,7 +82,7 @@ class Place(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """Return the free space; None: not limited."""
+        """Return the free space; None: not limited. The directory may not exist yet."""
         ...
 
     def lock(
@@ -170,7 +170,8 @@ class LocalPlace:
         (self.logs / path).unlink(missing_ok=True)
 
     def free_bytes(self) -> int | None:
-        return shutil.disk_usage(self.logs).free
+        folders = (self.logs, *self.logs.parents)
+        return shutil.disk_usage(next(each for each in folders if each.exists())).free
 
     @contextlib.contextmanager
     def lock(
