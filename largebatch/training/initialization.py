@@ -1,6 +1,5 @@
 """The state with which a run starts: fresh parameters, or those of ``model.init_from``."""
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +20,8 @@ PyTree = Any
 def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState:
     """Return fresh parameters, or those of ``model.init_from``, for the first stage.
 
-    Every process reads the file itself; a digest checks that all have read the same weights.
+    Every process reads the file itself; the processes have compared their weights
+    (`agreement.opened_by_all`).
 
     Args:
       run: ready to train.
@@ -49,11 +49,6 @@ def initial_state(run: Run, weights_read: "Weights | None" = None) -> TrainState
         return read, *weights.initial(read, *fresh, classes=source.classes)
 
     read, params, stats, text = processes.each_process_does(begun)
-    if not processes.agree(_digest((params, stats))):
-        raise UserError(
-            f"model.init_from={options.model.init_from}: processes have read different weights; "
-            "use a file that all processes share"
-        )
     heads = (flatten_paths(tree) for tree in (params, fresh[0]))
     taken, random = (flat.get("head/kernel") for flat in heads)
     if "head/kernel" in frozen and taken is random:
@@ -86,11 +81,3 @@ def check_weights(read: "Weights", shapes: TrainState) -> None:
     from largebatch import weights
 
     weights.initial(read, shapes.params, shapes.stats)
-
-
-def _digest(tree: PyTree) -> int:
-    """Return a digest of all bits as a number below 2⁵⁶."""
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        found.update(np.ascontiguousarray(leaf).tobytes())
-    return int.from_bytes(found.digest()[:7], "big")
