@@ -14,6 +14,7 @@ from largebatch import data, parallel
 from largebatch.checkpoint.checkpoints import Checkpoints
 from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.checkpoint.place import LocalPlace, Place
+from largebatch.checkpoint.run_directory import note_saved
 from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve, stages_of
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
@@ -58,6 +59,15 @@ class Run:
         self.config, self.console, self.devices = config, console, devices
         self.splits, self.facts = splits, facts
         self.request, self.place, self.watchdog, self.began = request, place, watchdog, began
+        self.checkpoints = Checkpoints(
+            place,
+            keep=config.run.keep_checkpoints,
+            keep_best=config.run.keep_best,
+            warn=console.warn,
+            read_only=request.eval_only,
+            extends=request.resume == "extend",
+            saved=lambda step: note_saved(place, step),
+        )
         self.plan: Plan = resolve(config, facts)
         """Until `build`, with the largest possible microbatch if ``batch.microbatch=auto``."""
         self.stages: tuple[Stage, ...] = ()
@@ -236,16 +246,15 @@ class Run:
 
     # ---- Training
 
-    def start(self, log: Log, checkpoints: Checkpoints, progress: Progress) -> None:
+    def start(self, log: Log, progress: Progress) -> None:
         """Become an attempt at the training.
 
         Args:
           log: receives rows and events.
-          checkpoints: of the run directory.
           progress: where training starts.
         """
         plan, stage = self.plan, self.first_stage
-        self.log, self.checkpoints = log, checkpoints
+        self.log = log
         self.initial = progress
         """Where this attempt started."""
         self.step = progress.step
@@ -270,8 +279,8 @@ class Run:
             memory=progress.memory.get("health")
             or {"skips": progress.skips, "rollbacks": progress.rollbacks},
             counts=data.class_counts(stage.splits.train),
-            newest=checkpoints.newest_path,
-            returns_to=checkpoints.rollback_path,
+            newest=self.checkpoints.newest_path,
+            returns_to=self.checkpoints.rollback_path,
         )
         self.result: Result | None = None
         """The newest evaluation of this attempt."""

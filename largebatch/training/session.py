@@ -10,7 +10,7 @@ import jax
 
 from largebatch import data, tracking
 from largebatch.checkpoint import place, run_directory
-from largebatch.checkpoint.checkpoints import Checkpoints, Stored, has_checkpoints
+from largebatch.checkpoint.checkpoints import Stored, has_checkpoints
 from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.config import Config, changed
 from largebatch.config.checks import check_ranges
@@ -84,7 +84,6 @@ def run(
                 warn=console.warn,
                 began=began,
             ),
-            contextlib.ExitStack() as closing,
         ):
             with watchdog.section("compile"):  # a dataset may take long to open
                 opened = agreement.opened_by_all(
@@ -99,19 +98,18 @@ def run(
                     ),
                     weights,
                 )
-            return _run(opened, hosts, weights, closing)
+            with contextlib.closing(opened.checkpoints):
+                return _run(opened, hosts, weights)
 
 
-def _run(
-    run: Run, hosts: str, weights: "Weights | None", closing: contextlib.ExitStack
-) -> tracking.Summary | None:
+def _run(run: Run, hosts: str, weights: "Weights | None") -> tracking.Summary | None:
     """Train, evaluate or rehearse a run whose data is open; see `run`."""
     request, console, watchdog = run.request, run.console, run.watchdog
-    checkpoints = stored = None
+    stored = None
     if not (request.dry_run or request.resume == "never"):
         # A complete run, or a checkpoint of another run, ends here, before compilation.
-        checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(run)))
-        stored = _newest(run, checkpoints)
+        _prepare(run)
+        stored = _newest(run)
         done = None if request.eval_only else _complete(run, stored)
         if done is not None:
             return done
@@ -131,12 +129,12 @@ def _run(
         if request.dry_run:
             dry_run(run, weights)
             return None
-        if checkpoints is None:
-            checkpoints = closing.enter_context(contextlib.closing(_open_checkpoints(run)))
-        watchdog.finally_do("checkpoint", lambda *_: checkpoints.wait_before_exit())
+        if request.resume == "never":  # an error until here leaves the earlier run where it is
+            _prepare(run)
+        watchdog.finally_do("checkpoint", lambda *_: run.checkpoints.wait_before_exit())
         if request.eval_only:
             return _evaluate(run, stored)
-        return _train(run, checkpoints, stored, weights)
+        return _train(run, stored, weights)
 
 
 def _check_early(config: Config, request: Request, directory: place.Place) -> "Weights | None":
@@ -167,27 +165,18 @@ def _check_early(config: Config, request: Request, directory: place.Place) -> "W
     return weights.beginning(config.model)
 
 
-def _open_checkpoints(run: Run) -> Checkpoints:
-    """Open the checkpoints; create the run directory, or archive an earlier run."""
-    request, options, console = run.request, run.config.run, run.console
-    if not request.eval_only:
-        moved = processes.first_process_does(
-            lambda: run_directory.prepare(run.place, archive=request.resume == "never")
-        )
-        if moved:
-            console.note(f"the earlier run in {request.place} is now in {moved}")
-    return Checkpoints(
-        run.place,
-        keep=options.keep_checkpoints,
-        keep_best=options.keep_best,
-        warn=console.warn,
-        read_only=request.eval_only,
-        extends=request.resume == "extend",
-        saved=lambda step: run_directory.note_saved(run.place, step),
+def _prepare(run: Run) -> None:
+    """Create the run directory, or archive an earlier run; an evaluation changes nothing."""
+    if run.request.eval_only:
+        return
+    moved = processes.first_process_does(
+        lambda: run_directory.prepare(run.place, archive=run.request.resume == "never")
     )
+    if moved:
+        run.console.note(f"the earlier run in {run.request.place} is now in {moved}")
 
 
-def _newest(run: Run, checkpoints: Checkpoints) -> Stored | None:
+def _newest(run: Run) -> Stored | None:
     """Return the newest checkpoint; None if training starts from the beginning.
 
     Raises:
@@ -195,7 +184,7 @@ def _newest(run: Run, checkpoints: Checkpoints) -> Stored | None:
       ConfigError: a clocked run cannot be resumed.
     """
     request = run.request
-    stored = checkpoints.newest(run.plan, run.checkpoint_shapes)
+    stored = run.checkpoints.newest(run.plan, run.checkpoint_shapes)
     if stored is None and request.needs_checkpoint:
         raise request.no_checkpoint()
     if stored is not None and not request.eval_only:
@@ -282,11 +271,10 @@ def _state_of(run: Run, stored: Stored) -> TrainState:
     return run.first_stage.steps.from_checkpoint(on_devices(held, run.checkpoint_shapes))
 
 
-def _train(
-    run: Run, checkpoints: Checkpoints, stored: Stored | None, weights: "Weights | None"
-) -> tracking.Summary:
+def _train(run: Run, stored: Stored | None, weights: "Weights | None") -> tracking.Summary:
     """Train from the newest checkpoint or from the start."""
     request, watchdog, logs = run.request, run.watchdog, run.place.logs
+    checkpoints = run.checkpoints
     plan, console, first = run.plan, run.console, jax.process_index() == 0
     if stored is None or stored.step != plan.steps:
         checkpoints.check_space(run.checkpoint_shapes)
@@ -326,7 +314,7 @@ def _train(
         if stored is not None and stored.schedule:
             log.event("schedule", progress.step, changes=_shown(stored.schedule))
         _connect_unreadable(run)
-        run.start(log, checkpoints, progress)
+        run.start(log, progress)
         if first:
             watchdog.finally_do("summary", lambda status, _: run.summary(status).write(logs))
         watchdog.keep_stacks(logs)

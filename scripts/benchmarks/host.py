@@ -158,13 +158,13 @@ def _of_loop(run: Run, steps: int) -> Figures:
         log = Log(run.plan, run.stages, print)
         log.open(where, {}, Progress(), began, callbacks=recorder)
         log.files.layers = recorder.noting(log.files.layers)
-        checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
+        run.checkpoints = Checkpoints(LocalPlace(where), keep=1, warn=print)
         with (
-            contextlib.closing(checkpoints),
+            contextlib.closing(run.checkpoints),
             contextlib.closing(log),
             contextlib.suppress(_EnoughError),
         ):
-            run.start(log, checkpoints, Progress())
+            run.start(log, Progress())
             train(run, _state(run.first_stage))
     return recorder.figures()
 

@@ -6,15 +6,12 @@ import itertools
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
 from largebatch import tracking
-from largebatch.checkpoint.checkpoints import Checkpoints
-from largebatch.checkpoint.place import LocalPlace
 from largebatch.config import load
 from largebatch.config.recipe_file import label
 from largebatch.config.recipes import Published, load_recipe
@@ -94,9 +91,7 @@ def reproduce(
     asked = session.Request(request.recipe, request.runs_in, tuple(overrides))
     opened = Run.open(given, console, devices, request=asked)
     config, plan = opened.config, opened.plan
-    kept = {"keep": config.run.keep_checkpoints, "keep_best": config.run.keep_best}
-    with closing(Checkpoints(LocalPlace(request.runs_in), warn=console.warn, **kept)) as runs:
-        runs.check_space(opened.checkpoint_shapes)
+    opened.checkpoints.check_space(opened.checkpoint_shapes)
     processes.first_process_does(lambda: check_rules(plan))
     options = xla_options.program_options(devices[0], config, console.warn)
     unlike, expected = [], None
