@@ -195,8 +195,8 @@ def closing_rows(run: Run, summary: Summary) -> Rows:
         ("time", f"{summary.wall_s:.1f} s, of which compiling {summary.compile_s:.1f} s"),
         ("throughput", f"{summary.images_per_s:,.0f} images/s"),
         ("memory", memory(run)),
-        ("checkpoint", request.checkpoint(summary.steps)),
-        *([("best checkpoint", request.checkpoint(best.step))] if best else []),
+        ("checkpoint", run.checkpoints.path(summary.steps)),
+        *([("best checkpoint", run.checkpoints.path(best.step))] if best else []),
         *following,
     ]
 

@@ -44,10 +44,6 @@ class Request:
         """The run directory as the user knows it."""
         return url_of(self.workdir) or str(self.workdir)
 
-    def checkpoint(self, step: int) -> str:
-        """Return the path of a checkpoint below the ``--workdir`` given."""
-        return f"{self.place}/checkpoints/{step}.safetensors"
-
     @property
     def trains(self) -> bool:
         """Whether the run is trained, which needs its lock."""

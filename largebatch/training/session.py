@@ -224,7 +224,7 @@ def _complete(run: Run, stored: Stored | None) -> tracking.Summary | None:
     )
     rows = [
         *([] if summary.top1 is None else [("top-1", f"{summary.top1:.2%}")]),
-        ("checkpoint", request.checkpoint(steps)),
+        ("checkpoint", run.checkpoints.path(steps)),
         *again,
     ]
     run.console.closing(rows, f"already complete: {steps:,} steps, nothing was changed")
@@ -254,7 +254,7 @@ def _announced(run: Run, stored: Stored | None) -> Progress:
     """Return where a run starts; print the path of the checkpoint and the changed options."""
     if stored is None:
         return Progress()
-    run.console.note(f"resuming from {run.request.checkpoint(stored.step)}")
+    run.console.note(f"resuming from {run.checkpoints.path(stored.step)}")
     if stored.schedule:
         run.console.warn(_extension(run, stored))
     if stored.table:
@@ -297,7 +297,7 @@ def _train(run: Run, stored: Stored | None, weights: "Weights | None") -> tracki
         state = _state_of(run, stored) if stored else initial_state(run, weights)
     home = logs.stat() if first else None
     callbacks = tracking.CallbackTracker(
-        request.callbacks, request.checkpoint, checkpoints.is_saved, watchdog.stop
+        request.callbacks, checkpoints.path, checkpoints.is_saved, watchdog.stop
     )
     log = Log(plan, run.stages, console.warn)
     processes.first_process_does(
@@ -374,7 +374,7 @@ def _connect_unreadable(run: Run) -> None:
 
 def _evaluate(run: Run, stored: Stored) -> tracking.Summary:
     """Evaluate the newest checkpoint and write ``evaluation.json``."""
-    progress, request, watchdog = _announced(run, stored), run.request, run.watchdog
+    progress, watchdog = _announced(run, stored), run.watchdog
     run.warn_of_unreadable()
     with watchdog.section("compile"), run.console.compiling("evaluation"):
         stage = run.stage_at(progress.step)
@@ -401,7 +401,7 @@ def _evaluate(run: Run, stored: Stored) -> tracking.Summary:
         write_json(run.place.logs / "evaluation.json", summary.fields())
     rows = [
         *description.result_rows(result, run.plan),
-        ("checkpoint", request.checkpoint(progress.step)),
+        ("checkpoint", run.checkpoints.path(progress.step)),
     ]
     run.console.closing(rows, f"evaluated at step {progress.step}")
     return summary
