@@ -28,7 +28,7 @@ def sweep(config: Config) -> Values:
         )
     coefficient = config.optimizer.trust_coefficient
     if coefficient == "auto":
-        from largebatch.optim.flavours import lars_settings  # imports JAX
+        from largebatch.optim.lars import lars_settings  # imports JAX
 
         coefficient = lars_settings(config.optimizer.flavour).trust_coefficient
     peak = peak_of(config)

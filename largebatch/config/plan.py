@@ -11,8 +11,7 @@ from typing import Literal
 from largebatch.config import durations
 from largebatch.config.facts import Facts
 from largebatch.config.schema import Config
-from largebatch.optim.rates import Rates, RateSchedule
-from largebatch.optim.schedules import Schedule
+from largebatch.optim.schedules import Rates, RateSchedule, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,8 @@ from largebatch.config.schema import Config, value_of
 from largebatch.config.values import check, written
 from largebatch.errors import ConfigError, shown
 from largebatch.optim.adapter import factory_of
-from largebatch.optim.flavours import LarsSettings, lars_of
-from largebatch.optim.rates import Blend, RateSchedule
-from largebatch.optim.schedules import Points, Schedule, peak_rate
+from largebatch.optim.lars import LarsSettings, lars_of
+from largebatch.optim.schedules import Blend, Points, RateSchedule, Schedule, peak_rate
 from largebatch.registry import parse_options
 
 _BLEND_EPOCHS = 10, 5

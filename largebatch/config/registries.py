@@ -76,9 +76,10 @@ class Rule:
     title: str
     """Display name; a format string for options such as ``{flavour}``."""
     make: str
-    """``package.module:function``, called as function(options, total) with the section
-    ``optimizer`` and the ``total`` of `optim.norms_in`. The function returns an optax
-    transformation; its update takes ``rates`` and its state has a ``report``."""
+    """``package.module:function`` of ``options``, ``decay_mask``, ``layout`` and ``total`` (see
+    `optim.norms_in`); an option with the value ``auto`` is not passed, and ``trust_mask`` takes the
+    place of ``trust_skip``. The function returns an optax transformation; its update takes
+    ``rates`` and its state has a ``report``."""
     options: tuple[str, ...] = ()
     """Further options of the section ``optimizer`` that this rule uses."""
 
@@ -86,18 +87,18 @@ class Rule:
 OPTIMIZERS = {
     "lars": Rule(
         "LARS ({flavour})",
-        "largebatch.optim.lars:configured",
+        "largebatch.optim.lars:lars",
         ("flavour", "trust_coefficient", "epsilon", "rate", "trust_skip", "nesterov"),
     ),
-    "sgd": Rule("SGD", "largebatch.optim.sgd:configured", ("rate", "nesterov")),
+    "sgd": Rule("SGD", "largebatch.optim.sgd:sgd", ("rate", "nesterov")),
     "lamb": Rule(
         "LAMB",
-        "largebatch.optim.lamb:configured",
+        "largebatch.optim.lamb:lamb",
         ("second_momentum", "epsilon", "trust_skip"),
     ),
     "rmsprop_sgd": Rule(
         "RMSprop → SGD",
-        "largebatch.optim.rmsprop_sgd:configured",
+        "largebatch.optim.sgd:rmsprop_sgd",
         ("second_momentum", "epsilon", "rmsprop_rate", "nesterov"),
     ),
 }

@@ -25,7 +25,7 @@ from largebatch.config.scaling import divided
 from largebatch.config.schema import Config, value_of
 from largebatch.config.stages import KEY, StageConfig, stages_of
 from largebatch.errors import ConfigError
-from largebatch.optim.multipliers import read_multipliers
+from largebatch.optim.parameters import read_multipliers
 
 SHORT_RUN_STEPS = 500
 """In shorter runs, `norm.statistics=auto` means `precise`.

@@ -180,7 +180,7 @@ def _shrunk(config: Config, target: _Target, examples: int) -> dict[str, object]
         elif key == KEY:
             changes[key] = tuple(_stage(text, config, images, workers, target) for text in value)
     # These modules import JAX, which only scaled recipes need.
-    from largebatch.optim.flavours import lars_of
+    from largebatch.optim.lars import lars_of
     from largebatch.optim.schedules import peak_rate
 
     schedule = config.schedule

@@ -5,52 +5,46 @@ host holds the sample position of a run and passes `rates` to each `update`, the
 `RateSchedule` at this position.
 """
 
-from largebatch.optim.clipping import with_clipping
-from largebatch.optim.flavours import FLAVOURS, Flavour, LarsSettings, lars_settings
-from largebatch.optim.lamb import LambState, lamb
-from largebatch.optim.lars import LarsState, lars
-from largebatch.optim.momentum import with_l2
-from largebatch.optim.multipliers import multipliers, read_multipliers, with_multipliers
-from largebatch.optim.norms import Layout, norms_in
-from largebatch.optim.parameters import KINDS, kinds, mask, path_names, with_kinds
-from largebatch.optim.rates import Blend, Rates, RateSchedule
-from largebatch.optim.report import LayerReport, by_path, global_norm
-from largebatch.optim.rmsprop_sgd import RmspropSgdState, rmsprop_sgd
-from largebatch.optim.schedules import Decay, Schedule, peak_rate
-from largebatch.optim.sgd import SgdState, sgd
+from largebatch.optim.lamb import lamb
+from largebatch.optim.lars import FLAVOURS, LarsSettings, lars, lars_of, lars_settings
+from largebatch.optim.norms import LayerReport, Layout, Total, by_path, global_norm, norms_in
+from largebatch.optim.parameters import (
+    KINDS,
+    multipliers,
+    path_names,
+    skipping,
+    with_multipliers,
+)
+from largebatch.optim.rule import RuleState, with_clipping, with_l2
+from largebatch.optim.schedules import Blend, Rates, RateSchedule, Schedule, peak_rate
+from largebatch.optim.sgd import rmsprop_sgd, sgd
 
 __all__ = [
     "FLAVOURS",
     "KINDS",
     "Blend",
-    "Decay",
-    "Flavour",
-    "LambState",
     "LarsSettings",
-    "LarsState",
     "LayerReport",
     "Layout",
     "RateSchedule",
     "Rates",
-    "RmspropSgdState",
+    "RuleState",
     "Schedule",
-    "SgdState",
+    "Total",
     "by_path",
     "global_norm",
-    "kinds",
     "lamb",
     "lars",
+    "lars_of",
     "lars_settings",
-    "mask",
     "multipliers",
     "norms_in",
     "path_names",
     "peak_rate",
-    "read_multipliers",
     "rmsprop_sgd",
     "sgd",
+    "skipping",
     "with_clipping",
-    "with_kinds",
     "with_l2",
     "with_multipliers",
 ]

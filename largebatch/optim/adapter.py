@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import optax
 
 from largebatch.errors import ConfigError, did_you_mean, one_line
-from largebatch.optim.momentum import Mask, cast_like
-from largebatch.optim.norms import Layout, Total, norms_in
-from largebatch.optim.rates import Rates
-from largebatch.optim.report import LayerReport, empty_report, measure
+from largebatch.optim.norms import LayerReport, Layout, Total, empty_report, measure, norms_in
+from largebatch.optim.rule import Mask, cast_like
+from largebatch.optim.schedules import Rates
 from largebatch.registry import imported
 
 PyTree = Any
@@ -169,12 +168,7 @@ def adapted(
         return AdaptedState(inner.init(params), empty_report(params))
 
     def update(
-        grads: PyTree,
-        state: AdaptedState,
-        params: PyTree,
-        *,
-        rates: Rates,
-        **_: Any,
+        grads: PyTree, state: AdaptedState, params: PyTree, *, rates: Rates, **_: Any
     ) -> tuple[PyTree, AdaptedState]:
         report = measure(grads, params, norms)
         dtype = report.weight_norm.dtype

@@ -8,41 +8,29 @@ t is the number of the update, from 1. The ratio is 1 if either norm is 0. v doe
 learning rate, so that a change of the learning rate affects only the new step.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from largebatch.optim.configured import chosen, shared, skipping
-from largebatch.optim.momentum import (
+from largebatch.optim.norms import Layout, Total, measure, norms_in
+from largebatch.optim.rule import (
     Mask,
+    RuleState,
     add_decay,
     cast_like,
-    descend,
+    descent,
+    initial_state,
     mean_squares,
     resolve_mask,
-    spread,
+    scaled,
     times,
-    zero_velocity,
 )
-from largebatch.optim.norms import Layout, Total, norms_in
-from largebatch.optim.rates import Rates
-from largebatch.optim.report import LayerReport, empty_report, measure
+from largebatch.optim.schedules import Rates
 
 PyTree = Any
-
-
-class LambState(NamedTuple):
-    """Optimizer state of LAMB."""
-
-    momentum: PyTree
-    """Means of gradients v, without bias correction; a tree like the parameters."""
-    second_moment: PyTree
-    """Means of squared gradients s, without bias correction; a tree like the parameters."""
-    report: LayerReport
-    """Norms and trust ratios of the last update."""
 
 
 def lamb(
@@ -67,24 +55,19 @@ def lamb(
         total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
-        A transformation with a `LambState`.
+        A transformation with a `RuleState`.
 
     Raises:
         ConfigError: The layout is unknown.
     """
     norms = norms_in(layout, total)
 
-    def init(params: PyTree) -> LambState:
-        return LambState(zero_velocity(params), zero_velocity(params), empty_report(params))
+    def init(params: PyTree) -> RuleState:
+        return initial_state(params, second_moment=True)
 
     def update(
-        grads: PyTree,
-        state: LambState,
-        params: PyTree,
-        *,
-        rates: Rates,
-        **_: Any,
-    ) -> tuple[PyTree, LambState]:
+        grads: PyTree, state: RuleState, params: PyTree, *, rates: Rates, **_: Any
+    ) -> tuple[PyTree, RuleState]:
         trusted, decayed = resolve_mask(trust_mask, params), resolve_mask(decay_mask, params)
         report = measure(grads, params, norms)
         dtype = report.weight_norm.dtype
@@ -104,21 +87,11 @@ def lamb(
         applies = np.asarray(jax.tree.leaves(trusted)) & (report.weight_norm > 0) & (norm > 0)
         ratio = jnp.where(applies, report.weight_norm / jnp.where(applies, norm, 1), 1)
         report = report._replace(trust_ratio=ratio)
-        scaled = spread((rates.learning_rate * ratio).astype(dtype), params, after=report)
-        steps = jax.tree.map(lambda rate, u: rate * u, scaled, directions)
-        state = LambState(
+        rate = (rates.learning_rate * ratio).astype(dtype)
+        steps = scaled(rate, directions, after=report)
+        state = RuleState(
             cast_like(first, state.momentum), cast_like(second, state.second_moment), report
         )
-        return descend(steps, params), state
+        return descent(steps, params), state
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return LAMB with the options of the section ``optimizer``; `norms_in` explains ``total``."""
-    return lamb(
-        second_momentum=chosen(options.second_momentum, 0.999),
-        epsilon=chosen(options.epsilon, 1e-6),
-        trust_mask=skipping(options.trust_skip),
-        **shared(options, total, options.decay_skip),
-    )

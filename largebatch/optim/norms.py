@@ -1,4 +1,4 @@
-"""L2 norms of many arrays, in one of several layouts.
+"""L2 norms of many arrays, in one of several layouts, and the report of an update.
 
 An accelerator reads 1 MiB in less than a microsecond, which is less than the start of a kernel.
 ResNet-50 has 161 parameters, most of them small. Therefore the number of kernels matters:
@@ -14,7 +14,7 @@ wide words. No layout uses atomic additions, so that results are deterministic.
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ import numpy as np
 
 from largebatch.errors import ConfigError, did_you_mean
 
+PyTree = Any
 Layout = Literal["auto", "leaf", "rows"]
 Arrays: TypeAlias = Sequence[jax.Array]
 Norms: TypeAlias = Callable[..., jax.Array]
@@ -64,6 +65,63 @@ def norms_in(layout: Layout, total: Total | None = None) -> Norms:
 def at_least_float32(x: jax.Array) -> jax.Array:
     """Return `x` in at least float32; squares of 256 and more overflow float16."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+class LayerReport(NamedTuple):
+    """Norms and trust ratios of an update; vectors (parameters,) in `jax.tree.leaves` order.
+
+    The dtype is float32, or float64 if a parameter is float64. Before the first update, ratios are
+    1 and norms are 0.
+    """
+
+    trust_ratio: jax.Array
+    """The applied ratio: 1 for parameters without a trust ratio; 0 or 1 at a norm of 0, depending
+    on the rule."""
+    weight_norm: jax.Array
+    """‖w‖ before the update."""
+    gradient_norm: jax.Array
+    """‖g‖, without weight decay."""
+
+
+def empty_report(params: PyTree) -> LayerReport:
+    """Return the report before the first update."""
+    leaves = jax.tree.leaves(params)
+    # The dtype follows the parameters, so that updates do not change the dtypes of a state.
+    dtype = jnp.result_type(jnp.float32, *leaves)
+    ratios, *norms = (jnp.full(len(leaves), value, dtype) for value in (1, 0, 0))
+    return LayerReport(ratios, *norms)
+
+
+def measure(grads: PyTree, params: PyTree, norms: Norms) -> LayerReport:
+    """Return the report of an update, with trust ratios of 1.
+
+    Args:
+        grads: Gradients, before weight decay.
+        params: Weights before the update.
+        norms: A function from `norms_in`.
+    """
+    empty = empty_report(params)
+    found = norms(jax.tree.leaves(params), jax.tree.leaves(grads))
+    return LayerReport(empty.trust_ratio, *found.astype(empty.weight_norm.dtype))
+
+
+def global_norm(report: LayerReport) -> jax.Array:
+    """Return the L2 norm of the whole gradient, a scalar."""
+    return jnp.sqrt(jnp.sum(jnp.square(report.gradient_norm)))
+
+
+def by_path(report: LayerReport, paths: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return {path of a parameter: {field of the report: value}}, on the host.
+
+    Args:
+        report: Report of an update.
+        paths: Paths of its parameters, in the order of the report (`path_names`).
+    """
+    rows = zip(*(column.tolist() for column in jax.device_get(report)), strict=True)
+    return {
+        path: dict(zip(report._fields, row, strict=True))
+        for path, row in zip(paths, rows, strict=True)
+    }
 
 
 def _leaf(*lists: Arrays, inputs: int = 1) -> jax.Array:

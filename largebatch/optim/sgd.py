@@ -1,4 +1,6 @@
-"""SGD with momentum, and with the learning rate n outside or inside the velocity.
+"""SGD with momentum, and the transition from RMSprop to SGD.
+
+SGD, with the learning rate n outside or inside the velocity:
 
     u = g + wd·w
     v ← m·v + u,    w ← w − n·v        outside: PyTorch, Goyal et al. 2017 (arXiv 1706.02677)
@@ -7,98 +9,114 @@
 With Nesterov momentum, the new term plus m·v replaces v in the step. Outside, a change of n also
 rescales past steps, so that no momentum correction is necessary (Goyal et al., section 3, remark
 2).
+
+RMSprop to SGD (Akiba, Suzuki & Fukuda 2017, arXiv 1711.04325):
+
+    u = g + wd·w
+    s ← b·s + (1 − b)·u²
+    v ← m·v + (a + (1 − a)·(r / n) / (√s + epsilon))·u
+    w ← w − n·v
+
+a is the share of SGD, which increases from near 0 to 1 in the first epochs. r is the learning rate
+of RMSprop: at a = 0, the step size is r and does not depend on the learning rate n of SGD.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from largebatch.optim.configured import shared
-from largebatch.optim.momentum import (
-    Mask,
-    add_decay,
-    advance,
-    descend,
-    resolve_mask,
-    zero_velocity,
-)
-from largebatch.optim.norms import Layout, Total, at_least_float32, norms_in
-from largebatch.optim.rates import Rates
-from largebatch.optim.report import LayerReport, empty_report, measure
+from largebatch.optim.norms import Layout, Total, norms_in
+from largebatch.optim.rule import Mask, Placement, mean_squares, momentum_rule
+from largebatch.optim.schedules import Rates
 
 PyTree = Any
 
 
-class SgdState(NamedTuple):
-    """Optimizer state of SGD."""
-
-    momentum: PyTree
-    """Velocities v, with learning rates if these are inside; a tree like the parameters."""
-    report: LayerReport
-    """Norms of the last update; the trust ratios are 1."""
-
-
 def sgd(
     *,
+    rate: Placement = "outside",
     nesterov: bool = False,
-    inside: bool = False,
     decay_mask: Mask = None,
     layout: Layout = "auto",
     total: Total | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Return SGD; the docstring of this module has the formulas.
 
-    `update(grads, state, params, *, rates)` uses n, wd and m of the step's `Rates`.
+    `update(grads, state, params, *, rates)` uses n, wd and m of the step's `Rates`. The host
+    corrects the momentum for `inside_corrected`.
 
     Args:
+        rate: Whether the velocity contains the learning rate.
         nesterov: Nesterov momentum.
-        inside: Whether the learning rate is inside the velocity.
         decay_mask: Parameters with weight decay.
         layout: Computation of the norms in the report, see `norms_in`.
         total: Reduction over devices for sharded parameters, see `norms_in`.
 
     Returns:
-        A transformation with an `SgdState`.
+        A transformation with a `RuleState`; the trust ratios of its report are 1.
 
     Raises:
         ConfigError: The layout is unknown.
     """
-    norms = norms_in(layout, total)
+    return momentum_rule(
+        norms_in(layout, total),
+        outside=rate == "outside",
+        nesterov=nesterov,
+        decay_mask=decay_mask,
+    )
 
-    def init(params: PyTree) -> SgdState:
-        return SgdState(zero_velocity(params), empty_report(params))
 
-    def update(
-        grads: PyTree,
-        state: SgdState,
-        params: PyTree,
-        *,
-        rates: Rates,
-        **_: Any,
-    ) -> tuple[PyTree, SgdState]:
-        decayed = resolve_mask(decay_mask, params)
-        directions = jax.tree.map(at_least_float32, grads)
-        directions = add_decay(directions, params, rates.weight_decay, decayed)
-        report = measure(grads, params, norms)
-        steps, velocity = advance(
+def rmsprop_sgd(
+    *,
+    second_momentum: float = 0.99,
+    rmsprop_rate: float = 3e-4,
+    epsilon: float = 1e-8,
+    nesterov: bool = False,
+    decay_mask: Mask = None,
+    layout: Layout = "auto",
+    total: Total | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Return the transition from RMSprop to SGD; the docstring of this module has the formulas.
+
+    `update(grads, state, params, *, rates)` uses n, wd, m and a of the step's `Rates`.
+
+    Args:
+        second_momentum: b.
+        rmsprop_rate: r.
+        epsilon: Added to the root of the mean square.
+        nesterov: Nesterov momentum.
+        decay_mask: Parameters with weight decay.
+        layout: Computation of the norms in the report, see `norms_in`.
+        total: Reduction over devices for sharded parameters, see `norms_in`.
+
+    Returns:
+        A transformation with a `RuleState`; the trust ratios of its report are 1.
+
+    Raises:
+        ConfigError: The layout is unknown.
+    """
+
+    def blend(directions: PyTree, held: PyTree, rates: Rates, dtype: Any) -> tuple[PyTree, PyTree]:
+        second = mean_squares(directions, held, second_momentum)
+        n, share = (jnp.asarray(x, dtype) for x in (rates.learning_rate, rates.sgd_share))
+        # At n = 0, no weight changes, and only the share of SGD enters the velocity.
+        moves = n > 0
+        relative = jnp.where(moves, (1 - share) * rmsprop_rate / jnp.where(moves, n, 1), 0)
+        blended = jax.tree.map(
+            lambda u, s: (
+                (share.astype(u.dtype) + relative.astype(u.dtype) / (jnp.sqrt(s) + epsilon)) * u
+            ),
             directions,
-            None,
-            state.momentum,
-            rates,
-            outside=not inside,
-            nesterov=nesterov,
-            after=report,
+            second,
         )
-        return descend(steps, params), SgdState(velocity, report)
+        return blended, second
 
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def configured(options: Any, total: Total | None) -> optax.GradientTransformationExtraArgs:
-    """Return SGD with the options of the section ``optimizer``; `norms_in` explains ``total``."""
-    return sgd(
-        nesterov=options.nesterov,
-        inside=options.rate in ("inside", "inside_corrected"),
-        **shared(options, total, options.decay_skip),
+    return momentum_rule(
+        norms_in(layout, total),
+        outside=True,
+        nesterov=nesterov,
+        decay_mask=decay_mask,
+        precondition=blend,
     )

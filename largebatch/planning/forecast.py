@@ -10,7 +10,7 @@ from largebatch.config.checks import check_microbatch, check_workers, microbatch
 from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops
-from largebatch.optim.flavours import lars_of
+from largebatch.optim.lars import lars_of
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.hardware import Hardware, machine
 from largebatch.planning import device_time, ladder

@@ -205,7 +205,7 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
     closed division's check reports them as missing.
     """
     from largebatch.config.registries import OPTIMIZERS
-    from largebatch.optim.flavours import lars_of  # imports JAX, as the plan does
+    from largebatch.optim.lars import lars_of  # imports JAX, as the plan does
 
     optimizer, schedule = plan.config.optimizer, plan.schedule
     power = {"polynomial": schedule.power, "linear": 1.0}.get(schedule.decay)

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from largebatch.optim.parameters import path_names
-from largebatch.optim.report import LayerReport, by_path
+from largebatch.optim import LayerReport, by_path, path_names
 from largebatch.trees import flatten_paths
 
 PyTree = Any

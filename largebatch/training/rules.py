@@ -5,6 +5,7 @@ updated whole and in two parts, and must agree.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,9 +20,9 @@ from largebatch.config.sections import Optimizer
 from largebatch.errors import ConfigError
 from largebatch.optim import Rates
 from largebatch.optim.adapter import Factory, adapted, check_adapted, factory_of
-from largebatch.optim.configured import skipping
 from largebatch.parallel import shards
 from largebatch.registry import imported, parse_options
+from largebatch.trees import unflatten_paths
 
 PyTree = Any
 _SCALES = (1e-6, 1.0, 1e12, np.nan)
@@ -33,8 +34,12 @@ _TOLERANCE = 1e-4
 more."""
 
 
-def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
+def optimizer_of(config: Config, kinds: Mapping[str, str]) -> optax.GradientTransformationExtraArgs:
     """The update rule of a configuration; it is given the rates of ``config.rates.rates_of``.
+
+    Args:
+      config: the configuration.
+      kinds: kind of each parameter, by '/'-joined path (`Model.kinds`).
 
     Raises:
       ConfigError: choices that contradict each other, an unknown kind of parameter to skip, or a
@@ -43,15 +48,15 @@ def optimizer_of(config: Config) -> optax.GradientTransformationExtraArgs:
     options, loss = config.optimizer, config.loss
     total = parallel.sum_over_devices if options.update == "sharded" else None
     if options.name in OPTIMIZERS:
-        make = imported(OPTIMIZERS[options.name].make, "optimizer.name")
-        rule = make(options, total)
+        rule = _built_in(options, kinds, total)
     else:
-        rule = _adapted(options)
+        _check_factory(options)
+        rule = _adapted(options, kinds, total)
     if options.clip_norm:
         norms = optim.norms_in(options.layout, total)
         rule = optim.with_clipping(rule, options.clip_norm, norms)
     if loss.l2:
-        rule = optim.with_l2(rule, loss.l2, skipping(loss.l2_skip))
+        rule = optim.with_l2(rule, loss.l2, optim.skipping(loss.l2_skip, kinds))
     return rule
 
 
@@ -71,31 +76,56 @@ def _factory(options: Optimizer) -> Factory:
     return factory_of(options.name, parse_options(options.options))
 
 
-@functools.lru_cache
-def _adapted(options: Optimizer) -> optax.GradientTransformationExtraArgs:
-    """A factory's rule, checked once: every stage and every number of microbatches asks for it."""
+def _built_in(
+    options: Optimizer, kinds: Mapping[str, str], total: optim.Total | None
+) -> optax.GradientTransformationExtraArgs:
+    """A rule of `OPTIMIZERS` with the options that it uses."""
+    entry = OPTIMIZERS[options.name]
+    arguments = {name: getattr(options, name) for name in entry.options if name != "trust_skip"}
+    arguments = {name: value for name, value in arguments.items() if value != "auto"}
+    of_flavour = optim.lars_of(options) if options.name == "lars" else None
+    if "trust_skip" in entry.options:
+        skip = of_flavour.trust_skip if of_flavour else _chosen(options.trust_skip)
+        arguments["trust_mask"] = optim.skipping(skip, kinds)
+    skip = of_flavour.decay_skip if of_flavour else _chosen(options.decay_skip)
+    # With a weight decay of 0, updates do not read the parameters for it.
+    arguments["decay_mask"] = optim.skipping(skip, kinds) if options.weight_decay else False
+    make = imported(entry.make, "optimizer.name")
+    return make(**arguments, layout=options.layout, total=total)
+
+
+def _chosen(skip: tuple[str, ...] | str) -> tuple[str, ...]:
+    """The kinds to skip; ``auto``: BatchNorm and biases."""
+    return ("bn", "bias") if skip == "auto" else tuple(skip)
+
+
+def _adapted(
+    options: Optimizer, kinds: Mapping[str, str], total: optim.Total | None
+) -> optax.GradientTransformationExtraArgs:
+    """The rule of an optax transformation."""
     factory = _factory(options)
-
-    def rule(total: optim.norms.Total | None) -> optax.GradientTransformationExtraArgs:
-        return adapted(
-            factory,
-            weight_decay=options.weight_decay if factory.takes_decay else 0.0,
-            decay_mask=skipping(options.decay_skip) if options.decay_skip else None,
-            layout=options.layout,
-            total=total,
-        )
-
-    shapes = {"conv": {"kernel": (3, 3, 2, 5)}, "head": {"kernel": (128, 130), "bias": (7,)}}
-    params = jax.tree.map(
-        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
-        shapes,
-        is_leaf=lambda x: isinstance(x, tuple),
+    skip = _chosen(options.decay_skip)
+    return adapted(
+        factory,
+        weight_decay=options.weight_decay if factory.takes_decay else 0.0,
+        decay_mask=optim.skipping(skip, kinds) if skip else None,
+        layout=options.layout,
+        total=total,
     )
-    check_adapted(rule(None), options.name, params)
+
+
+@functools.lru_cache
+def _check_factory(options: Optimizer) -> None:
+    """Check a factory's rule once: every stage and every number of microbatches asks for it."""
+    shapes = {"conv/kernel": (3, 3, 2, 5), "head/kernel": (128, 130), "head/bias": (7,)}
+    kinds = {"conv/kernel": "conv", "head/kernel": "fc", "head/bias": "bias"}
+    params = unflatten_paths(
+        {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
+    )
+    rule = _adapted(options, kinds, None)
+    check_adapted(rule, options.name, params)
     if options.update == "sharded":
-        check_elementwise(rule(None), options.name, params)
-        return rule(parallel.sum_over_devices)
-    return rule(None)
+        check_elementwise(rule, options.name, params)
 
 
 def check_elementwise(

@@ -24,7 +24,7 @@ from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import Model
 from largebatch.models.loss import Sums
-from largebatch.optim import Rates, global_norm, multipliers, with_kinds, with_multipliers
+from largebatch.optim import Rates, global_norm, multipliers, with_multipliers
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
 from largebatch.parallel.backward_times import shapes_of
 from largebatch.parallel.bucket_planner import gradient_buckets
@@ -130,7 +130,7 @@ class Steps:
                 "whole buckets on every device and gathers each parameter after backward; use "
                 "optimizer.update=replicated"
             )
-        rule = with_kinds(self.optimizer, self.model.kinds())
+        rule = self.optimizer
         if any(factor not in (0, 1) for factor in self.multipliers.values()):
             rule = with_multipliers(rule, self.multipliers)
         return Update(
@@ -443,7 +443,8 @@ def _bits(x: jax.Array) -> jax.Array:
 def steps_of(plan: StagePlan, mesh: Mesh, source: data.Source) -> Steps:
     """Return the step functions of a plan on a mesh; ``source`` has the mean and deviation."""
     model = model_of(plan, mesh.devices.flat[0].platform)
-    steps = Steps(plan, model, optimizer_of(plan.config), mesh, source.mean, source.std)
+    rule = optimizer_of(plan.config, model.kinds())
+    steps = Steps(plan, model, rule, mesh, source.mean, source.std)
     _ = steps.multipliers  # its errors precede compilation
     return steps
 

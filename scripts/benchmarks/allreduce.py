@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from benchmarks import backward
 from benchmarks.competitor import Figures, Race, interleave
 from benchmarks.measure import Result, chosen, numbers, require_positive
-from largebatch import optim, parallel
+from largebatch import parallel
 from largebatch.config import Config, Plan
 from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import UserError, counted
@@ -164,11 +164,12 @@ def _precision(
 ) -> list[Result]:
     gradients = backward.device_gradients(plan, mesh)
     images = plan.first_stage.samples_per_step
+    kinds = model_of(plan).kinds()
     note = f"‖a−b‖/‖b‖, b the float64 sum; {images} images, {where}"
     return [
         Result(f"error of the sum, {wire}, {kind}", "relative", (error,), note=note)
         for wire, ours in buckets.items()
-        for kind, error in sorted(errors(gradients, mesh, ours, wire).items())
+        for kind, error in sorted(errors(gradients, kinds, mesh, ours, wire).items())
     ]
 
 
@@ -214,7 +215,11 @@ def whole_tree(mesh: Mesh, wire: str) -> Reduce:
 
 
 def errors(
-    gradients: Gradients, mesh: Mesh, buckets: Sequence[Bucket], wire: str
+    gradients: Gradients,
+    kinds: Mapping[str, str],
+    mesh: Mesh,
+    buckets: Sequence[Bucket],
+    wire: str,
 ) -> dict[str, float]:
     """‖a − b‖/‖b‖ by kind of parameter, `all` for all of them together.
 
@@ -223,7 +228,6 @@ def errors(
     # In float64, of all devices of all processes.
     every = multihost_utils.process_allgather(dict(gradients), tiled=True)
     exact = {path: np.asarray(array, np.float64).sum(0) for path, array in every.items()}
-    kinds = optim.kinds(exact)
     reduced = in_buckets(mesh, buckets, wire)(gradients)
     squares: dict[str, np.ndarray] = {}
     for path, b in exact.items():

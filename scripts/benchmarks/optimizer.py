@@ -129,7 +129,7 @@ def plain_pass(nbytes: int, seconds: float) -> Queue:
     return Queue(lambda x, one: (x * one,), (jnp.ones(max(1, nbytes // 8)),), 1.0, seconds)
 
 
-def ours(flavour: optim.Flavour, layout: optim.Layout) -> Rule:
+def ours(flavour: str, layout: optim.Layout) -> Rule:
     """Our LARS."""
     rule = optim.lars(
         flavour=flavour,
@@ -166,7 +166,7 @@ def _rule(rule: Any, **more: Any) -> Rule:
 
 def _kernels(params: PyTree) -> PyTree:
     """Which parameters have a trust ratio and are decayed, in every rule."""
-    return optim.mask(params, ("bn", "bias"))
+    return jax.tree.map_with_path(lambda path, _: path[-1].key == "kernel", params)
 
 
 def _random(shapes: PyTree, seed: int) -> PyTree:

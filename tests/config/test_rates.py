@@ -6,7 +6,7 @@ from largebatch.config import Facts, freeze, resolve
 from largebatch.config.rates import rates_of
 from largebatch.errors import ConfigError
 from largebatch.optim import FLAVOURS, Blend
-from largebatch.optim.flavours import lars_of
+from largebatch.optim.lars import lars_of
 
 PER = {"per_step": 100, "per_epoch": 1000, "length": 90_000}
 

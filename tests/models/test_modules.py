@@ -13,8 +13,8 @@ from largebatch.models import (
     Model,
     ResNet,
 )
-from largebatch.optim import kinds
-from largebatch.trees import flatten_paths, unflatten_paths
+from largebatch.trees import unflatten_paths
+from tests.optim import plain
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_batch_statistics_have_a_type_of_their_own():
 def test_kinds_from_the_layers_are_those_of_the_names(name):
     model = Model(name, classes=7, width=4)
     params, _ = jax.eval_shape(model.init, 0)
-    assert dict(model.kinds()) == flatten_paths(kinds(params))
+    assert dict(model.kinds()) == plain.kinds(params)
 
 
 def test_the_functions_and_the_module_are_the_same_network():

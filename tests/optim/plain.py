@@ -29,6 +29,18 @@ def only(*names):
     return {module: {name: name in names for name in of} for module, of in SHAPES.items()}
 
 
+def kinds(tree):
+    """Kind of each parameter of a ResNet by path, from the names alone; paths may be joined."""
+    found = {}
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        *_, module, last = name.split("/")
+        layer = module.removeprefix("downsample_").rstrip("0123456789")
+        head = {"kernel": "fc", "bias": "bias"}
+        found[name] = head[last] if layer == "head" else {"conv": "conv", "bn": "bn"}[layer]
+    return found
+
+
 def norms(tree):
     """L2 norms of the leaves, in the order of `jax.tree.leaves`."""
     return [np.linalg.norm(np.ravel(x).astype(np.float64)) for x in jax.tree.leaves(tree)]

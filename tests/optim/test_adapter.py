@@ -18,6 +18,13 @@ SHAPES = {
 
 
 STEPS = 6
+KINDS = {
+    "conv/kernel": "conv",
+    "bn/scale": "bn",
+    "bn/bias": "bn",
+    "head/kernel": "fc",
+    "head/bias": "bias",
+}
 
 
 def tree(seed):
@@ -56,7 +63,7 @@ def by_hand(make):
 
 
 def ours(**optimizer):
-    rule = optimizer_of(freeze({"optimizer": optimizer}))
+    rule = optimizer_of(freeze({"optimizer": optimizer}), KINDS)
     params = jax.tree.map(jax.numpy.asarray, tree(0))
     state = jax.jit(rule.init)(params)
 
@@ -173,7 +180,7 @@ def test_what_is_refused(optimizer, words):
     with pytest.raises(ConfigError) as caught:  # noqa: PT012
         config = freeze({"optimizer": optimizer, "schedule": {"peak": 1.0}})
         resolve(config, Facts(1000, 100, 7, (16, 16, 2), devices=8))
-        optimizer_of(config)
+        optimizer_of(config, KINDS)
     for word in words:
         assert word in str(caught.value)
 
@@ -199,9 +206,9 @@ def clipped(learning_rate, limit=1.0):
 )
 def test_rules_that_look_at_whole_arrays_are_not_sharded(name, options):
     optimizer = {"name": name, "options": options}
-    optimizer_of(freeze({"optimizer": optimizer}))
+    optimizer_of(freeze({"optimizer": optimizer}), KINDS)
     with pytest.raises(ConfigError, match=r"optimizer\.update=sharded"):
-        optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}))
+        optimizer_of(freeze({"optimizer": {**optimizer, "update": "sharded"}}), KINDS)
 
 
 def test_a_recipe_that_is_shrunk_takes_another_optimizer():
@@ -216,4 +223,4 @@ def test_a_recipe_that_is_shrunk_takes_another_optimizer():
     config = load("fujitsu2019_81920", [*overrides.items()])
     plan = resolve(config, Facts(1437, 360, 10, (8, 8, 1), devices=1))
     assert plan.rates(3).momentum == 0
-    optimizer_of(config)
+    optimizer_of(config, KINDS)

@@ -18,14 +18,15 @@ from largebatch import optim
 from largebatch.planning.topologies import open_topology
 from largebatch.models import Model
 
-kernels = lambda params: optim.mask(params, ("bn", "bias"))
+model = Model("resnet50", classes=1000)
+kernels = optim.skipping(("bn", "bias"), model.kinds())
 rule = optim.lars(flavour="mlperf", trust_mask=kernels, decay_mask=kernels)
 
 def update(params, state, gradients, rates):
     updates, state = rule.update(gradients, state, params, rates=rates)
     return optax.apply_updates(params, updates), state
 
-params, _ = jax.eval_shape(Model("resnet50", classes=1000).init, 0)
+params, _ = jax.eval_shape(model.init, 0)
 device = jax.sharding.SingleDeviceSharding(open_topology("h200:1").jax_devices()[0])
 rates = optim.Rates(*[jax.ShapeDtypeStruct((), jnp.float32)] * len(optim.Rates._fields))
 arguments = jax.tree.map(

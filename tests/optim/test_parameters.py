@@ -1,61 +1,105 @@
-"""Every parameter has exactly one kind, and masks follow from kinds."""
+"""Masks of kinds of parameters, and learning rate multipliers."""
 
 import collections
 
 import jax
+import numpy as np
 import optax
 import pytest
 
+from largebatch import optim
 from largebatch.errors import ConfigError
 from largebatch.models import Model
-from largebatch.optim import KINDS, kinds, mask, with_kinds
+from largebatch.optim import KINDS, skipping
+from tests.optim import plain
+
+PATHS = ("stem/conv/kernel", "stem/bn/scale", "head/kernel", "head/bias")
+STATISTICS = ("stem/bn/mean", "stem/bn/var")
 
 
-def resnet50():
-    return jax.eval_shape(Model("resnet50", classes=1000).init, 0)[0]
-
-
-def test_kinds_of_resnet50():
-    counts = collections.Counter(jax.tree.leaves(kinds(resnet50())))
-    assert counts == {"conv": 53, "bn": 106, "fc": 1, "bias": 1}
-
-
-@pytest.mark.parametrize("path", ["head/scale", "neck/head/kernel", "stem/conv/bias"])
-def test_a_path_without_a_rule_is_named(path):
-    tree = 0
-    for name in reversed(path.split("/")):
-        tree = {name: tree}
-    with pytest.raises(ConfigError, match=path):
-        kinds(tree)
-
-
-def test_a_path_with_two_rules_is_named():
-    rules = (("kernel", ".*/kernel"), ("head", "head/.*"), ("stem", "stem/.*bias"))
-    with pytest.raises(ConfigError, match="head/kernel"):
-        kinds({"head": {"kernel": 0}}, rules)
-    assert kinds({"head": {"bias": 0}}, rules) == {"head": {"bias": "head"}}
-
-
-def test_mask():
-    params = resnet50()
-    applies = mask(params, ("bn", "bias"))
+def test_masks_of_resnet50():
+    model = Model("resnet50", classes=1000)
+    params, kinds = model.shapes()[0], model.kinds()
+    assert collections.Counter(kinds.values()) == {"conv": 53, "bn": 106, "fc": 1, "bias": 1}
+    applies = skipping(("bn", "bias"), kinds)(params)
     assert applies["head"] == {"kernel": True, "bias": False}
     assert applies["stem"] == {"conv": {"kernel": True}, "bn": {"scale": False, "bias": False}}
     assert sum(jax.tree.leaves(applies)) == 54
-    assert all(jax.tree.leaves(mask(params, ())))
-    assert not any(jax.tree.leaves(mask(params, KINDS)))
-    with pytest.raises(ConfigError, match="'bias'"):
-        mask(params, ("bn", "bais"))
+    assert all(jax.tree.leaves(skipping((), kinds)(params)))
+    assert not any(jax.tree.leaves(skipping(KINDS, kinds)(params)))
 
 
-def test_a_rule_takes_the_kinds_that_a_network_declares():
+def test_a_mask_follows_the_declared_kinds():
     params = {"body": {"gamma": 2.0, "w": 3.0}, "head": {"kernel": 5.0}}
     declared = {"body/gamma": "bias", "body/w": "fc", "head/kernel": "conv"}
-    rule = with_kinds(
-        optax.add_decayed_weights(1.0, mask=lambda tree: mask(tree, ("bias", "conv"))), declared
+    applies = skipping(("bias", "conv"), declared)(params)
+    assert applies == {"body": {"gamma": False, "w": True}, "head": {"kernel": False}}
+    # Of a part of the parameters, such as those that are not frozen.
+    assert skipping(("bias",), declared)({"body": {"w": 3.0}}) == {"body": {"w": True}}
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ConfigError, match="'bias'"):
+        skipping(("bn", "bais"), {})
+
+
+def test_the_first_pattern_that_matches_the_whole_name_decides():
+    texts = (".*/bias: 2", "head/.*: 0.5", "stem/bn/.*:0")
+    assert optim.multipliers(texts, PATHS, STATISTICS) == {
+        "stem/conv/kernel": 1.0,
+        "stem/bn/scale": 0.0,
+        "stem/bn/mean": 0.0,
+        "stem/bn/var": 0.0,
+        "head/kernel": 0.5,
+        "head/bias": 2.0,
+    }
+    assert set(optim.multipliers((), PATHS).values()) == {1.0}
+    assert optim.multipliers((r"stem/(?:conv)/.*: 0",), PATHS)["stem/conv/kernel"] == 0
+    assert optim.multipliers((".*/(mean|var): 0",), PATHS, STATISTICS)["stem/bn/scale"] == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "near"),
+    [
+        (("stem: 0",), r"'stem/\.\*'"),
+        (("heads/.*: 0",), r"'head/\.\*'"),
+        (("layer4.0.conv1.weight: 0",), r"'stem/\.\*' or 'head/\.\*'"),
+        (("fc.weight: 1",), r"use 'head/\.\*'$"),
+        (("conv1: 0",), r"use 'stem/\.\*'$"),
+        ((".*/mean: 0.1",), "statistics"),
+        (("head/.*: 1", ".*/(mean|var): 0.1"), "statistics"),
+        (("head/.*: 0", "head/bias: 1"), "head/bias"),
+        ((".*: 0",), r"\(\?!head/\)"),
+        (("head/.*: -1",), "-1"),
+        (("head/.*",), "FACTOR"),
+        (("head/.*: inf",), "inf"),
+        (("(head: 1",), "regular expression"),
+    ],
+)
+def test_patterns_that_are_refused(texts, near):
+    with pytest.raises(ConfigError, match=near) as error:
+        optim.multipliers(texts, PATHS, STATISTICS)
+    assert "optimizer.lr_mults" in str(error.value)
+
+
+def test_equals_a_learning_rate_for_each_group():
+    """optax.multi_transform in float64; tolerance: rounding of a product in each of four steps."""
+    factors = {"conv/kernel": 0.1, "bn/scale": 1.0, "bn/bias": 1.0} | dict.fromkeys(
+        ("head/kernel", "head/bias"), 3.0
     )
-    zeros = jax.tree.map(lambda _: 0.0, params)
-    decay, _ = rule.update(zeros, rule.init(params), params)
-    assert decay == {"body": {"gamma": 0.0, "w": 3.0}, "head": {"kernel": 0.0}}
-    with pytest.raises(ConfigError, match="rule"):  # outside of the rule
-        kinds(params)
+    rates = (0.5, 0.1, 0.3, 0.2)
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        params = plain.random_tree(rng)
+        grads = [plain.random_tree(rng) for _ in rates]
+        ours, _ = plain.run(optim.with_multipliers(optim.sgd(), factors), params, grads, rates)
+        theirs, state = plain.device(params), None
+        for found, g, rate in zip(ours, grads, rates, strict=True):
+            rule = optax.multi_transform(
+                {f: optax.sgd(f * rate, momentum=0.9) for f in (0.1, 1.0, 3.0)},
+                {m: {n: factors[f"{m}/{n}"] for n in of} for m, of in plain.SHAPES.items()},
+            )
+            state = rule.init(theirs) if state is None else state
+            updates, state = rule.update(plain.device(g), state, theirs)
+            theirs = optax.apply_updates(theirs, updates)
+            plain.assert_close(found, theirs, 1e-14)

@@ -41,7 +41,9 @@ def test_corrected_momentum_makes_rates_inside_those_outside():
             made = dataclasses.replace(MADE, corrected=inside)
             before = [None, *positions]
             given = [made.at(p, b, 1) for p, b in zip(positions, before, strict=False)]
-            history, _ = plain.run(optim.sgd(inside=inside), params, grads, given)
+            history, _ = plain.run(
+                optim.sgd(rate="inside" if inside else "outside"), params, grads, given
+            )
             ends.append(history[-1])
     # Ten steps of a handful of operations, and a ratio of rates in each.
     plain.assert_close(*ends, 1e-13)

@@ -13,6 +13,7 @@ from benchmarks import allreduce, backward
 from largebatch import parallel
 from largebatch.parallel import timing
 from largebatch.parallel.backward_times import shapes_of
+from tests.optim import plain
 
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
 OVERRIDES = {"model.name": "resnet10", "model.width": "4", "model.stem": "small"}
@@ -69,7 +70,7 @@ def test_errors_are_those_of_the_number_format(mesh):
     # Rounding errors of relative size u at most, of four terms and their sums: ‖a−b‖/‖b‖ is of the
     # order of u/√3, and far below 4u.
     for name, unit in (("float32", 2.0**-24), ("bfloat16", 2.0**-9)):
-        found = allreduce.errors(gradients, mesh, buckets_of(SHAPES), name)
+        found = allreduce.errors(gradients, plain.kinds(gradients), mesh, buckets_of(SHAPES), name)
         assert set(found) == {"conv", "bn", "fc", "all"}
         assert all(unit / 20 < error < 4 * unit for error in found.values()), found
     # `all` is that of the joined vectors, so it lies between the kinds.

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.optim import kinds
 from largebatch.training.stage import Stage
 from largebatch.trees import flatten_paths
 from tests import reference
+from tests.optim import plain
 from tests.training import worlds
 
 EQUAL = 1e-10
@@ -97,7 +97,7 @@ def error(a, b):
 
 def worst_by_kind(a, b):
     """The largest error of conv, bn, fc and bias parameters."""
-    of = flatten_paths(kinds(a))
+    of = plain.kinds(a)
     errors, worst = error(a, b), {}
     for path, value in errors.items():
         worst[of[path]] = max(worst.get(of[path], 0.0), value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from largebatch.checkpoint.file import Progress
-from largebatch.optim.report import LayerReport
+from largebatch.optim import LayerReport
 from largebatch.tracking import read_rows
 from largebatch.training import loop as loops
 from largebatch.training.layer_rows import layer_reader

@@ -11,6 +11,7 @@ from largebatch.training.rules import optimizer_of
 
 SHAPES = {"conv": {"kernel": (4,)}, "bn": {"scale": (4,)}, "head": {"kernel": (4,), "bias": (4,)}}
 KINDS = {"conv": "conv/kernel", "bn": "bn/scale", "fc": "head/kernel", "bias": "head/bias"}
+OF_PATHS = {path: kind for kind, path in KINDS.items()}
 
 
 def tree(seed):
@@ -22,7 +23,7 @@ def tree(seed):
 
 def updated(rates=None, gradients=None, **sections):
     """Updates and the state after one step, of the rule of a configuration."""
-    rule = optimizer_of(freeze(sections))
+    rule = optimizer_of(freeze(sections), OF_PATHS)
     with jax.enable_x64(True):
         params = jax.tree.map(jax.numpy.asarray, tree(1))
         gradients = jax.tree.map(jax.numpy.asarray, tree(2) if gradients is None else gradients)
@@ -85,7 +86,7 @@ def test_what_is_skipped(options, with_ratio, with_decay):
         ),
         (
             {"name": "sgd", "nesterov": True, "rate": "inside"},
-            optim.sgd(nesterov=True, inside=True),
+            optim.sgd(nesterov=True, rate="inside"),
         ),
         (
             {"name": "lars", "epsilon": 0.1, "nesterov": True, "rate": "outside"},
@@ -94,7 +95,9 @@ def test_what_is_skipped(options, with_ratio, with_decay):
     ],
 )
 def test_options_reach_the_rule(options, rule):
-    made = optimizer_of(freeze({"optimizer": {"trust_skip": (), "decay_skip": (), **options}}))
+    made = optimizer_of(
+        freeze({"optimizer": {"trust_skip": (), "decay_skip": (), **options}}), OF_PATHS
+    )
     with jax.enable_x64(True):
         params, gradients = (jax.tree.map(jax.numpy.asarray, tree(s)) for s in (1, 2))
         ends = []

@@ -131,7 +131,9 @@ def steps(
     facts = Facts(1000, 100, CLASSES, SHAPE, devices=devices)
     plan = resolve(made, facts, microbatch=microbatch)
     mesh = parallel.make_mesh(jax.devices()[:devices], plan.first_stage.members)
-    return Steps(plan.first_stage, model_of(plan), optimizer_of(made), mesh, MEAN, STD, dtype)
+    model = model_of(plan)
+    rule = optimizer_of(made, model.kinds())
+    return Steps(plan.first_stage, model, rule, mesh, MEAN, STD, dtype)
 
 
 def batch(seed: int, images: int) -> tuple[np.ndarray, np.ndarray]:

@@ -231,7 +231,7 @@ def open_study(setup: Setup, *, dtype: str = "float32") -> Study:
         data.open_source("digits", split, data.SourceOptions()) for split in ("train", "validation")
     )
     model = Model("resnet18", len(train.classes), 1, width=setup.width, stem="small")
-    rule = optim.sgd(decay_mask=lambda params: optim.mask(params, ("bn", "bias")))
+    rule = optim.sgd(decay_mask=optim.skipping(("bn", "bias"), model.kinds()))
     server = Server(model, rule, train.mean, train.std, setup.label_smoothing, dtype)
     return Study(setup, server, train, validation)
 

@@ -100,9 +100,9 @@ def test_all_workers_counted_is_the_trainers_own_step(study, batches):
     plan = resolve(made, Facts(1437, 360, 10, (8, 8, 1), devices=1), microbatch=workers)
     mesh = parallel.make_mesh(jax.devices()[:1], 1)
     means = study.train.mean, study.train.std
-    run = Stage(
-        Steps(plan.first_stage, model_of(plan), optimizer_of(made), mesh, *means, "float64")
-    )
+    model = model_of(plan)
+    rule = optimizer_of(made, model.kinds())
+    run = Stage(Steps(plan.first_stage, model, rule, mesh, *means, "float64"))
     ours = study.server.init(0)
     state = worlds.place(run, jax.device_get(ours))
     for batch, rate in zip(batches, (0.5, 0.3, 0.4), strict=True):

@@ -180,11 +180,11 @@ def rates(flavour):
 @functools.cache
 def ours(flavour):
     """Weights after each step and the last state; the state after the first step too."""
-    settings = optim.FLAVOURS[flavour]
+    settings, kinds = optim.FLAVOURS[flavour], plain.kinds(nested(problem()[0]))
     rule = optim.lars(
         flavour=flavour,
-        trust_mask=lambda params: optim.mask(params, settings.trust_skip),
-        decay_mask=lambda params: optim.mask(params, settings.decay_skip),
+        trust_mask=optim.skipping(settings.trust_skip, kinds),
+        decay_mask=optim.skipping(settings.decay_skip, kinds),
     )
     weights, gradients = (problem()[0], [nested(g) for g in problem()[1]])
     compiled = optax.GradientTransformationExtraArgs(rule.init, jax.jit(rule.update))
