@@ -4,17 +4,8 @@ from largebatch.config.registries import DEPTHS, MODELS
 from largebatch.models.batch_norm import BatchMode, BatchNorm, BatchStatistics
 from largebatch.models.convolution import Conv
 from largebatch.models.functional import Model
-from largebatch.models.max_pool import max_pool
-from largebatch.models.resnet import (
-    ResNet,
-    resnet,
-    resnet10,
-    resnet18,
-    resnet34,
-    resnet50,
-    resnet101,
-    resnet152,
-)
+from largebatch.models.max_pool import relu_max_pool
+from largebatch.models.resnet import ResNet
 
 __all__ = [
     "DEPTHS",
@@ -25,12 +16,5 @@ __all__ = [
     "Conv",
     "Model",
     "ResNet",
-    "max_pool",
-    "resnet",
-    "resnet10",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
+    "relu_max_pool",
 ]

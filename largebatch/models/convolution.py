@@ -102,7 +102,7 @@ def blurred(x: jax.Array, precision: jax.lax.Precision) -> jax.Array:
     """Blur each channel of ``x`` (images, height, width, features) over 3×3 pixels."""
     features = x.shape[-1]
     kernel = jnp.asarray(np.tile(_BLUR[:, :, None, None], features), x.dtype)
-    return _convolution(x, kernel, 1, (1, 1), precision, groups=features)
+    return _convolution(x, kernel, (1, 1), precision, groups=features)
 
 
 def product_of_patches(
@@ -139,7 +139,7 @@ def conv7_on_blocks(x: jax.Array, kernel: jax.Array, precision: jax.lax.Precisio
     kernel = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0)))
     kernel = kernel.reshape(4, 2, 4, 2, channels, features)
     kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, -1, features)
-    return _convolution(blocks, kernel, 1, (2, 1), precision)
+    return _convolution(blocks, kernel, (2, 1), precision)
 
 
 def _pair(strides: int | Sequence[int]) -> tuple[int, int]:
@@ -150,7 +150,6 @@ def _pair(strides: int | Sequence[int]) -> tuple[int, int]:
 def _convolution(
     x: jax.Array,
     kernel: jax.Array,
-    stride: int,
     padding: tuple[int, int],
     precision: jax.lax.Precision,
     groups: int = 1,
@@ -158,7 +157,7 @@ def _convolution(
     return jax.lax.conv_general_dilated(
         x,
         kernel,
-        (stride, stride),
+        (1, 1),
         (padding, padding),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=groups,

@@ -1,4 +1,4 @@
-"""Max-pool of the stem, 3×3 with stride 2 and padding 1, with a backward pass without scatter.
+"""ReLU and max-pool of the stem, 3×3 with stride 2 and padding 1; backward does not scatter.
 
 XLA's gradient of a max-pool recomputes the positions of the maxima in wide index arrays, and
 scatters with atomics on GPUs. Here, forward saves the position of each maximum in its window as one
@@ -8,8 +8,6 @@ ReLU before a max-pool equals ReLU after it, and costs a comparison with zero he
 a positive value has no position. Backward then needs no mask over the larger input.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -17,45 +15,37 @@ from jax import lax
 _TAPS = tuple((i, j) for i in range(3) for j in range(3))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def max_pool(x: jax.Array, relu: bool = False) -> jax.Array:
-    """Return maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of ``x``.
+@jax.custom_vjp
+def relu_max_pool(x: jax.Array) -> jax.Array:
+    """Return maxima (images, ⌈height/2⌉, ⌈width/2⌉, features) of the ReLU of ``x``.
 
-    Of equal maxima, the first in row-major order receives the gradient, as in PyTorch and XLA.
+    Of equal maxima, the first in row-major order receives the gradient, as in PyTorch and XLA. The
+    gradient of ReLU at 0 is 0.
 
     Args:
       x: array (images, height, width, features).
-      relu: whether to apply ReLU, with the gradient 0 at 0.
     """
-    return _forward(x, relu)[0]
+    return _forward(x)[0]
 
 
-def _forward(x: jax.Array, relu: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     out = [-(-side // 2) for side in x.shape[1:3]]
     padding = [
         (0, 0, 0),
         *((1, 2 * o - side, 0) for o, side in zip(out, x.shape[1:3], strict=True)),
     ]
     padded = lax.pad(x, jnp.asarray(-jnp.inf, x.dtype), [*padding, (0, 0, 0)])
-    best, winner = None, None
-    if relu:
-        best = jnp.zeros((x.shape[0], *out, x.shape[3]), x.dtype)
-        winner = jnp.full(best.shape, len(_TAPS), jnp.uint8)
+    best = jnp.zeros((x.shape[0], *out, x.shape[3]), x.dtype)
+    winner = jnp.full(best.shape, len(_TAPS), jnp.uint8)
     for tap, (i, j) in enumerate(_TAPS):
         seen = padded[:, i : i + 2 * out[0] - 1 : 2, j : j + 2 * out[1] - 1 : 2]
-        if best is None:
-            best, winner = seen, jnp.zeros(seen.shape, jnp.uint8)
-        else:
-            winner = jnp.where(seen > best, jnp.uint8(tap), winner)
-            best = jnp.maximum(best, seen)
+        winner = jnp.where(seen > best, jnp.uint8(tap), winner)
+        best = jnp.maximum(best, seen)
     # Backward needs only the shape of the input.
     return best, (winner, jnp.empty((0, *x.shape[1:3], 0)))
 
 
-def _backward(
-    relu: bool, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array]:
-    del relu
+def _backward(kept: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array]:
     winner, like = kept
     total, zero = None, jnp.zeros((), gradient.dtype)
     for tap, offsets in enumerate(_TAPS):
@@ -70,4 +60,4 @@ def _backward(
     return (total,)
 
 
-max_pool.defvjp(_forward, _backward)
+relu_max_pool.defvjp(_forward, _backward)

@@ -18,7 +18,7 @@ from flax.typing import Dtype
 from largebatch.config.registries import DEPTHS
 from largebatch.models.batch_norm import STATISTICS, BatchNorm
 from largebatch.models.convolution import OUTPUT, Conv, precision
-from largebatch.models.max_pool import max_pool
+from largebatch.models.max_pool import relu_max_pool
 
 Layer = Callable[..., nnx.Module]
 """Constructor of a layer: ``Conv``, ``BatchNorm``, a layer of Flax, or a partial of them."""
@@ -73,7 +73,7 @@ class Stem(nnx.Module):
         """
         small = self.kind == "small"
         x = _normalize(self.bn, self.conv(x), relu=small)
-        return x if small else max_pool(x, relu=True)
+        return x if small else relu_max_pool(x)
 
 
 class Block(nnx.Module):

@@ -131,7 +131,7 @@ def test_what_cannot_be_trained_is_refused(name, words):
 @pytest.mark.parametrize(("name", "function"), [("faulty", Faulty.__call__), ("fails", fails)])
 def test_an_error_names_the_line_of_the_users_module(name, function):
     line = function.__code__.co_firstlineno + 1
-    with pytest.raises(ConfigError, match=rf"test_factories\.py:{line}\)"):
+    with pytest.raises(ConfigError, match=rf"test_functional\.py:{line}\)"):
         model(name).check(SHAPE)
 
 
