@@ -12,7 +12,7 @@ from largebatch.files import check_parent, replacing
 from largebatch.models import DEPTHS
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights import hub, onnx_file
-from largebatch.weights.architecture import COUNTER, foreign_name, to_foreign
+from largebatch.weights.names import COUNTER, foreign_name, to_foreign
 from largebatch.weights.run import check_no_run
 from largebatch.weights.weights import Weights, WeightsError, by_path, encode
 
@@ -103,10 +103,11 @@ def export(weights: Weights, target: Path, form: Format, *, force: bool = False)
             "variances, since these files cannot state an epsilon; the logits stay the same"
         )
         weights = _with_pytorch_epsilon(weights)
-    arrays = by_path(weights)
-    if form != "flax":
-        style = "huggingface" if form == "huggingface" else "torchvision"
-        arrays = {foreign_name(path, style): to_foreign(path, x) for path, x in arrays.items()}
+    style = form if form in ("flax", "huggingface") else "torchvision"
+    arrays = {
+        foreign_name(path, style): to_foreign(path, x, style)
+        for path, x in by_path(weights).items()
+    }
     about = encode(weights)
     folder = target.suffix not in _BY_SUFFIX
     if form == "onnx":

@@ -11,7 +11,7 @@ from largebatch.checkpoint.place import LocalPlace, downloaded
 from largebatch.errors import one_line
 from largebatch.models import Model
 from largebatch.store_urls import url_of
-from largebatch.weights import architecture, hub, onnx_file, run
+from largebatch.weights import hub, names, onnx_file, run
 from largebatch.weights.weights import About, Weights, WeightsError, checked, decode
 
 PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
@@ -173,8 +173,8 @@ def _weights(
 ) -> Weights:
     """Weights from arrays by foreign names, with our metadata or with what a folder states."""
     if own and not own.model.is_resnet:
-        return own.weights(*architecture.trees(own.model, arrays, origin))
-    model, params, stats = architecture.imported(arrays, origin, own.model if own else None)
+        return own.weights(*names.trees(own.model, arrays, origin))
+    model, params, stats = names.imported(arrays, origin, own.model if own else None)
     return (own or _foreign(model, origin, described or {})).weights(params, stats)
 
 

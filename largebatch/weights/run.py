@@ -17,7 +17,7 @@ from largebatch.errors import CheckpointError, UserError, one_line
 from largebatch.files import read_json
 from largebatch.models import Model
 from largebatch.registry import check_trusted, is_reference
-from largebatch.weights import architecture
+from largebatch.weights import names
 from largebatch.weights.weights import Weights, WeightsError, checked
 
 # What determines the network and its evaluation. Options of other sections may change between
@@ -184,7 +184,7 @@ def _decoded(content: bytes, path: str, run: Path, ema: bool, trust: Sequence[st
         n.removeprefix(part): x for part in parts for n, x in arrays.items() if n.startswith(part)
     }
     try:
-        trees = architecture.trees(model, held, f"checkpoint {path}")
+        trees = names.trees(model, held, f"checkpoint {path}")
     except WeightsError as error:
         raise CheckpointError(one_line(error)) from error
     cropped = is_photographs(config.data.source)

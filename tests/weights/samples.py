@@ -5,7 +5,7 @@ import numpy as np
 from largebatch.models import Model
 from largebatch.trees import unflatten_paths
 from largebatch.weights import Weights
-from largebatch.weights.architecture import shapes
+from largebatch.weights.names import shapes
 from largebatch.weights.weights import by_path
 
 SMALL = Model("resnet10", classes=5, channels=1, width=4, stem="small")

@@ -12,11 +12,11 @@ import pytest
 from largebatch.models import Model
 from largebatch.weights import (
     WeightsError,
-    architecture,
     check_read_back,
     compare,
     export,
     format_of,
+    names,
     read,
     reading,
     verification,
@@ -27,9 +27,9 @@ from tests.weights.samples import SMALL, TINY, sample
 @pytest.mark.parametrize(("depth", "entries"), [("resnet18", 122), ("resnet50", 320)])
 def test_the_number_of_names_is_that_of_torchvision(depth, entries):
     """`len(torchvision.models.NAME().state_dict())`, with a counter for each BatchNorm."""
-    params, stats = architecture.shapes(Model(depth, classes=10))
+    params, stats = names.shapes(Model(depth, classes=10))
     for style in ("torchvision", "huggingface"):
-        found = {architecture.foreign_name(path, style) for path in params | stats}
+        found = {names.foreign_name(path, style) for path in params | stats}
         norms = [name for name in found if name.endswith("running_var")]
         assert len(found) + len(norms) == entries
 
@@ -57,8 +57,8 @@ def test_the_number_of_names_is_that_of_torchvision(depth, entries):
 )
 def test_names_in_other_libraries(path, torchvision, huggingface):
     for style, name in (("torchvision", torchvision), ("huggingface", huggingface)):
-        assert architecture.foreign_name(path, style) == name
-        assert architecture.own_names(style)[name] == path
+        assert names.foreign_name(path, style) == name
+        assert names.own_names(style)[name] == path
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from safetensors import flax as flax_safetensors
 from safetensors.numpy import save
 
-from largebatch.weights import WeightsError, architecture, export, read, reading
+from largebatch.weights import WeightsError, export, names, read, reading
 from largebatch.weights.weights import by_path
 from tests.weights.samples import TINY, same, sample
 
@@ -19,7 +19,7 @@ from tests.weights.samples import TINY, same, sample
 def foreign(weights, style="torchvision"):
     """Arrays by the names of other libraries, in their layout."""
     return {
-        architecture.foreign_name(path, style): architecture.to_foreign(path, array)
+        names.foreign_name(path, style): names.to_foreign(path, array, style)
         for path, array in by_path(weights).items()
     }
 
@@ -46,7 +46,7 @@ def exported(tmp_path_factory):
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("style", ["torchvision", "huggingface"])
+@pytest.mark.parametrize("style", ["torchvision", "huggingface", "flax"])
 def test_a_file_without_metadata_has_the_usual_preprocessing(style, tmp_path):
     weights = sample(TINY)
     found = read(written(tmp_path / "x.safetensors", foreign(weights, style)))

@@ -123,7 +123,7 @@ def test_data_that_are_absent(tmp_path):
     ("options", "words"),
     [
         (None, "no checkpoint yet"),
-        ({"model": {"width": 8}}, "network that it names: head/kernel"),
+        ({"model": {"width": 8}}, "head/kernel: expected"),
         ({"data": {"source": "folder:/gone"}}, "needs its data"),
     ],
 )

@@ -1,12 +1,10 @@
-"""The arrays of a ResNet in other libraries: their names, their layout, and the network they make.
+"""The arrays of a ResNet in all formats: their names, their layout, and the network they make.
 
-Ours are '/'-joined paths. torchvision and timm share one set of names:
+    flax          stages/0/blocks/1/conv3/kernel      the '/'-joined paths of this program
+    torchvision   layer1.1.conv3.weight               also of timm and of our ONNX files
+    huggingface   resnet.encoder.stages.0.layers.1.layer.2.convolution.weight
 
-    stages/0/blocks/1/conv3/kernel
-    layer1.1.conv3.weight
-    resnet.encoder.stages.0.layers.1.layer.2.convolution.weight   (Hugging Face)
-
-All three keep convolutions as OIHW and the head as (classes, features); here they are HWIO and
+The last two keep convolutions as OIHW and the head as (classes, features); here they are HWIO and
 (features, classes).
 """
 
@@ -15,7 +13,7 @@ import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from largebatch.models import DEPTHS, Model
 from largebatch.trees import flatten_paths, unflatten_paths
 from largebatch.weights.weights import PyTree, WeightsError, few
 
-Style = Literal["torchvision", "huggingface"]
+Style = Literal["torchvision", "huggingface", "flax"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 COUNTER = "num_batches_tracked"
@@ -49,9 +47,9 @@ def shapes(model: Model) -> tuple[Shapes, Shapes]:
 
 
 def foreign_name(path: str, style: Style) -> str:
-    """Return another library's name of an array, such as 'conv1.weight' of 'stem/conv/kernel'."""
+    """Return the name of an array in a style, such as 'conv1.weight' of 'stem/conv/kernel'."""
     module, _, leaf = path.rpartition("/")
-    return f"{_module(module, style)}.{_LEAVES.get(leaf, leaf)}"
+    return path if style == "flax" else f"{_module(module, style)}.{_LEAVES.get(leaf, leaf)}"
 
 
 @functools.cache
@@ -68,14 +66,9 @@ def own_names(style: Style) -> Mapping[str, str]:
     return {foreign_name(path, style): path for path in paths}
 
 
-def to_foreign(path: str, array: np.ndarray) -> np.ndarray:
-    """Return one of our arrays in PyTorch's layout, contiguous."""
-    return np.ascontiguousarray(array.transpose(_axes(path, array.ndim)))
-
-
-def to_own(path: str, array: np.ndarray) -> np.ndarray:
-    """Invert `to_foreign`."""
-    return np.ascontiguousarray(array.transpose(np.argsort(_axes(path, array.ndim))))
+def to_foreign(path: str, array: np.ndarray, style: Style) -> np.ndarray:
+    """Return one of our arrays in the layout of a style, contiguous."""
+    return np.ascontiguousarray(array.transpose(_axes(path, array.ndim, style)))
 
 
 def imported(
@@ -84,8 +77,7 @@ def imported(
     """Return the network, the parameters and the statistics of a state dict.
 
     Args:
-      found: arrays in PyTorch's layout by torchvision's, timm's or Hugging Face's names, or in
-        Flax's layout by our paths.
+      found: arrays by the names and in the layout of a style.
       where: the file, for messages.
       stated: the network according to the file's metadata; None if it has none. The arrays do not
         show a stem's computation and BatchNorm's epsilon, which are taken from it.
@@ -94,78 +86,73 @@ def imported(
       WeightsError: a name is unknown or missing, or a shape or type is not that of a ResNet.
     """
     found = {n: x for n, x in _unwrapped(found).items() if n.rpartition(".")[2] != COUNTER}
-    if found and found.keys() <= set(own_names("torchvision").values()):  # Flax paths
-        found = {foreign_name(p, "torchvision"): to_foreign(p, x) for p, x in found.items()}
-    theirs = any(name.startswith(("resnet.", "classifier.")) for name in found)
-    style: Style = "huggingface" if theirs else "torchvision"
+    styles = get_args(Style)
+    style: Style = max(styles, key=lambda each: len(found.keys() & own_names(each).keys()))
     known = own_names(style)
     if unknown := [name for name in found if name not in known]:
         raise WeightsError(
             f"{where}: {few(unknown)}: in no ResNet v1.5 with a plain stem{_hint(unknown[0])}; "
             f"{_KNOWN}"
         )
-    arrays = {known[name]: array for name, array in found.items()}
+    arrays = {}
+    for name, array in found.items():
+        axes = np.argsort(_axes(known[name], array.ndim, style))
+        arrays[known[name]] = np.ascontiguousarray(array.transpose(axes))
     model = _inferred(arrays, where, style)
     if stated is not None:
         model = _completed(model, stated, where)
-    params, stats = shapes(model)
-    expected = params | stats
-    if missing := [foreign_name(p, style) for p in expected if p not in arrays]:
-        raise WeightsError(f"{where}: {model.name} needs {few(missing)}, which is missing")
-    if left := [foreign_name(p, style) for p in arrays if p not in expected]:
-        raise WeightsError(f"{where}: {few(left)} is no part of {model.name}; {_KNOWN}")
-    for path, shape in expected.items():
-        array, name = arrays[path], foreign_name(path, style)
-        foreign = tuple(shape[axis] for axis in _axes(path, len(shape)))
-        if array.shape != foreign:
-            raise WeightsError(
-                f"{where}: {name}: expected shape {foreign} in {model.name} of width "
-                f"{model.width}, got {array.shape}"
-            )
-        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-            raise WeightsError(f"{where}: {name}: expected floats, got {array.dtype}")
-    own = {path: to_own(path, arrays[path].astype(np.float32)) for path in expected}
-    return model, *(unflatten_paths({p: own[p] for p in group}) for group in (params, stats))
+    return model, *trees(model, arrays, where, style)
 
 
-def trees(model: Model, found: Mapping[str, np.ndarray], where: str) -> tuple[PyTree, PyTree]:
+def trees(
+    model: Model, found: Mapping[str, np.ndarray], where: str, style: Style = "flax"
+) -> tuple[PyTree, PyTree]:
     """Return the parameters and the statistics of a network from its arrays by our paths.
 
     Args:
       model: the network.
-      found: its arrays in Flax's layout, in any order.
+      found: its arrays in our layout, in any order.
       where: the file, for messages.
+      style: of the names and shapes in messages.
 
     Raises:
-      WeightsError: an array is missing, is too many, or has another shape.
+      WeightsError: an array is missing or is too many, or its shape or type is another.
     """
     params, stats = shapes(model)
     expected = params | stats
-    wrong = [
-        f"{name}: expected {expected.get(name, 'none')}, "
-        f"got {found[name].shape if name in found else 'none'}"
-        for name in sorted(expected.keys() | found.keys())
-        if name not in found or expected.get(name) != found[name].shape
-    ]
-    if wrong:
-        raise WeightsError(f"{where} does not hold the network that it names: {few(wrong)}")
+    if missing := [foreign_name(p, style) for p in expected if p not in found]:
+        raise WeightsError(f"{where}: {model.name} needs {few(missing)}, which is missing")
+    if left := [foreign_name(p, style) for p in found if p not in expected]:
+        raise WeightsError(f"{where}: {few(left)} is no part of {model.name}; {_KNOWN}")
+    for path, own in expected.items():
+        name, array, axes = foreign_name(path, style), found[path], _axes(path, len(own), style)
+        if array.shape != own:
+            shape, got = (
+                tuple(sides[axis] for axis in axes) if len(sides) == len(axes) else sides
+                for sides in (own, array.shape)
+            )
+            raise WeightsError(
+                f"{where}: {name}: expected shape {shape} in {model.title}, got {got}"
+            )
+        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            raise WeightsError(f"{where}: {name}: expected floats, got {array.dtype}")
     return tuple(
-        unflatten_paths({n: np.asarray(found[n], np.float32) for n in group})
+        unflatten_paths({path: np.asarray(found[path], np.float32) for path in group})
         for group in (params, stats)
     )
 
 
 def _inferred(arrays: Mapping[str, np.ndarray], where: str, style: Style) -> Model:
-    """The network of these arrays, by our paths but in PyTorch's layout."""
+    """The network of these arrays, by our paths; ``style`` is that of names in messages."""
     for path in ("stem/conv/kernel", "head/kernel"):
         if path not in arrays or not arrays[path].size:
             name = foreign_name(path, style)
             raise WeightsError(f"{where} has no {name}, so it is not a ResNet")
     stem, head = arrays["stem/conv/kernel"].shape, arrays["head/kernel"].shape
-    if len(stem) != 4 or stem[2] != stem[3] or stem[2] not in _STEMS:
+    if len(stem) != 4 or stem[0] != stem[1] or stem[0] not in _STEMS:
         raise WeightsError(
             f"{where}: first convolution: expected kernels of 7×7 (model.stem=conv7) or 3×3 "
-            f"(small), got shape {stem}"
+            f"(small), got {'×'.join(map(str, stem[:2])) or 'a number'}"
         )
     kind = "bottleneck" if "stages/0/blocks/0/conv3/kernel" in arrays else "basic"
     depths = tuple(
@@ -174,8 +161,10 @@ def _inferred(arrays: Mapping[str, np.ndarray], where: str, style: Style) -> Mod
     )
     for name, known in DEPTHS.items():
         if known == (kind, depths) and head:
-            stem_name = _STEMS[stem[2]]
-            return Model(name, classes=head[0], channels=stem[1], width=stem[0], stem=stem_name)
+            channels, width = stem[2:]
+            return Model(
+                name, classes=head[-1], channels=channels, width=width, stem=_STEMS[stem[0]]
+            )
     raise WeightsError(f"{where}: {kind} blocks, {depths} in the stages: no network; {_KNOWN}")
 
 
@@ -211,8 +200,10 @@ def _hint(name: str) -> str:
     return ""
 
 
-def _axes(path: str, rank: int) -> tuple[int, ...]:
-    layouts = {4: (3, 2, 0, 1), 2: (1, 0)} if path.endswith("/kernel") else {}
+def _axes(path: str, rank: int, style: Style) -> tuple[int, ...]:
+    """The axes of our array in the order of a style."""
+    kernel = path.endswith("/kernel") and style != "flax"
+    layouts = {4: (3, 2, 0, 1), 2: (1, 0)} if kernel else {}
     return layouts.get(rank, tuple(range(rank)))
 
 
