@@ -95,10 +95,10 @@ class BatchNorm(nnx.BatchNorm):
           ValueError: ``axis`` is not the last axis, ``axis_name`` is set, or the layer has a
             `batch_mode` and was already called in the same training step.
         """
-        if self.axis not in (-1, x.ndim - 1) or self.axis_name is not None:
+        if self.axis not in (-1, (-1,), [-1], x.ndim - 1) or self.axis_name is not None:
             raise ValueError(
                 f"BatchNorm: expected axis=-1 and axis_name=None, got axis={self.axis} and "
-                f"axis_name={self.axis_name!r}; use batch_mode to share statistics between devices"
+                f"axis_name={self.axis_name!r}; put features last, share statistics by norm.span"
             )
         if use_running_average is None:
             use_running_average = self.use_running_average

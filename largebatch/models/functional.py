@@ -366,15 +366,6 @@ def _convert_batch_norms(module: nnx.Module, name: str) -> None:
                 f"{where} is a {type(layer).__name__}, a subclass of nnx.BatchNorm, which cannot "
                 "have statistics per worker; use nnx.BatchNorm"
             )
-        if layer.axis not in (-1, (-1,), [-1]):
-            raise ConfigError(
-                f"{where}: expected axis=-1, got axis={layer.axis}; put features last"
-            )
-        if layer.axis_name is not None:
-            raise ConfigError(
-                f"{where}: expected axis_name=None, got axis_name={layer.axis_name!r}; use "
-                "norm.span to share statistics"
-            )
         if layer.mean.ndim != 1:
             raise ConfigError(
                 f"{where}: expected statistics of one axis, got the shape {layer.mean.shape}, "
