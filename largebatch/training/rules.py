@@ -83,20 +83,18 @@ def _built_in(
     entry = OPTIMIZERS[options.name]
     arguments = {name: getattr(options, name) for name in entry.options if name != "trust_skip"}
     arguments = {name: value for name, value in arguments.items() if value != "auto"}
-    of_flavour = optim.lars_of(options) if options.name == "lars" else None
+    skips = optim.lars_of(options) if options.name == "lars" else options
     if "trust_skip" in entry.options:
-        skip = of_flavour.trust_skip if of_flavour else _chosen(options.trust_skip)
-        arguments["trust_mask"] = optim.skipping(skip, kinds)
-    skip = of_flavour.decay_skip if of_flavour else _chosen(options.decay_skip)
+        arguments["trust_mask"] = optim.skipping(_chosen(skips.trust_skip), kinds)
     # With a weight decay of 0, updates do not read the parameters for it.
-    arguments["decay_mask"] = optim.skipping(skip, kinds) if options.weight_decay else False
+    decays = optim.skipping(_chosen(skips.decay_skip), kinds) if options.weight_decay else False
     make = imported(entry.make, "optimizer.name")
-    return make(**arguments, layout=options.layout, total=total)
+    return make(**arguments, decay_mask=decays, layout=options.layout, total=total)
 
 
 def _chosen(skip: tuple[str, ...] | str) -> tuple[str, ...]:
     """The kinds to skip; ``auto``: BatchNorm and biases."""
-    return ("bn", "bias") if skip == "auto" else tuple(skip)
+    return ("bn", "bias") if skip == "auto" else skip
 
 
 def _adapted(
