@@ -23,7 +23,7 @@ from largebatch.checkpoint.place import LocalPlace
 from largebatch.environment import ROOT
 from largebatch.errors import UserError
 from largebatch.models import functional
-from largebatch.weights import architecture
+from largebatch.weights import names
 from tests.weights.evaluation.devices import one_quick_device
 
 EVIL = """
@@ -89,7 +89,7 @@ def here(made, monkeypatch):
     # As after an earlier command: the directory of the recipes is there already.
     monkeypatch.setattr(sys, "path", [*sys.path, str(made / "installed"), str(ROOT / "configs")])
     functional._shapes.cache_clear()
-    architecture.shapes.cache_clear()
+    names.shapes.cache_clear()
     for folder in ("run", ".", "installed"):
         (made / folder).mkdir(exist_ok=True)
         (made / folder / "evil.py").write_text(EVIL)
