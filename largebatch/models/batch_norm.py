@@ -18,7 +18,7 @@ the sums are computed, which decides what XLA fuses on GPUs (docs/performance.md
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -248,9 +248,11 @@ def _sum_complex(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return both.real, both.imag
 
 
-_REDUCTIONS = dict(
-    zip(get_args(Reduction)[1:], (_sum_separately, _sum_variadic, _sum_complex), strict=True)
-)
+_REDUCTIONS = {
+    "separate": _sum_separately,
+    "variadic": _sum_variadic,
+    "complex": _sum_complex,
+}
 
 
 def _inverse(var: jax.Array, epsilon: float) -> jax.Array:

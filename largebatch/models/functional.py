@@ -154,8 +154,7 @@ class Model:
         module = self.module(params, stats, mode)
         logits = module(images)
         batch = {}
-        for path, layer in _batch_norms(module).items():
-            where = "/".join(map(str, path))
+        for where, layer in _batch_norms(module).items():
             if where in mode.frozen:
                 if hasattr(layer, "batch_mean"):
                     raise ConfigError(
@@ -188,7 +187,7 @@ class Model:
             logits = module(images)
             for path, layer in _batch_norms(module).items():
                 if hasattr(layer, "batch_values"):
-                    found["/".join(map(str, path))] = layer.batch_values
+                    found[path] = layer.batch_values
             return logits
 
         images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
@@ -245,7 +244,7 @@ def _traced(
 
     def traced() -> nnx.Module:
         module = model.build(nnx.Rngs(0))
-        paths = {"/".join(map(str, path)): path for path, _ in nnx.to_flat_state(nnx.state(module))}
+        paths = {_joined(path): path for path, _ in nnx.to_flat_state(nnx.state(module))}
         # Recorded here, because nnx.eval_shape rebuilds the module with sorted attributes.
         kinds = _kinds(module)
         order = [path for path in _paths(module) if path in kinds]
@@ -256,7 +255,7 @@ def _traced(
             module.train()
         for path, layer in _batch_norms(module).items():
             layer.batch_mode = mode
-            if mode is not None and "/".join(map(str, path)) in mode.frozen:
+            if mode is not None and path in mode.frozen:
                 layer.eval()
         return module
 
@@ -347,13 +346,14 @@ def _kinds(module: nnx.Module) -> dict[str, str]:
             kind = "fc"
         else:
             kind = "fc" if sum(side > 1 for side in variable.shape) > 1 else "bias"
-        found["/".join(map(str, path))] = kind
+        found[_joined(path)] = kind
     return found
 
 
-def _batch_norms(module: nnx.Module) -> dict[tuple, BatchNorm]:
-    """Return the `BatchNorm` layers of a module by path."""
-    return {path: m for path, m in nnx.iter_modules(module) if isinstance(m, BatchNorm)}
+def _batch_norms(module: nnx.Module) -> dict[str, BatchNorm]:
+    """Return the `BatchNorm` layers of a module by '/'-joined path."""
+    layers = nnx.iter_modules(module)
+    return {_joined(path): layer for path, layer in layers if isinstance(layer, BatchNorm)}
 
 
 def _convert_batch_norms(module: nnx.Module, name: str) -> None:
@@ -396,7 +396,7 @@ def _check_variables(module: nnx.Module, name: str) -> None:
                 f"{where}: expected an nnx.Param or a BatchNorm statistic, got "
                 f"{type(variable).__name__}; use an nnx.Param or compute it in __call__"
             )
-        elif path[:-1] not in norms:
+        elif _joined(path[:-1]) not in norms:
             raise ConfigError(
                 f"{where} is a statistic outside of nnx.BatchNorm, without an average over "
                 "workers; use nnx.BatchNorm or compute it in __call__"
@@ -408,7 +408,7 @@ def _check_variables(module: nnx.Module, name: str) -> None:
 def _tree(module: nnx.Module, kind: type[nnx.Variable]) -> PyTree:
     """Return the arrays of a variable type as nested dicts."""
     flat = nnx.to_flat_state(nnx.state(module, kind))
-    return unflatten_paths({"/".join(map(str, path)): v[...] for path, v in flat})
+    return unflatten_paths({_joined(path): v[...] for path, v in flat})
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:
@@ -423,3 +423,7 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
 
 def _wide(logits: jax.Array) -> jax.Array:
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+
+def _joined(path: tuple) -> str:
+    return "/".join(map(str, path))
