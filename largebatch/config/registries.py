@@ -58,11 +58,11 @@ WIRE_FORMATS = {
 }
 
 TRACKERS = {
-    "wandb": "largebatch.tracking.hosted:WandbTracker",
-    "mlflow": "largebatch.tracking.hosted:MlflowTracker",
+    "wandb": "largebatch.tracking.trackers:WandbTracker",
+    "mlflow": "largebatch.tracking.trackers:MlflowTracker",
 }
 """Factories ``factory(workdir, identity, config, warn)`` that return a `tracking.Tracker`; users'
-own are ``package.module:factory`` (see `tracking.hosted.hosted_tracker`)."""
+own are ``package.module:factory`` (see `tracking.trackers.hosted_tracker`)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,15 @@ Only process 0 of a run has trackers and a real console; every other process has
 
 from largebatch.tracking.callbacks import Callback, CallbackTracker
 from largebatch.tracking.console import Console
-from largebatch.tracking.hosted import check_installed, hosted_tracker
 from largebatch.tracking.jsonl import JsonlTracker, read_rows
 from largebatch.tracking.mlperf import MlperfTracker
 from largebatch.tracking.summary import Summary, Target
-from largebatch.tracking.tensorboard import TensorBoardTracker
-from largebatch.tracking.tracker import Tracker
+from largebatch.tracking.trackers import (
+    TensorBoardTracker,
+    Tracker,
+    check_installed,
+    hosted_tracker,
+)
 
 __all__ = [
     "Callback",

@@ -4,24 +4,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, TextIO
+from contextlib import contextmanager
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.console import RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
-from largebatch.tracking.progress import GAP, PlainProgress, Progress, duration, loss_text
-
-CHANGED = "bold yellow"
 EVERY_S = 10.0
 """Least time, in seconds, between two progress lines without a terminal. In a SLURM job there is a
 line for each row of the log instead."""
+_CHANGED = "bold yellow"
+_GAP = "  "
+_LARGE_LOSS = 1e5
+_BAR_CELLS = (10, 40)  # least and greatest width of the bar
+_IN_TERMINAL = ("step", "eta", "loss", "images_per_s", "epoch", "wait", "elapsed")
 
 
 class Console:
@@ -33,42 +37,28 @@ class Console:
     """
 
     def __init__(
-        self,
-        quiet: bool = False,
-        file: TextIO | None = None,
-        force_terminal: bool | None = None,
-        width: int | None = None,
-        *,
-        brief: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        self, quiet: bool = False, file: TextIO | None = None, *, brief: bool = False
     ) -> None:
         """Inspect the output; print nothing.
 
         Args:
             quiet: print nothing at all, for processes other than 0.
-            brief: print only warnings and the last line.
             file: where to print; standard output if None.
-            force_terminal: treat the output as a terminal or not; None asks it.
-            width: terminal cells; None asks the terminal.
-            clock: a monotonic clock, in seconds.
+            brief: print only warnings and the last line.
         """
-        terminal = _is_terminal(file or sys.stdout) if force_terminal is None else force_terminal
+        terminal = _is_terminal(file or sys.stdout)
         self._quiet, self._brief = quiet, quiet or brief
         self._to_stdout = file is None
-        # A job's output is read afterwards, beside the log: one line for each row there.
-        self._every_s = None if "SLURM_JOB_ID" in os.environ else EVERY_S
-        self._clock = clock
         self._out = RichConsole(
             file=file,
             force_terminal=terminal,
-            width=width,
             markup=False,  # brackets and colons are printed as they are
             emoji=False,
             highlight=False,
             force_jupyter=False,
         )
         self._animates = terminal and self._out.is_interactive and not self._brief
-        self._animating = False
+        """Whether a live display may begin: a terminal has one at a time."""
 
     def plan(
         self, title: str, rows: Sequence[tuple[str, str]], changed: Collection[str] = ()
@@ -86,7 +76,7 @@ class Console:
             is_changed = label in changed
             line = Text(("* " if is_changed else "  ") if marked else "")
             line.append(label + pad).append(value)
-            line.stylize(CHANGED if is_changed else "")
+            line.stylize(_CHANGED if is_changed else "")
             lines.append(line)
         if marked:
             lines.append(Text("* not the default", style="dim"))
@@ -107,33 +97,25 @@ class Console:
         Args:
             what: what is compiled, such as `training step`.
         """
-        started = self._clock()
-
-        def elapsed() -> float:
-            return self._clock() - started
-
-        spinner = Spinner("line")  # of ASCII characters
+        started, spinner = time.monotonic(), Spinner("line")  # of ASCII characters
 
         def waiting() -> RenderableType:
-            spinner.update(text=f"compiling {what}{GAP}{duration(elapsed())}")
+            spinner.update(text=f"compiling {what}{_GAP}{duration(time.monotonic() - started)}")
             return spinner
 
         self.note(f"compiling {what}: may take minutes the first time")
-        animated = self._may_animate()
         try:
-            with (
-                self._animate(get_renderable=waiting, transient=True) if animated else nullcontext()
-            ):
+            with self._live(waiting, transient=True):
                 yield
         except BaseException:
-            self.note(f"compiling {what} stopped after {elapsed():.1f} s")
+            self.note(f"compiling {what} stopped after {time.monotonic() - started:.1f} s")
             raise
-        self.note(f"compiled {what} in {elapsed():.1f} s")
+        self.note(f"compiled {what} in {time.monotonic() - started:.1f} s")
 
     @contextmanager
     def progress(
         self, total_steps: int, first_step: int, *, samples_per_step: int
-    ) -> Iterator[Progress]:
+    ) -> Iterator["Progress"]:
         """Show training progress while the body runs.
 
         Args:
@@ -144,19 +126,13 @@ class Console:
         Yields:
             The object to report to.
         """
-        steps: dict[str, Any] = {"samples_per_step": samples_per_step, "clock": self._clock}
-        if self._may_animate():
-            progress = Progress(total_steps, first_step, **steps)
-            with self._animate(get_renderable=lambda: progress.bar(self._out.width)):
+        emit = None if self._animates else self.note
+        progress = Progress(total_steps, first_step, samples_per_step, emit)
+        with self._live(lambda: progress.bar(self._out.width)):
+            try:
                 yield progress
-            return
-        lines = PlainProgress(
-            total_steps, first_step, **steps, emit=self.note, every_s=self._every_s
-        )
-        try:
-            yield lines
-        finally:
-            lines.finish()
+            finally:
+                progress.finish()
 
     def evaluation(
         self,
@@ -184,18 +160,17 @@ class Console:
             sets: accuracies of further validation sets, fractions by name; None: no sets.
             target: remark on the target accuracy, or ''.
         """
+        accuracies = {"top-1": top1, "top-5": top5, "EMA top-1": ema_top1}
+        accuracies |= {f"{name} top-1": value for name, value in (sets or {}).items()}
         fields = (
             f"validation at step {step}",
             f"epoch {epoch:.2f}",
             f"loss {loss_text(loss)}",
-            f"top-1 {top1:.2%}",
-            *([] if top5 is None else [f"top-5 {top5:.2%}"]),
-            *([] if ema_top1 is None else [f"EMA top-1 {ema_top1:.2%}"]),
-            *(f"{name} top-1 {value:.2%}" for name, value in (sets or {}).items()),
+            *(f"{name} {value:.2%}" for name, value in accuracies.items() if value is not None),
             f"{seconds:.1f} s",
             *([target] if target else []),
         )
-        self._line(Text(GAP.join(fields), style="bold"))
+        self._line(Text(_GAP.join(fields), style="bold"))
 
     def closing(self, rows: Sequence[tuple[str, str]], title: str) -> None:
         """Print the outcome; paths and commands can be pasted whatever the width.
@@ -206,7 +181,7 @@ class Console:
         """
         if self._brief:
             first = (f"{label} {value}" for label, value in rows[:1])
-            self._print(Text(GAP.join((title, *first))))
+            self._print(Text(_GAP.join((title, *first))))
             return
         lines = [
             Text.assemble(label + pad, (value, "bold")) for label, value, pad in _aligned(rows)
@@ -237,13 +212,20 @@ class Console:
             self._line(line)
         self._out.print(Rule(style=""))
 
-    def _may_animate(self) -> bool:
-        """Whether a live display can be started: a terminal has one at a time."""
-        return self._animates and not self._animating
-
     @contextmanager
-    def _animate(self, **options: Any) -> Iterator[None]:
-        self._animating = True
+    def _live(
+        self, draw: Callable[[], RenderableType], *, transient: bool = False
+    ) -> Iterator[None]:
+        """Draw below the lines while the body runs, if the terminal is free.
+
+        Args:
+            draw: returns what to show now.
+            transient: whether it is removed at the end.
+        """
+        if not self._animates:
+            yield
+            return
+        self._animates = False
         try:
             with Live(
                 console=self._out,
@@ -251,11 +233,143 @@ class Console:
                 redirect_stdout=self._to_stdout,
                 # `2> file` must still receive what is written to standard error.
                 redirect_stderr=_is_terminal(sys.stderr),
-                **options,
+                get_renderable=draw,
+                transient=transient,
             ):
                 yield
         finally:
-            self._animating = False
+            self._animates = True
+
+
+class Progress:
+    """Takes reports of a run's progress and shows them as one line, or as lines of a file.
+
+    The first report ends the first step, which includes compilation, so the pace is measured from
+    there: with reports (s₁, t₁), …, (s, t) it is (t − t₁) / (s − s₁). It includes evaluations and
+    checkpoints, as the remaining time will.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        first_step: int,
+        samples_per_step: int,
+        emit: Callable[[str], None] | None,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            total_steps: see `Console.progress`, as the next two.
+            first_step: steps completed before.
+            samples_per_step: the global batch, in images.
+            emit: prints a line for a file; None: a terminal draws `bar`.
+        """
+        self._total, self._samples_per_step, self._emit = total_steps, samples_per_step, emit
+        # A job's output is read afterwards, beside the log: one line for each row there.
+        self._every_s = None if "SLURM_JOB_ID" in os.environ else EVERY_S
+        self._started = time.monotonic()
+        self._origin = self._emitted_step = first_step
+        self._emitted_at: float | None = None
+        self._first: tuple[int, float] | None = None
+        # Replaced as a whole by each report: the thread that draws reads it at any time.
+        self._reading: tuple[int, dict[str, str], float | None] = (first_step, {}, None)
+
+    def update(
+        self,
+        step: int,
+        *,
+        loss: float | None,
+        images_per_s: float | None,
+        epoch: float,
+        wait: float | None = None,
+        has_row: bool = False,
+    ) -> None:
+        """Report progress; print a line if one is due.
+
+        Args:
+            step: steps completed.
+            loss: training loss, or None.
+            images_per_s: throughput; None shows the mean since the first step instead.
+            epoch: epochs consumed.
+            wait: fraction of the training time spent waiting for data, or None.
+            has_row: whether the log has a row of this step.
+        """
+        now, pace = time.monotonic(), None
+        if step > self._origin:  # earlier reports have no step of this run behind them
+            self._first = self._first or (step, now)
+            if step > self._first[0]:
+                pace = (now - self._first[1]) / (step - self._first[0])
+        if images_per_s is None and pace:
+            images_per_s = self._samples_per_step / pace
+        texts = {
+            "epoch": f"epoch {epoch:.2f}",
+            **({} if loss is None else {"loss": f"loss {loss_text(loss)}"}),
+            **({} if images_per_s is None else {"images_per_s": images_per_s_text(images_per_s)}),
+            **({} if wait is None else {"wait": f"input wait {wait:.0%}"}),
+        }
+        remaining = self._total - step
+        end = now if remaining <= 0 else None if pace is None else now + remaining * pace
+        self._reading = step, texts, end
+        due = has_row
+        if self._every_s is not None:
+            due = self._emitted_at is None or now - self._emitted_at >= self._every_s
+        if due or step >= self._total:
+            self.finish()
+
+    def finish(self) -> None:
+        """Print the last report, unless it has been printed or a terminal draws it."""
+        step = self._reading[0]
+        if self._emit is None or step == self._emitted_step:
+            return
+        fields = self.fields()
+        del fields["elapsed"]
+        self._emit(_GAP.join(fields.values()))
+        self._emitted_at, self._emitted_step = time.monotonic(), step
+
+    def fields(self) -> dict[str, str]:
+        """Return what is known now, as texts by name, in the order in which they are shown."""
+        (step, texts, end), now = self._reading, time.monotonic()
+        return {
+            "step": f"step {step:{len(str(self._total))}}/{self._total}",
+            **texts,
+            "elapsed": duration(now - self._started),
+            **({} if end is None else {"eta": f"eta {duration(max(0.0, end - now))}"}),
+        }
+
+    def bar(self, width: int) -> RenderableType:
+        """Return the line with a bar for a terminal of this width; the last fields may not fit."""
+        fields = self.fields()
+        texts = [fields[name] for name in _IN_TERMINAL if name in fields]
+
+        def left() -> int:
+            return width - sum(len(text) + len(_GAP) for text in texts)
+
+        while len(texts) > 2 and left() < _BAR_CELLS[0]:
+            texts.pop()
+        if left() < _BAR_CELLS[0]:
+            return Text(_GAP.join(texts), no_wrap=True, overflow="crop")
+        row = Table.grid(padding=(0, len(_GAP), 0, 0))
+        cells = min(_BAR_CELLS[1], left())
+        bar = ProgressBar(total=self._total, completed=self._reading[0], width=cells)
+        row.add_row(Text(texts[0]), bar, Text(_GAP.join(texts[1:])))
+        return row
+
+
+def duration(seconds: float) -> str:
+    """Return a time as `h:mm:ss`, rounded to the second; hours are not folded into days."""
+    minutes, second = divmod(round(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02d}:{second:02d}"
+
+
+def loss_text(loss: float) -> str:
+    """Return a loss with four decimals, or in scientific notation if it is large."""
+    return f"{loss:.4f}" if abs(loss) < _LARGE_LOSS else f"{loss:.4g}"
+
+
+def images_per_s_text(rate: float) -> str:
+    """Return a throughput with its unit: `12,345 images/s`, below a hundred `12.3 images/s`."""
+    return f"{rate:,.0f} images/s" if rate >= 100 else f"{rate:.1f} images/s"
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -268,4 +382,4 @@ def _is_terminal(stream: TextIO) -> bool:
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
     """(label, value, padding) such that the values are in one column."""
     widest = max((cell_len(label) for label, _ in rows), default=0)
-    return [(label, value, " " * (widest - cell_len(label)) + GAP) for label, value in rows]
+    return [(label, value, " " * (widest - cell_len(label)) + _GAP) for label, value in rows]

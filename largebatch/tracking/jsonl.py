@@ -36,6 +36,7 @@ class JsonlTracker:
         self._metrics = _open(workdir / "metrics.jsonl", resume_step - again)
         self._layers = _open(workdir / "layers.jsonl", resume_step)
         self._events = appending(workdir / "events.jsonl")
+        self._streams = self._metrics, self._layers, self._events
 
     def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
         """Append a row to `metrics.jsonl`; see `Tracker.scalars`.
@@ -76,11 +77,9 @@ class JsonlTracker:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Flush and close the files; a second call does nothing."""
-        if not self._metrics.closed:
-            for stream in self._streams:
-                os.fsync(stream.fileno())
-                stream.close()
+        for stream in self._streams:
+            os.fsync(stream.fileno())
+            stream.close()
 
     def _check_present(self) -> None:
         """Raise a UserError if the files were removed or moved, since rows would be lost unseen."""
@@ -92,10 +91,6 @@ class JsonlTracker:
                     f"{what} was removed, renamed or replaced while the run was writing to it; put "
                     "it back, then the same command resumes from its newest checkpoint"
                 )
-
-    @property
-    def _streams(self) -> tuple[BinaryIO, ...]:
-        return self._metrics, self._layers, self._events
 
 
 ATTEMPT_EVENTS = ("attempt", "turn")

@@ -1,4 +1,4 @@
-"""The log of a run by the rules of MLPerf Training, ruleset 4.0.0: `result_N.txt`.
+"""The log of a run by the rules of MLPerf Training, ruleset 4.0.0: write, check and read it.
 
 The clock follows the rules since v0.6: it starts before the training data are first read, when all
 is compiled, warmed up and initialized, and stops as soon as an evaluation reaches the target
@@ -6,15 +6,23 @@ is compiled, warmed up and initialized, and stops as soon as an evaluation reach
 inside an epoch has a fraction of three decimals.
 """
 
+import importlib.util
+import json
 import logging
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from largebatch.errors import ConfigError, UserError
+
 if TYPE_CHECKING:  # it imports JAX, which reading a history does not need
-    from largebatch.config import Plan
+    from largebatch.config import Config, Plan
 
 RULESET = "4.0.0"
 Division = Literal["open", "closed"]
@@ -26,7 +34,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class MlperfTracker:
-    """Writes the events of one run.
+    """Writes the events of one run to `result_N.txt`.
 
     Everything about the recipe is read from the plan. After the clock has stopped, at the target or
     at the end, nothing more is written, even if training continues.
@@ -40,7 +48,6 @@ class MlperfTracker:
         division: Division,
         platform: str,
         target: float = 0.0,
-        organisation: str = "unsubmitted",
         began: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -53,7 +60,6 @@ class MlperfTracker:
             platform: the devices, in words.
             target: top-1, a fraction, at which the clock stops; 0: `CLOSED_TARGET` in the closed
                 division, the end of training in the open one.
-            organisation: the submitter.
             began: when initialisation began, in seconds of `clock`; None: now.
             clock: seconds since 1970.
         """
@@ -75,11 +81,13 @@ class MlperfTracker:
         self._block: tuple[int, float] | None = None  # samples and time at which it started
         # The rules require empty system caches before each run, which is left to the submitter.
         self._point(constants.CACHE_CLEAR, False)
-        self._start(constants.INIT_START, began=began)
+        self._mllog.start(
+            constants.INIT_START, time_ms=self._now_ms() if began is None else round(1000 * began)
+        )
         for key, value in {
             constants.SUBMISSION_BENCHMARK: constants.RESNET,
             constants.SUBMISSION_DIVISION: division,
-            constants.SUBMISSION_ORG: organisation,
+            constants.SUBMISSION_ORG: "unsubmitted",
             constants.SUBMISSION_PLATFORM: platform,
             constants.SUBMISSION_STATUS: constants.RESEARCH,
             **hyperparameters(plan),
@@ -91,83 +99,72 @@ class MlperfTracker:
 
     def event(self, name: str, step: int, samples: int, **values: float) -> None:
         """See `Tracker.event`; events without a key in the log are left out."""
-        known = name in ("train_start", "step", "eval_start", "eval_stop", "train_stop")
-        if known and self._state != "stopped":
-            getattr(self, f"_{name}")(step, samples, **values)
+        if self._state == "stopped":
+            return
+        keys, is_last = self._keys, step >= self._plan.steps
+        match name:
+            case "train_start":
+                self._end(keys.INIT_STOP)
+                self._start(keys.RUN_START)
+                self._state = "running"
+                self._open(step, samples)
+            case "step":
+                self._close_epoch(samples)
+                if not is_last:
+                    self._open(step, samples)
+            case "eval_start":
+                self._close_epoch(samples)
+                self._close_block(samples)
+                self._start(keys.EVAL_START, self._at(samples))
+            case "eval_stop":
+                top1, target = values["top1"], self._target
+                self._point(keys.EVAL_ACCURACY, top1, self._at(samples))
+                self._end(keys.EVAL_STOP, self._at(samples))
+                if top1 >= target if target is not None else is_last:
+                    self._stop(keys.SUCCESS, self._at(samples))
+                elif is_last:
+                    self._stop(keys.ABORTED, self._at(samples))
+            case "train_stop":
+                self._stop(keys.ABORTED, self._at(samples))
 
     def close(self) -> None:
         """Close the file; a run whose clock is still running is logged as aborted."""
         if self._state == "running":
-            self._run_stop(None, self._keys.ABORTED)
-        self._state = "stopped"
+            self._stop(self._keys.ABORTED, {})
         self._file.close()
 
-    def _train_start(self, step: int, samples: int) -> None:
-        self._end(self._keys.INIT_STOP)
-        self._start(self._keys.RUN_START)
-        self._state = "running"
-        self._open(step, samples)
-
-    def _step(self, step: int, samples: int) -> None:
-        if self._epoch is not None and samples >= self._epoch * self._plan.epoch_samples:
-            self._close_epoch()
-        if step < self._plan.steps:
-            self._open(step, samples)
-
-    def _eval_start(self, step: int, samples: int) -> None:
-        if self._epoch is not None and samples >= self._epoch * self._plan.epoch_samples:
-            self._close_epoch()
-        self._close_block(samples)
-        self._start(self._keys.EVAL_START, metadata=self._at(samples))
-
-    def _eval_stop(self, step: int, samples: int, *, top1: float) -> None:
-        self._point(self._keys.EVAL_ACCURACY, top1, self._at(samples))
-        self._end(self._keys.EVAL_STOP, metadata=self._at(samples))
-        last = step >= self._plan.steps
-        if (self._target is not None and top1 >= self._target) or (last and self._target is None):
-            self._run_stop(samples, self._keys.SUCCESS)
-        elif last:
-            self._run_stop(samples, self._keys.ABORTED)
-
-    def _train_stop(self, step: int, samples: int) -> None:
-        self._run_stop(samples, self._keys.ABORTED)
-
-    def _run_stop(self, samples: int | None, status: str) -> None:
-        where = {} if samples is None else self._at(samples)
-        self._end(self._keys.RUN_STOP, metadata={self._keys.STATUS: status, **where})
+    def _stop(self, status: str, where: Mapping[str, float]) -> None:
+        self._end(self._keys.RUN_STOP, {self._keys.STATUS: status, **where})
         self._state = "stopped"
 
     def _open(self, step: int, samples: int) -> None:
         """Start a block, from one evaluation to the next, and an epoch, unless they are open."""
-        keys, per_epoch = self._keys, self._plan.epoch_samples
+        keys, plan = self._keys, self._plan
         if self._block is None:
             self._block = samples, self._clock()
-            ahead = self._plan.position(self._next_evaluation(step)) - samples
-            metadata = {**self._from(samples), keys.EPOCH_COUNT: _tidy(ahead / per_epoch)}
-            self._start(keys.BLOCK_START, metadata=metadata)
+            later = range(step + 1, plan.steps)
+            end = next((s for s in later if plan.evaluates_at(s)), plan.steps)
+            count = _tidy((plan.position(end) - samples) / plan.epoch_samples)
+            self._start(keys.BLOCK_START, {**self._from(samples), keys.EPOCH_COUNT: count})
         if self._epoch is None:
-            self._epoch = samples // per_epoch + 1
-            self._start(keys.EPOCH_START, metadata={keys.EPOCH_NUM: self._epoch})
-
-    def _next_evaluation(self, step: int) -> int:
-        later = range(step + 1, self._plan.steps)
-        return next((s for s in later if self._plan.evaluates_at(s)), self._plan.steps)
+            self._epoch = samples // plan.epoch_samples + 1
+            self._start(keys.EPOCH_START, {keys.EPOCH_NUM: self._epoch})
 
     def _close_block(self, samples: int) -> None:
         since, started = self._block
         seconds = self._clock() - started
-        self._end(self._keys.BLOCK_STOP, metadata=self._from(since))
+        self._end(self._keys.BLOCK_STOP, self._from(since))
         # As in the logs of v3 and v4 submissions; the rules do not require it.
-        self._point(
-            "tracked_stats",
-            {"throughput": round((samples - since) / max(seconds, 1e-9), 3)},
-            {"step": self._at(samples)[self._keys.EPOCH_NUM]},
-        )
+        throughput = round((samples - since) / max(seconds, 1e-9), 3)
+        step = self._at(samples)[self._keys.EPOCH_NUM]
+        self._point("tracked_stats", {"throughput": throughput}, {"step": step})
         self._block = None
 
-    def _close_epoch(self) -> None:
-        self._end(self._keys.EPOCH_STOP, metadata={self._keys.EPOCH_NUM: self._epoch})
-        self._epoch = None
+    def _close_epoch(self, samples: int) -> None:
+        """End the epoch if one is open and consumed."""
+        if self._epoch is not None and samples >= self._epoch * self._plan.epoch_samples:
+            self._end(self._keys.EPOCH_STOP, {self._keys.EPOCH_NUM: self._epoch})
+            self._epoch = None
 
     def _at(self, samples: int) -> dict[str, float]:
         """The end of the epoch in which `samples` are consumed, or the place inside it."""
@@ -186,16 +183,14 @@ class MlperfTracker:
     def _point(self, key: str, value: Any, metadata: Mapping[str, Any] | None = None) -> None:
         self._mllog.event(key, value, metadata=metadata, time_ms=self._now_ms())
 
-    def _start(
-        self, key: str, *, metadata: Mapping[str, Any] | None = None, began: float | None = None
-    ) -> None:
-        self._mllog.start(key, metadata=metadata, time_ms=self._now_ms(began))
+    def _start(self, key: str, metadata: Mapping[str, Any] | None = None) -> None:
+        self._mllog.start(key, metadata=metadata, time_ms=self._now_ms())
 
-    def _end(self, key: str, *, metadata: Mapping[str, Any] | None = None) -> None:
+    def _end(self, key: str, metadata: Mapping[str, Any] | None = None) -> None:
         self._mllog.end(key, metadata=metadata, time_ms=self._now_ms())
 
-    def _now_ms(self, now: float | None = None) -> int:
-        return round(1000 * (self._clock() if now is None else now))
+    def _now_ms(self) -> int:
+        return round(1000 * self._clock())
 
 
 def hyperparameters(plan: "Plan") -> dict[str, Any]:
@@ -234,6 +229,157 @@ def hyperparameters(plan: "Plan") -> dict[str, Any]:
     else:
         values["opt_learning_rate_warmup_epochs"] = warmup_epochs
     return {key: value for key, value in values.items() if value is not None}
+
+
+def check_logger(config: "Config") -> None:
+    """Check that the package that writes and checks the MLPerf log is installed.
+
+    Raises:
+        UserError: it is missing.
+    """
+    if importlib.util.find_spec("mlperf_logging") is None:
+        raise UserError(
+            f"run.mlperf_log={config.run.mlperf_log} needs a package that is missing; use "
+            "pip install mlperf-logging"
+        )
+
+
+def check_rules(plan: "Plan") -> None:
+    """Give the log that a run of the plan would write to MLPerf's checker.
+
+    Raises:
+        ConfigError: the checker refuses it, whatever the accuracy.
+        UserError: mlperf-logging is not installed.
+    """
+    options = plan.config.run
+    check_logger(plan.config)
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory, f"result_{options.seed}.txt")
+        reached = options.target or CLOSED_TARGET
+        rehearse(
+            log,
+            plan,
+            division=options.mlperf_log,
+            accuracy=lambda epochs: reached * (epochs / plan.epochs),
+            target=options.target,
+        )
+        refused = complaints(log)
+    if refused:
+        raise ConfigError(
+            f"run.mlperf_log={options.mlperf_log}: the division's rules refuse this recipe: "
+            f"{'; '.join(refused)}; change it, or use run.mlperf_log=open"
+        )
+
+
+def rehearse(
+    log: Path,
+    plan: "Plan",
+    *,
+    division: Division,
+    accuracy: Callable[[float], float],
+    target: float = 0.0,
+    images_per_s: float = 1e6,
+) -> None:
+    """Write the log of a run of a plan with an invented clock and invented accuracies.
+
+    With it, a recipe can be checked before training.
+
+    Args:
+        log: the file to write.
+        plan: the run.
+        division: `open` or `closed`.
+        accuracy: epochs consumed → top-1, a fraction.
+        target: see `MlperfTracker`.
+        images_per_s: of training and of evaluation.
+    """
+    now = 0.0
+    tracker = MlperfTracker(
+        log, plan, division=division, platform="none", target=target, clock=lambda: now
+    )
+
+    def event(name: str, step: int, **values: float) -> None:
+        tracker.event(name, step, plan.position(step), **values)
+
+    event("train_start", 0)
+    last = plan.stop_after_step
+    for step in range(1, last + 1):
+        now += (plan.position(step) - plan.position(step - 1)) / images_per_s
+        if step == last or plan.evaluates_at(step):
+            event("eval_start", step)
+            now += plan.facts.validation_examples / images_per_s
+            event("eval_stop", step, top1=accuracy(plan.position(step) / plan.epoch_samples))
+        event("step", step)
+    event("train_stop", last)
+    tracker.close()
+
+
+def complaints(log: Path) -> tuple[str, ...]:
+    """Run MLPerf's compliance checker on a log, with warnings as errors.
+
+    Args:
+        log: `result_N.txt`; it names its division and benchmark itself.
+
+    Returns:
+        What the checker refuses, a short text each; empty if it accepts the log.
+
+    Raises:
+        UserError: there is no such file, or the checker cannot run.
+    """
+    if not log.is_file():
+        raise _missing(log)
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage=training"]
+    command += [f"--ruleset={RULESET}", "--werror", f"--log_output={os.devnull}", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ()
+    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    if done.returncode != 1:
+        raise UserError(f"mlperf-logging's checker ended with {done.returncode}: {last}")
+    failed = re.findall(
+        r"CHECK for '([^']*)' failed.*\n.*\"value\": ([^,]*),.*\nfailed test: *(.*?) *\n",
+        done.stderr,
+    )
+    found = [f"{key}={value} fails {test}" for key, value, test in failed]
+    return (*found, *re.findall(r"(?:Required|Failed checks for) .*", done.stderr)) or (last,)
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the events of `result_N.txt`, in order: `key`, `value`, `metadata`, `time_ms`.
+
+    Raises:
+        UserError: the file is missing, or a line is not one of a log.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line.removeprefix(":::MLLOG "))
+            events.append({key: entry[key] for key in ("key", "value", "metadata", "time_ms")})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: line {number} of {len(lines)} is not a line of an MLPerf log; delete it"
+            ) from error
+    return events
+
+
+def seconds_between(events: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Return the seconds between the first `<name>_start` and the last `<name>_stop`.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    starts = [event["time_ms"] for event in events if event["key"] == f"{name}_start"]
+    stops = [event["time_ms"] for event in events if event["key"] == f"{name}_stop"]
+    if not starts or not stops:
+        raise UserError(f"the log has {len(starts)} {name}_start and {len(stops)} {name}_stop")
+    return (stops[-1] - starts[0]) / 1000
+
+
+def _missing(log: Path) -> UserError:
+    return UserError(f"{log}: no such file; use the path of a log, result_N.txt")
 
 
 def _tidy(number: float) -> float:

@@ -18,7 +18,7 @@ from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment
 from largebatch.errors import counted
 from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary
-from largebatch.tracking.progress import loss_text
+from largebatch.tracking.console import loss_text
 from largebatch.training import rules
 from largebatch.training.evaluation import Result
 from largebatch.training.memory import GIB

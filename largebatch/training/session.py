@@ -23,7 +23,7 @@ from largebatch.files import appending, is_still, write_json
 from largebatch.optim.adapter import factory_of
 from largebatch.parallel import processes
 from largebatch.registry import parse_options, resolve
-from largebatch.tracking.compliance import check_logger, check_rules
+from largebatch.tracking.mlperf import check_logger, check_rules
 from largebatch.tracking.summary import Status
 from largebatch.training import agreement, description
 from largebatch.training.evaluation import averaged_columns, evaluate, with_final_statistics

@@ -1,12 +1,15 @@
-"""The console in a log file and in a terminal."""
+"""The console in a log file and in a terminal; pace and remaining time by hand arithmetic."""
 
 import io
 import re
 import sys
+import types
 
 import pytest
+from rich.console import Console as RichConsole
 
 from largebatch.tracking import Console
+from largebatch.tracking.console import Progress
 
 CHECKPOINT = "/gpfs/work/group/experiments/imagenet/resnet50/record/checkpoints/1408.safetensors"
 COMMAND = f"python scripts/export.py --checkpoint {CHECKPOINT} --format 'a  b'"
@@ -18,14 +21,22 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 def environment(monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
-class Clock:
-    now = 0.0
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Time that moves only by assignment."""
+    clock = types.SimpleNamespace(now=100.0)
+    fake = types.SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("largebatch.tracking.console.time", fake)
+    return clock
 
-    def __call__(self):
-        return self.now
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
 def everything(console, clock):
@@ -48,14 +59,19 @@ def everything(console, clock):
     console.closing([("top-1", "75.08%"), ("next", "python x.py")], "finished")
 
 
-def rendered(**options):
-    clock, file = Clock(), io.StringIO()
-    everything(Console(file=file, clock=clock, **options), clock)
-    return file.getvalue()
+@pytest.fixture
+def rendered(clock, monkeypatch):
+    def render(width=80, file=None, **options):
+        monkeypatch.setenv("COLUMNS", str(width))
+        file = file or io.StringIO()
+        everything(Console(file=file, **options), clock)
+        return file.getvalue()
+
+    return render
 
 
-def test_plain_output_exactly():
-    assert rendered(width=80).splitlines() == [
+def test_plain_output_exactly(rendered):
+    assert rendered().splitlines() == [
         "╭─ record ──────────╮",
         "│   workers  2,048  │",
         "│ * seed     7      │",
@@ -80,15 +96,19 @@ def test_plain_output_exactly():
 
 @pytest.mark.parametrize(
     ("variable", "value", "terminal"),
-    [("FORCE_COLOR", "1", None), ("TTY_INTERACTIVE", "1", None), ("TERM", "dumb", True)],
+    [
+        ("FORCE_COLOR", "1", io.StringIO),
+        ("TTY_INTERACTIVE", "1", io.StringIO),
+        ("TERM", "dumb", Terminal),
+    ],
 )
-def test_no_control_codes_without_a_terminal(monkeypatch, variable, value, terminal):
+def test_no_control_codes_without_a_terminal(rendered, monkeypatch, variable, value, terminal):
     monkeypatch.setenv(variable, value)
-    assert not CONTROL.search(rendered(width=80, force_terminal=terminal))
+    assert not CONTROL.search(rendered(file=terminal()))
 
 
-def test_terminal_has_colour_bar_and_every_line():
-    text = rendered(force_terminal=True, width=100)
+def test_terminal_has_colour_bar_and_every_line(rendered):
+    text = rendered(file=Terminal(), width=100)
     assert COLOUR.search(text)
     assert "━" in text
     for line in ("compiled evaluation in 1.0 s", "top-1 75.08%", "540/540", "eta 0:00:00"):
@@ -99,19 +119,20 @@ def test_terminal_has_colour_bar_and_every_line():
     assert text.count("540/540") <= text.count("\x1b[2K")
 
 
-def test_no_color_removes_colour_only(monkeypatch):
+def test_no_color_removes_colour_only(rendered, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    text = rendered(force_terminal=True, width=100)
+    text = rendered(file=Terminal(), width=100)
     assert not COLOUR.search(text)
     assert "\x1b[1m" in text
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 @pytest.mark.parametrize("width", [20, 200])
-def test_paths_and_commands_can_be_pasted(monkeypatch, terminal, width):
+def test_paths_and_commands_can_be_pasted(monkeypatch, kind, width):
     monkeypatch.setenv("NO_COLOR", "1")
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=width)
+    monkeypatch.setenv("COLUMNS", str(width))
+    file = kind()
+    console = Console(file=file)
     console.closing(
         [("top-1", "75.08%"), ("checkpoint", CHECKPOINT), ("next", COMMAND)], "finished"
     )
@@ -124,46 +145,41 @@ def test_paths_and_commands_can_be_pasted(monkeypatch, terminal, width):
     assert boxed == (width == 200)
 
 
-def test_quiet_prints_nothing(capsys):
-    clock, file = Clock(), io.StringIO()
-    for options in ({"file": file, "force_terminal": True}, {"force_terminal": False}):
-        console = Console(quiet=True, clock=clock, **options)
-        everything(console, clock)
+def test_quiet_prints_nothing(clock, capsys):
+    file = Terminal()
+    for options in ({"file": file}, {}):
+        everything(Console(quiet=True, **options), clock)
     assert file.getvalue() == ""
     assert capsys.readouterr() == ("", "")
 
 
-def test_brief_prints_warnings_and_the_last_line():
-    for terminal in (False, True):
-        text = re.sub(r"\x1b\[[\d;]*m", "", rendered(brief=True, force_terminal=terminal))
-        assert text.splitlines() == ["warning: one host is slow", "finished  top-1 75.08%"]
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_brief_prints_warnings_and_the_last_line(rendered, kind):
+    text = re.sub(r"\x1b\[[\d;]*m", "", rendered(brief=True, file=kind()))
+    assert text.splitlines() == ["warning: one host is slow", "finished  top-1 75.08%"]
 
 
-def test_failed_compilation_is_not_called_done():
-    for terminal in (False, True):
-        clock, file = Clock(), io.StringIO()
-        console = Console(file=file, force_terminal=terminal, width=80, clock=clock)
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_failed_compilation_is_not_called_done(clock, kind):
+    file = kind()
 
-        def fail(console=console, clock=clock):
-            with console.compiling("training step"):
-                clock.now += 2.0
-                raise RuntimeError("out of memory")
+    def fail():
+        with Console(file=file).compiling("training step"):
+            clock.now += 2.0
+            raise RuntimeError("out of memory")
 
-        with pytest.raises(RuntimeError, match="out of memory"):
-            fail()
-        assert "compiling training step stopped after 2.0 s" in file.getvalue()
-        assert "compiled" not in file.getvalue()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fail()
+    assert "compiling training step stopped after 2.0 s" in file.getvalue()
+    assert "compiled" not in file.getvalue()
 
 
 def test_streams_are_given_back_after_a_live_display(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
+    monkeypatch.setenv("COLUMNS", "80")
     out, err = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    console = Console(width=80)
+    console = Console()
 
     def fail():
         with console.progress(5, 0, samples_per_step=1):
@@ -183,24 +199,107 @@ def test_streams_are_given_back_after_a_live_display(monkeypatch):
     assert "compiled evaluation" in out.getvalue()
 
 
-def test_an_encoding_without_box_characters():
+def test_an_encoding_without_box_characters(clock):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    clock = Clock()
-    everything(Console(file=file, width=60, clock=clock), clock)
-    everything(Console(file=file, width=60, clock=clock, force_terminal=True), clock)
+    everything(Console(file=file), clock)
+    file.isatty = lambda: True
+    everything(Console(file=file), clock)
     assert b"75.08%" in raw.getvalue()
 
 
 @pytest.mark.parametrize(("job", "steps"), [("17", [2, 4]), (None, [1, 4])])
-def test_in_a_slurm_job_each_row_of_the_log_has_a_line(job, steps, monkeypatch):
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+def test_in_a_slurm_job_each_row_of_the_log_has_a_line(clock, job, steps, monkeypatch):
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
-    clock, file = Clock(), io.StringIO()
-    console = Console(file=file, width=80, clock=clock)
-    with console.progress(4, 0, samples_per_step=8) as progress:
+    file = io.StringIO()
+    with Console(file=file).progress(4, 0, samples_per_step=8) as progress:
         for step in (1, 2, 3, 4):
             clock.now += 0.1
             progress.update(step, loss=1.0, images_per_s=None, epoch=0.1, has_row=step % 2 == 0)
     assert [int(line[5]) for line in file.getvalue().splitlines()] == steps
+
+
+# ---- Progress
+
+
+def report(progress, step, *, loss=2.3456, images_per_s=12_345.0, **more):
+    progress.update(step, loss=loss, images_per_s=images_per_s, epoch=step / 100, **more)
+
+
+def test_remaining_time_leaves_out_the_first_step_and_counts_down(clock):
+    progress = Progress(110, 0, 64, None)
+    clock.now += 60.0
+    report(progress, 1)
+    assert "eta" not in progress.fields()
+    clock.now += 20.0
+    report(progress, 11)  # 10 steps in 20 s; 99 remain
+    assert progress.fields()["eta"] == "eta 0:03:18"
+    assert progress.fields()["elapsed"] == "0:01:20"
+    clock.now += 8.0  # no report since
+    assert progress.fields()["eta"] == "eta 0:03:10"
+    clock.now += 1000.0
+    assert progress.fields()["eta"] == "eta 0:00:00"
+    report(progress, 110)
+    assert progress.fields()["eta"] == "eta 0:00:00"
+
+
+def test_remaining_time_of_a_resumed_run_counts_only_its_own_steps(clock):
+    progress = Progress(1000, 900, 64, None)
+    assert progress.fields()["step"] == "step  900/1000"
+    report(progress, 900)  # no step behind it
+    clock.now += 30.0
+    report(progress, 901)
+    clock.now += 4.0
+    report(progress, 903)  # 2 s a step; 97 remain
+    assert progress.fields()["eta"] == "eta 0:03:14"
+
+
+def test_lines_are_rare_and_end_with_the_last_step(clock):
+    lines = []
+    progress = Progress(40, 0, 64, lines.append)
+    progress.finish()
+    assert lines == []
+    for step in range(1, 41):
+        clock.now += 3.0
+        report(progress, step)
+    # The first report, then every fourth (12 s ≥ 10 s), then the last at once.
+    assert [int(line.split("/")[0].split()[1]) for line in lines] == [*range(1, 41, 4), 40]
+    assert lines[1] == "step  5/40  epoch 0.05  loss 2.3456  12,345 images/s  eta 0:01:45"
+    progress.finish()
+    assert len(lines) == 11
+
+
+def test_a_run_that_stops_early_prints_its_last_step(clock):
+    lines = []
+    progress = Progress(540, 0, 64, lines.append)
+    report(progress, 119)
+    clock.now += 0.25
+    report(progress, 120, loss=None)
+    assert len(lines) == 1
+    progress.finish()
+    progress.finish()
+    assert lines[1:] == ["step 120/540  epoch 1.20  12,345 images/s  eta 0:01:45"]
+
+
+@pytest.mark.parametrize(
+    ("width", "has_bar", "last"),
+    [
+        (200, True, "0:00:20"),
+        (83, True, "epoch 1.21"),
+        (27, False, "eta 0:01:10"),
+    ],
+)
+def test_a_narrow_terminal_keeps_the_step_and_the_remaining_time(clock, width, has_bar, last):
+    progress = Progress(541, 0, 64, None)
+    report(progress, 1)
+    clock.now += 20.0
+    report(progress, 121)  # 420 × 20 s / 120
+    console = RichConsole(width=width, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(progress.bar(width))
+    (line,) = captured.get().splitlines()
+    assert line.startswith("step 121/541")
+    assert len(line) <= width
+    assert line.rstrip().endswith(last)
+    assert ("━" in line) == has_bar

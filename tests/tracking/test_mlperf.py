@@ -17,15 +17,15 @@ from largebatch.config import Facts, default_config, freeze, load, resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Watchdog, exit_code
-from largebatch.tracking import MlperfTracker, compliance
-from largebatch.tracking.compliance import (
-    check_log,
+from largebatch.tracking import MlperfTracker, mlperf
+from largebatch.tracking.mlperf import (
+    RULESET,
     check_rules,
+    complaints,
     read_log,
     rehearse,
     seconds_between,
 )
-from largebatch.tracking.mlperf import RULESET
 from largebatch.training import session
 from largebatch.training.rehearsal import warm_up
 from largebatch.training.run import Run
@@ -33,12 +33,12 @@ from tests.training import worlds
 
 IMAGENET = Facts(1_281_167, 50_000, 1000, (224, 224, 3), devices=8)
 CONFIGS = Path(__file__).parents[2] / "configs"
-POINT_81920 = Path(compliance.__file__).with_name("rcps_81920.json")
+POINT_81920 = Path(mlperf.__file__).with_name("rcps_81920.json")
 
 
 def lines(log):
     """The (key, value, metadata, time in ms) of a log."""
-    return [(*event[:3], round(1000 * event.seconds)) for event in read_log(log)]
+    return [tuple(event.values()) for event in read_log(log)]
 
 
 def closed_config(**sections):
@@ -71,8 +71,7 @@ def rehearsed(directory, plan, accuracy=curve):
 def test_a_full_length_closed_run_is_accepted(tmp_path):
     plan = closed_plan(run={"evaluate_every": "2 epochs"}, batch={"microbatch": 1})
     log = rehearsed(tmp_path, plan)
-    verdict = check_log(log)
-    assert verdict.accepted, verdict.text
+    assert complaints(log) == ()
     found = lines(log)
     values = {key: value for key, value, _, _ in found}
     assert values["global_batch_size"] == 3200
@@ -107,9 +106,8 @@ def test_a_full_length_closed_run_is_accepted(tmp_path):
     ],
 )
 def test_a_closed_run_with_another_recipe_is_refused(tmp_path, sections, key):
-    verdict = check_log(rehearsed(tmp_path, closed_plan(**sections)))
-    assert not verdict.accepted
-    assert key in verdict.text
+    found = complaints(rehearsed(tmp_path, closed_plan(**sections)))
+    assert any(key in text for text in found)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +126,19 @@ def test_a_recipe_that_breaks_the_rules_is_refused_before_it_trains():
 
 
 def test_sgd_has_hyperparameters_of_its_own(tmp_path):
-    assert check_log(rehearsed(tmp_path, closed_plan(optimizer={"name": "sgd"}))).accepted
+    assert not complaints(rehearsed(tmp_path, closed_plan(optimizer={"name": "sgd"})))
 
 
 def test_a_closed_run_below_the_target_is_refused(tmp_path):
     log = rehearsed(tmp_path, closed_plan(), lambda epochs: 0.7589 * epochs / 35)
     assert lines(log)[-1][2]["status"] == "aborted"
-    assert not check_log(log).accepted
+    assert complaints(log)
 
 
 def test_an_epoch_that_is_not_a_whole_number_of_steps(tmp_path):
     """At 3,200 an epoch is 400.36 steps; samples and epochs of the log continue."""
     log = rehearsed(tmp_path, closed_plan(data={"epoch_end": "continue"}))
-    assert check_log(log).accepted
+    assert not complaints(log)
     found = lines(log)
     positions = [m["samples_count"] for k, _, m, _ in found if k == "eval_accuracy"]
     assert positions[0] == 1601 * 3200
@@ -189,8 +187,7 @@ def digits(tmp_path_factory):
 def test_a_real_open_run_is_accepted(digits):
     workdir, summary, first_read, _ = digits
     log = workdir / "result_7.txt"
-    verdict = check_log(log)
-    assert verdict.accepted, verdict.text
+    assert complaints(log) == ()
     found = lines(log)
     accuracies = [v for k, v, _, _ in found if k == "eval_accuracy"]
     assert len(accuracies) == 3  # after 4, 9 and 14 steps; an epoch is 4.49
@@ -311,7 +308,8 @@ def test_a_log_is_read_or_reported_as_damaged(tmp_path):
     log = rehearsed(tmp_path, closed_plan())
     events = read_log(log)
     # The clock is invented, and so both are equal.
-    assert seconds_between(events, "run") == events[-1].seconds - events[0].seconds
+    elapsed_ms = events[-1]["time_ms"] - events[0]["time_ms"]
+    assert seconds_between(events, "run") == elapsed_ms / 1000
     with pytest.raises(UserError, match="0 staging_start"):
         seconds_between(events, "staging")
     log.write_text(log.read_text() + "torn")

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from largebatch.errors import ConfigError, DataError
-from largebatch.tracking.progress import duration
+from largebatch.tracking.console import duration
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from largebatch.tools.report.compare import (
     interval,
 )
 from largebatch.tools.report.runs import FAILED, Run, attempts_of, marks
-from largebatch.tracking.progress import images_per_s_text
+from largebatch.tracking.console import images_per_s_text
 
 
 class Fact(NamedTuple):

@@ -23,7 +23,7 @@ from largebatch.parallel.hardware import machine
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult
-from largebatch.tracking.compliance import check_log, check_rules, read_log, seconds_between
+from largebatch.tracking.mlperf import check_rules, complaints, read_log, seconds_between
 from largebatch.training import session
 from largebatch.training.run import Run
 
@@ -221,11 +221,11 @@ def _run(
         return SeedResult(
             seed=seed,
             summary=summary,
-            reached=stop.metadata["status"] == "success" if config.run.target else None,
+            reached=stop["metadata"]["status"] == "success" if config.run.target else None,
             clock_s=seconds_between(events, "run"),
-            epochs=stop.metadata.get("epoch_num"),
+            epochs=stop["metadata"].get("epoch_num"),
             initialisation_s=seconds_between(events, "init"),
-            accepted=check_log(log).accepted,
+            accepted=not complaints(log),
         )
 
     return processes.first_process_does(keep), failed

@@ -14,7 +14,7 @@ from largebatch.files import replacing
 from largebatch.tools.sweep.seeds import SEED, Group
 from largebatch.tools.sweep.space import Axis
 from largebatch.tools.sweep.trial import ENDED, Objective, State, Trial, is_accuracy
-from largebatch.tracking.progress import duration
+from largebatch.tracking.console import duration
 
 _COLOURS: dict[State, str] = {
     "running": "cyan",

@@ -1,12 +1,9 @@
-"""Hosted experiment trackers: Weights & Biases, MLflow, and users' own.
+"""Where rows and events of a run go beside its own files: TensorBoard, W&B, MLflow, users' own.
 
-They receive the rows of `metrics.jsonl` under the same names, and the events.
-Project, server, key and offline mode come from the environment variables of each package
-(WANDB_…, MLFLOW_…). A resumed run continues the same run there; rows after the checkpoint are sent
-again with the same values.
-
-The run's own files have every row, so a failing server neither ends nor delays training: a thread
-calls the tracker, and the first failure is reported and ends the calls.
+Project, server, key and offline mode of a hosted tracker come from the environment variables of its
+package (WANDB_…, MLFLOW_…). A resumed run continues the same run there; rows after the checkpoint
+are sent again with the same values. The run's own files have every row, so a failing server neither
+ends nor delays training.
 """
 
 import importlib.util
@@ -16,25 +13,124 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from largebatch.config.registries import TRACKERS
 from largebatch.errors import UserError, one_line
 from largebatch.files import read_json, write_json
 from largebatch.registry import resolve
-from largebatch.tracking.tracker import Tracker
 from largebatch.trees import flatten_paths
 
 PROJECT = "largebatch"
 """Unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another."""
 CLOSE_S = 30.0
 """Longest wait, in seconds, for rows that are still to be sent when the run ends."""
+FLUSH_S = 30.0
+"""Longest time, in seconds, that a row for TensorBoard stays in memory."""
+CURVES = (
+    "loss",
+    "top1",
+    "top5",
+    "learning_rate",
+    "gradient_norm",
+    "images_per_s",
+    "input_wait",
+)
+"""Columns that TensorBoard shows, beside those of evaluations, whose names contain `/`."""
 _METHODS = ("scalars", "event", "close")
-_MAX_PARAMS, _MAX_METRICS = 100, 1000  # of one call to MLflow
+_MAX_PARAMS = 100  # of one call to MLflow
+
+
+class Tracker(Protocol):
+    """Records the history of a run on process 0, in the training thread."""
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        """Record named values of one step.
+
+        Args:
+            step: optimizer steps completed.
+            values: name → value; no name may be `step`.
+        """
+        ...
+
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """Record an event that happens now.
+
+        Args:
+            name: `train_start`, before the first training example is read; `step`, after a step
+                with its evaluation and checkpoint; `eval_start`; `eval_stop`, with `top1`, a
+                fraction; `train_stop`; `checkpoint`, when one is begun; `preempted`; `skipped` and
+                `rollback`, of a step that was not finite or diverged; `hosts`, with the times of
+                all hosts; `replay`, with what differs, if anything does; `unhealthy`, with the
+                reason why the run ends.
+            step: optimizer steps completed.
+            samples: training samples consumed.
+            **values: details of the event.
+        """
+        ...
+
+    def close(self) -> None:
+        """Flush and release the files; nothing may be recorded afterwards."""
+        ...
+
+
+class TensorBoardTracker:
+    """Writes `CURVES` and the results of evaluations to `workdir/tensorboard/`.
+
+    The x axis is the step. Names without `/` get the prefix `train/`.
+    """
+
+    def __init__(self, workdir: Path, *, resume_step: int) -> None:
+        """Open a new event file, which hides what a resumed run will write again.
+
+        Args:
+            workdir: run directory, created if absent.
+            resume_step: step of the checkpoint resumed from; events of later steps are purged
+                from display. 0 is a new run, which purges everything.
+        """
+        # Of its writers, the one without a thread: a full disk is an error of the row.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        self._event = event_pb2.Event
+        directory = workdir / "tensorboard"
+        directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files in the order of their names, whatever the clocks of the hosts.
+        # Those of earlier versions begin with events.out.
+        count = len(list(directory.iterdir()))
+        self._writer = EventsWriter(str(directory / f"events.part{count:04d}"))
+        # At each START but the first of a directory, TensorBoard purges the events of its step and
+        # after. So a new run must write one as well.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(resume_step + 1 if resume_step else 0, session_log=start)
+        self._flush()
+
+    def scalars(self, step: int, values: Mapping[str, float | int | str]) -> None:
+        curves = [
+            {"tag": name if "/" in name else f"train/{name}", "simple_value": float(value)}
+            for name, value in values.items()
+            if "/" in name or name in CURVES
+        ]
+        self._write(step, summary={"value": curves})
+        if time.monotonic() - self._flushed > FLUSH_S:
+            self._flush()
+
+    def event(self, name: str, step: int, samples: int, **values: float | str) -> None:
+        """Do nothing: TensorBoard shows curves."""
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=step, **content))
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._flushed = time.monotonic()
 
 
 def check_installed(name: str) -> None:
-    """Refuse a tracker whose package is missing.
+    """Refuse a hosted tracker whose package is missing.
 
     Raises:
         UserError: it is not installed, or a user's own tracker cannot be imported.
@@ -53,7 +149,7 @@ def hosted_tracker(
     config: Mapping[str, Any],
     warn: Callable[[str], None],
 ) -> Tracker | None:
-    """Open a tracker by its name.
+    """Open a tracker by its name; a thread calls it, until its first failure.
 
     The factory of the name is called as factory(workdir, identity, config, warn) and returns a
     `Tracker`. Its attribute `identity`, if it has one, is a text that the factory receives when the
@@ -98,16 +194,15 @@ def hosted_tracker(
         )
     if identity := getattr(tracker, "identity", None):
         write_json(path, known | {name: identity})
-    return _Background(name, tracker, warn)
+    return _InThread(name, tracker, warn)
 
 
-class _Background:
+class _InThread:
     """Calls a tracker from a thread, until its first failure."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self._name, self._tracker, self._warn = name, tracker, warn
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -118,10 +213,7 @@ class _Background:
         self._calls.put(lambda: self._tracker.event(name, step, samples, **values))
 
     def close(self) -> None:
-        """Wait until all is sent, for `CLOSE_S` at most; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        """Wait until all is sent, for `CLOSE_S` at most."""
         self._calls.put(self._tracker.close)
         self._calls.put(None)
         self._thread.join(CLOSE_S)
@@ -129,18 +221,16 @@ class _Background:
             self._warn(f"run.trackers={self._name}: not all rows are sent after {CLOSE_S:.0f} s")
 
     def _work(self) -> None:
-        failed = False
-        while (call := self._calls.get()) is not None:
-            if failed:
-                continue
-            try:
+        try:
+            while (call := self._calls.get()) is not None:
                 call()
-            except Exception as error:
-                failed = True
-                self._warn(
-                    f"run.trackers={self._name}: {type(error).__name__}: {one_line(error)}; the "
-                    "run continues without it"
-                )
+        except Exception as error:
+            self._warn(
+                f"run.trackers={self._name}: {type(error).__name__}: {one_line(error)}; the run "
+                "continues without it"
+            )
+            while self._calls.get() is not None:
+                pass
 
 
 class _Hosted:
@@ -186,7 +276,6 @@ class WandbTracker(_Hosted):
         self.identity = self._run.id
 
     def close(self) -> None:
-        """Finish the run there."""
         self._run.finish(exit_code=0 if self.status == "finished" else 1)
 
     def _send(self, step: int, row: dict[str, float]) -> None:
@@ -222,11 +311,9 @@ class MlflowTracker(_Hosted):
         self.identity = identity
 
     def close(self) -> None:
-        """Finish the run there."""
         self._client.set_terminated(self.identity, status=self.status.upper())
 
     def _send(self, step: int, row: dict[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(key, value, now, step) for key, value in row.items()]
-        for start in range(0, len(metrics), _MAX_METRICS):
-            self._client.log_batch(self.identity, metrics=metrics[start : start + _MAX_METRICS])
+        self._client.log_batch(self.identity, metrics=metrics)
