@@ -1,5 +1,6 @@
 """What a person sees of a run: the plan, the progress, the outcome."""
 
+import math
 import os
 import sys
 import time
@@ -9,13 +10,18 @@ from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
-from rich.console import RenderableType
-from rich.live import Live
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
 from rich.rule import Rule
-from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 EVERY_S = 10.0
@@ -24,8 +30,7 @@ line for each row of the log instead."""
 _CHANGED = "bold yellow"
 _GAP = "  "
 _LARGE_LOSS = 1e5
-_BAR_CELLS = (10, 40)  # least and greatest width of the bar
-_IN_TERMINAL = ("step", "eta", "loss", "images_per_s", "epoch", "wait", "elapsed")
+_LINE_CELLS = 72  # a line with step, time, epoch, loss and images/s, without the bar
 
 
 class Console:
@@ -97,15 +102,12 @@ class Console:
         Args:
             what: what is compiled, such as `training step`.
         """
-        started, spinner = time.monotonic(), Spinner("line")  # of ASCII characters
-
-        def waiting() -> RenderableType:
-            spinner.update(text=f"compiling {what}{_GAP}{duration(time.monotonic() - started)}")
-            return spinner
-
+        started = time.monotonic()
         self.note(f"compiling {what}: may take minutes the first time")
+        columns = SpinnerColumn("line"), f"compiling {what}", TimeElapsedColumn()
         try:
-            with self._live(waiting, transient=True):
+            with self._display(*columns, transient=True) as shown:
+                shown.add_task("")
                 yield
         except BaseException:
             self.note(f"compiling {what} stopped after {time.monotonic() - started:.1f} s")
@@ -126,9 +128,16 @@ class Console:
         Yields:
             The object to report to.
         """
+        columns = (
+            "step {task.completed}/{task.total}",
+            BarColumn(bar_width=max(10, min(40, self._out.width - _LINE_CELLS))),
+            "eta",
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[line]}", table_column=Column(no_wrap=True, ratio=1)),
+        )
         emit = None if self._animates else self.note
-        progress = Progress(total_steps, first_step, samples_per_step, emit)
-        with self._live(lambda: progress.bar(self._out.width)):
+        with self._display(*columns) as shown:
+            progress = Progress(shown, total_steps, first_step, samples_per_step, emit)
             try:
                 yield progress
             finally:
@@ -213,66 +222,69 @@ class Console:
         self._out.print(Rule(style=""))
 
     @contextmanager
-    def _live(
-        self, draw: Callable[[], RenderableType], *, transient: bool = False
-    ) -> Iterator[None]:
-        """Draw below the lines while the body runs, if the terminal is free.
+    def _display(
+        self, *columns: str | ProgressColumn, transient: bool = False
+    ) -> Iterator[RichProgress]:
+        """Draw a line below the others while the body runs, if the terminal is free.
 
         Args:
-            draw: returns what to show now.
+            columns: what the line shows.
             transient: whether it is removed at the end.
         """
+        shown = RichProgress(
+            *columns,
+            console=self._out,
+            refresh_per_second=4,
+            speed_estimate_period=math.inf,
+            transient=transient,
+            redirect_stdout=self._to_stdout,
+            # `2> file` must still receive what is written to standard error.
+            redirect_stderr=_is_terminal(sys.stderr),
+            get_time=time.monotonic,
+            disable=not self._animates,
+            expand=True,
+        )
         if not self._animates:
-            yield
+            yield shown
             return
         self._animates = False
         try:
-            with Live(
-                console=self._out,
-                refresh_per_second=4,
-                redirect_stdout=self._to_stdout,
-                # `2> file` must still receive what is written to standard error.
-                redirect_stderr=_is_terminal(sys.stderr),
-                get_renderable=draw,
-                transient=transient,
-            ):
-                yield
+            with shown:
+                yield shown
         finally:
             self._animates = True
 
 
 class Progress:
-    """Takes reports of a run's progress and shows them as one line, or as lines of a file.
+    """Takes reports of a run's progress; prints lines where no terminal shows them.
 
     The first report ends the first step, which includes compilation, so the pace is measured from
-    there: with reports (s₁, t₁), …, (s, t) it is (t − t₁) / (s − s₁). It includes evaluations and
-    checkpoints, as the remaining time will.
+    there. It includes evaluations and checkpoints, as the remaining time will.
     """
 
     def __init__(
         self,
+        shown: RichProgress,
         total_steps: int,
         first_step: int,
         samples_per_step: int,
         emit: Callable[[str], None] | None,
     ) -> None:
-        """Start the clock.
+        """Start.
 
         Args:
+            shown: measures the pace, and draws it in a terminal.
             total_steps: see `Console.progress`, as the next two.
             first_step: steps completed before.
             samples_per_step: the global batch, in images.
-            emit: prints a line for a file; None: a terminal draws `bar`.
+            emit: prints a line; None: a terminal shows them.
         """
-        self._total, self._samples_per_step, self._emit = total_steps, samples_per_step, emit
+        self._shown, self._samples_per_step, self._emit = shown, samples_per_step, emit
+        self._number = shown.add_task("", total=total_steps, completed=first_step, line="")
+        (self._task,) = shown.tasks
         # A job's output is read afterwards, beside the log: one line for each row there.
         self._every_s = None if "SLURM_JOB_ID" in os.environ else EVERY_S
-        self._started = time.monotonic()
-        self._origin = self._emitted_step = first_step
-        self._emitted_at: float | None = None
-        self._first: tuple[int, float] | None = None
-        # Replaced as a whole by each report: the thread that draws reads it at any time.
-        self._reading: tuple[int, dict[str, str], float | None] = (first_step, {}, None)
+        self._emitted_step, self._emitted_at = first_step, -math.inf
 
     def update(
         self,
@@ -294,65 +306,32 @@ class Progress:
             wait: fraction of the training time spent waiting for data, or None.
             has_row: whether the log has a row of this step.
         """
-        now, pace = time.monotonic(), None
-        if step > self._origin:  # earlier reports have no step of this run behind them
-            self._first = self._first or (step, now)
-            if step > self._first[0]:
-                pace = (now - self._first[1]) / (step - self._first[0])
-        if images_per_s is None and pace:
-            images_per_s = self._samples_per_step / pace
-        texts = {
-            "epoch": f"epoch {epoch:.2f}",
-            **({} if loss is None else {"loss": f"loss {loss_text(loss)}"}),
-            **({} if images_per_s is None else {"images_per_s": images_per_s_text(images_per_s)}),
-            **({} if wait is None else {"wait": f"input wait {wait:.0%}"}),
-        }
-        remaining = self._total - step
-        end = now if remaining <= 0 else None if pace is None else now + remaining * pace
-        self._reading = step, texts, end
+        self._shown.update(self._number, completed=step)
+        if images_per_s is None and self._task.speed:
+            images_per_s = self._samples_per_step * self._task.speed
+        texts = [
+            f"epoch {epoch:.2f}",
+            *([] if loss is None else [f"loss {loss_text(loss)}"]),
+            *([] if images_per_s is None else [images_per_s_text(images_per_s)]),
+            *([] if wait is None else [f"input wait {wait:.0%}"]),
+        ]
+        self._shown.update(self._number, line=_GAP.join(texts))
         due = has_row
         if self._every_s is not None:
-            due = self._emitted_at is None or now - self._emitted_at >= self._every_s
-        if due or step >= self._total:
+            due = time.monotonic() - self._emitted_at >= self._every_s
+        if due or self._task.finished:
             self.finish()
 
     def finish(self) -> None:
-        """Print the last report, unless it has been printed or a terminal draws it."""
-        step = self._reading[0]
+        """Print the last report, unless it has been printed or a terminal shows it."""
+        task, step = self._task, int(self._task.completed)
         if self._emit is None or step == self._emitted_step:
             return
-        fields = self.fields()
-        del fields["elapsed"]
-        self._emit(_GAP.join(fields.values()))
-        self._emitted_at, self._emitted_step = time.monotonic(), step
-
-    def fields(self) -> dict[str, str]:
-        """Return what is known now, as texts by name, in the order in which they are shown."""
-        (step, texts, end), now = self._reading, time.monotonic()
-        return {
-            "step": f"step {step:{len(str(self._total))}}/{self._total}",
-            **texts,
-            "elapsed": duration(now - self._started),
-            **({} if end is None else {"eta": f"eta {duration(max(0.0, end - now))}"}),
-        }
-
-    def bar(self, width: int) -> RenderableType:
-        """Return the line with a bar for a terminal of this width; the last fields may not fit."""
-        fields = self.fields()
-        texts = [fields[name] for name in _IN_TERMINAL if name in fields]
-
-        def left() -> int:
-            return width - sum(len(text) + len(_GAP) for text in texts)
-
-        while len(texts) > 2 and left() < _BAR_CELLS[0]:
-            texts.pop()
-        if left() < _BAR_CELLS[0]:
-            return Text(_GAP.join(texts), no_wrap=True, overflow="crop")
-        row = Table.grid(padding=(0, len(_GAP), 0, 0))
-        cells = min(_BAR_CELLS[1], left())
-        bar = ProgressBar(total=self._total, completed=self._reading[0], width=cells)
-        row.add_row(Text(texts[0]), bar, Text(_GAP.join(texts[1:])))
-        return row
+        left = task.time_remaining
+        eta = [] if left is None else [f"eta {duration(left)}"]
+        place = f"step {step:{len(str(task.total))}}/{task.total}"
+        self._emit(_GAP.join((place, task.fields["line"], *eta)))
+        self._emitted_step, self._emitted_at = step, time.monotonic()
 
 
 def duration(seconds: float) -> str:
