@@ -11,8 +11,7 @@ from largebatch.fault_tolerance.exit_codes import (
     exit_code,
     leave,
 )
-from largebatch.fault_tolerance.limits import Section
-from largebatch.fault_tolerance.watchdog import IDLE, Watchdog
+from largebatch.fault_tolerance.watchdog import IDLE, Section, Watchdog
 
 __all__ = [
     "FAILED",

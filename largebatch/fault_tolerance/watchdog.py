@@ -11,18 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from largebatch.config.sections import Health
 from largebatch.errors import UserError, one_line
 from largebatch.fault_tolerance import exit_codes as codes
 from largebatch.fault_tolerance.exit_codes import Interrupted, PeerError, end_now, report
-from largebatch.fault_tolerance.limits import Limits, Section
 
 if TYPE_CHECKING:
     from largebatch.fault_tolerance.peers import Kind, Peers
     from largebatch.tracking.summary import Status
 
+Section = Literal["init", "compile", "step", "evaluation", "checkpoint"]
+"""A part of a run with a time limit."""
+
+COMPILING = 4
+"""Multiple of ``health.limit_s`` that a compilation may take."""
 BEFORE_LIMIT_S = 120.0
 """Seconds before the end of a SLURM job at which the run stops as after a signal."""
 _TICK_S = 0.25
@@ -49,7 +53,11 @@ class Watchdog:
 
     def __init__(self, options: Health | None = None) -> None:
         self._options = options or Health()
-        self._limits = Limits(self._options)
+        self._section: Section = "init"
+        self._is_setup = True
+        """Whether nothing has been trained yet that is not in a checkpoint."""
+        self._moved = time.monotonic()
+        """Time of the last progress."""
         self._peers: Peers | None = None
         self._finals: dict[str, Callable[[Status, str], None]] = {}
         self._stacks: Path | None = None
@@ -91,7 +99,19 @@ class Watchdog:
 
     def alive(self) -> None:
         """Note that the present section has made progress."""
-        self._limits.alive()
+        self._moved = time.monotonic()
+
+    def overdue(self) -> str | None:
+        """Return the message for a section that exceeds its limit; None otherwise."""
+        times = COMPILING if self._section == "compile" else 1
+        limit, since = self._options.limit_s, time.monotonic() - self._moved
+        if not limit or since <= times * limit:
+            return None
+        several = f"{times} times " if times > 1 else ""
+        return (
+            f"no progress in {self._section} for {since:.0f} s; the limit is {several}"
+            f"health.limit_s={limit:g}"
+        )
 
     @property
     def patience(self) -> float | None:
@@ -101,12 +121,17 @@ class Watchdog:
     @contextlib.contextmanager
     def section(self, name: Section) -> Iterator[None]:
         """Apply the time limit of a part of the run to the body of ``with``."""
-        before = self._limits.section
-        self._limits.enter(name)
+        before = self._section
+        self._enter(name)
         try:
             yield
         finally:
-            self._limits.enter(before)
+            self._enter(before)
+
+    def _enter(self, section: Section) -> None:
+        self._section = section
+        self._is_setup &= section in ("init", "compile")
+        self.alive()
 
     def join(self, peers: "Peers | None") -> None:
         """Watch the other processes from now on."""
@@ -229,7 +254,7 @@ class Watchdog:
     def _ask(self, reason: str, seconds: float) -> None:
         self._until = min(self._until, time.monotonic() + seconds)
         self._reason = reason
-        if not self._limits.setup:
+        if not self._is_setup:
             report(f"{reason}: the run saves and stops; a second signal stops it at once")
 
     def _judge(self) -> None:
@@ -240,15 +265,14 @@ class Watchdog:
                 self._dump()
             code = _FOLLOWING.get(word.kind, codes.PEER)
             self._end(code, str(word), peers_know=True)
-        if self._reason and self._limits.setup:
+        if self._reason and self._is_setup:
             self._end(codes.PREEMPTED, f"{self._reason}, with nothing to save yet")
         if time.monotonic() > self._until:
             self._end(
                 codes.PREEMPTED,
                 f"{self._reason}; the run could not save in time, the newest checkpoint remains",
             )
-        overdue = self._limits.overdue()
-        if overdue:
+        if overdue := self.overdue():
             self._dump()
             self._end(codes.HUNG, f"{self._peers.name}: {overdue}" if self._peers else overdue)
 

@@ -13,7 +13,6 @@ import pytest
 
 from largebatch.config.sections import Health
 from largebatch.fault_tolerance import Interrupted, Watchdog
-from largebatch.fault_tolerance.limits import Limits
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -149,18 +148,18 @@ def test_only_one_process_may_stop_where_it_is():
 
 def test_limits_count_from_the_last_progress(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("largebatch.fault_tolerance.limits.time.monotonic", lambda: now[0])
-    limits = Limits(Health(limit_s=10))
-    limits.enter("step")
-    now[0] = 10.5
-    assert "step" in limits.overdue()
-    limits.alive()
-    assert limits.overdue() is None
-    limits.enter("compile")
-    now[0] = 50.0
-    assert limits.overdue() is None  # a compilation may take four times as long
-    now[0] = 51.0
-    assert "compile" in limits.overdue()
-    never = Limits(Health(limit_s=0))
+    monkeypatch.setattr("largebatch.fault_tolerance.watchdog.time.monotonic", lambda: now[0])
+    watchdog = Watchdog(Health(limit_s=10))
+    with watchdog.section("step"):
+        now[0] = 10.5
+        assert "step" in watchdog.overdue()
+        watchdog.alive()
+        assert watchdog.overdue() is None
+    with watchdog.section("compile"):
+        now[0] = 50.0
+        assert watchdog.overdue() is None  # a compilation may take four times as long
+        now[0] = 51.0
+        assert "compile" in watchdog.overdue()
+    never = Watchdog(Health(limit_s=0))
     now[0] = 1e6
     assert never.overdue() is None

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from largebatch.config.sections import Loss
-from largebatch.fault_tolerance import chance
-from largebatch.fault_tolerance.chance import Guess, Span, best_guess
+from largebatch.fault_tolerance import health
+from largebatch.fault_tolerance.health import Guess, Span, best_guess
 
 SHARES = (1 / 2, 0.8, 1 / 10, 1 / 1000)
 SMOOTHED = Loss(label_smoothing=0.3)
@@ -28,7 +28,7 @@ def least_images(guess, evidence):
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize(
     ("evidence", "edge"),
-    [(chance.STUCK, 0.25), (chance.DIVERGED, 0.7), (chance.EVALUATION, 1.5)],
+    [(health.STUCK, 0.25), (health.DIVERGED, 0.7), (health.EVALUATION, 1.5)],
 )
 def test_a_network_that_learns_is_matched_once_in_a_hundred_thousand_tests(evidence, edge, share):
     """The error rate that is stated, on the fewest images that are enough for the test."""
@@ -46,16 +46,16 @@ def test_a_network_that_learns_is_matched_once_in_a_hundred_thousand_tests(evide
 def test_a_guess_is_found_to_be_one_and_not_taken_for_learning(share):
     guess = Guess(share, 0.0)
     draw = np.random.default_rng(1)
-    images = least_images(guess, chance.STUCK)
+    images = least_images(guess, health.STUCK)
     right = draw.binomial(images, share, 1_000_000)
     matched = np.count_nonzero(right <= images * share + math.sqrt(guess.variance(images)))
     assert matched > 0.8 * len(right)  # four tests in five: soon one of them ends it
-    assert not guess.is_matched(int(0.99 * images * share), images - 2, chance.STUCK)
-    for evidence in (chance.EVALUATION, chance.STUCK / 2, chance.STUCK):
+    assert not guess.is_matched(int(0.99 * images * share), images - 2, health.STUCK)
+    for evidence in (health.EVALUATION, health.STUCK / 2, health.STUCK):
         images = least_images(guess, evidence)
         right = draw.binomial(images, share, 1_000_000)
         above = (right - images * share) / math.sqrt(guess.variance(images))
-        assert np.count_nonzero(above > chance.LEARNT) <= 20
+        assert np.count_nonzero(above > health.LEARNT) <= 20
 
 
 def constant_loss(prediction, counts, loss):
@@ -103,32 +103,32 @@ def test_a_loss_below_the_best_guess_shows_learning_where_the_accuracy_cannot():
     """Of 95 % in one class: a network that ranks images well may still name that class always."""
     guess = best_guess((95, 5), Loss())
     losses = guess.loss - 0.03 + 0.01 * np.sin(np.arange(30))
-    assert span(losses, right=95, images=100).has_learnt(guess, 1)
-    assert not span(losses + 0.03, right=95, images=100).has_learnt(guess, 1)
+    assert span(losses, right=95, images=100).has_learnt(guess)
+    assert not span(losses + 0.03, right=95, images=100).has_learnt(guess)
     noisy = guess.loss - 0.03 + 0.5 * np.sin(np.arange(30))
-    assert not span(noisy, right=95, images=100).has_learnt(guess, 1)
-    assert not span(losses[:2], right=0, images=1).has_learnt(guess, 1)
+    assert not span(noisy, right=95, images=100).has_learnt(guess)
+    assert not span(losses[:2], right=0, images=1).has_learnt(guess)
 
 
 def test_few_images_show_nothing():
     guess = Guess(1 / 1000, math.log(1000))
-    assert not span([9.0], right=1, images=1).has_learnt(guess, 1)
-    assert not guess.is_matched(0, 1000, chance.EVALUATION)
+    assert not span([9.0], right=1, images=1).has_learnt(guess)
+    assert not guess.is_matched(0, 1000, health.EVALUATION)
     one_class = best_guess((7,), Loss())
     assert one_class.deviations(7, 7) == 0
-    assert not one_class.is_matched(7, 7, chance.EVALUATION)
+    assert not one_class.is_matched(7, 7, health.EVALUATION)
 
 
 def test_a_falling_loss_is_told_from_noise():
     noise = 0.2 * np.sin(np.arange(40) * 2.4)
     guess = Guess(0.1, math.log(10))
-    assert span(3.0 + noise).falls_to(span(2.7 + noise), guess, 1)
-    assert not span(3.0 + noise).falls_to(span(2.95 + noise), guess, 1)
-    assert not span([2.7] * 20).falls_to(span([3.0] * 20), guess, 1)
+    assert span(3.0 + noise).falls_to(span(2.7 + noise), guess)
+    assert not span(3.0 + noise).falls_to(span(2.95 + noise), guess)
+    assert not span([2.7] * 20).falls_to(span([3.0] * 20), guess)
     slow = 1e-4 * np.sin(np.arange(40))
-    assert span(2.503 + slow).falls_to(span(2.500 + slow), guess, 1)  # a head at a small rate
-    assert not span(2.323 + slow).falls_to(span(2.320 + slow), guess, 1)
-    assert span(2.323 + slow).falls_to(span(2.303 + slow), guess, 1)
+    assert span(2.503 + slow).falls_to(span(2.500 + slow), guess)  # a head at a small rate
+    assert not span(2.323 + slow).falls_to(span(2.320 + slow), guess)
+    assert span(2.323 + slow).falls_to(span(2.303 + slow), guess)
 
 
 def test_spans_join_to_the_sums_of_all_their_steps():
