@@ -5,6 +5,7 @@ process writes heartbeats and its last message to the key-value store of the coo
 and a thread of each process reads the last messages of the others.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,27 +15,24 @@ import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
-Kind = Literal["preempted", "mistake", "failed", "hung", "dead"]
+from largebatch.errors import one_line
+from largebatch.fault_tolerance.exit_codes import FAILED, HUNG, MISTAKE, PEER, PREEMPTED
+
 _BEATS, _WORDS, _GONE = "largebatch/beats/", "largebatch/words/", "largebatch/gone/"
 _DONE = "done"
 _LAST_S = 0.3  # between the announcement that a process is gone and its end
 _UNANSWERED_S = 2.0  # after this wait for an answer, check whether the coordinator lives
 # Coordinators answer some thousand requests a second; this many processes may ask every second.
 _ASKING = 256
-
-
-class Store(Protocol):
-    """The part of JAX's distributed client that is used."""
-
-    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
-        """Store a value."""
-        ...
-
-    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
-        """Return all keys that start with ``key``, with their values."""
-        ...
+_HOW = {
+    PREEMPTED: "was asked to stop",
+    MISTAKE: "ended",
+    FAILED: "failed",
+    HUNG: "hangs",
+    PEER: "is dead",
+}
 
 
 @dataclass(frozen=True)
@@ -43,26 +41,19 @@ class LastWord:
 
     Attributes:
         process: Number of the process.
-        kind: How it ended.
+        code: Its exit code; `PEER` of a process that is dead, which another one observed.
         message: Its error, or what another process observed.
         where: Its host and process id.
     """
 
     process: int
-    kind: Kind
+    code: int
     message: str
     where: str
 
     def __str__(self) -> str:
-        how = {
-            "preempted": "was asked to stop",
-            "mistake": "ended",
-            "failed": "failed",
-            "hung": "hangs",
-            "dead": "is dead",
-        }[self.kind]
         reason = f": {self.message}" if self.message else ""
-        return f"process {self.process} ({self.where}) {how}{reason}"
+        return f"process {self.process} ({self.where}) {_HOW[self.code]}{reason}"
 
 
 class Peers:
@@ -70,7 +61,7 @@ class Peers:
 
     def __init__(
         self,
-        store: Store,
+        store: Any,
         process: int,
         processes: int,
         timeout_s: float,
@@ -79,7 +70,8 @@ class Peers:
         """Start to send heartbeats and to listen.
 
         Args:
-            store: Key-value store that all processes share.
+            store: JAX's distributed client; its ``key_value_set`` and ``key_value_dir_get`` are
+                used.
             process: Number of this process.
             processes: Number of processes.
             timeout_s: A process without a heartbeat for this time is dead. Process 0 decides that
@@ -115,7 +107,7 @@ class Peers:
             # A request to a coordinator that is gone may wait forever instead of failing.
             self._asked = time.monotonic()
             if self._coordinator is not None and _refuses(self._coordinator):
-                self._end(_lost("it does not answer"))
+                self._lose_coordinator("it does not answer")
         return self._ended
 
     def wait(self, seconds: float) -> LastWord | None:
@@ -125,85 +117,86 @@ class Peers:
             self._heard.wait(min(0.2, left))
         return self._ended
 
-    def tell(self, kind: Kind, message: str) -> None:
-        """Leave a last message; the other processes then end too."""
-        self._word(LastWord(self._process, kind, message, self._where))
-
-    def leave(self) -> None:
+    def leave(self, code: int | None = None, message: str = "") -> None:
         """Prepare the early end of this process; process 0, the coordinator, leaves last.
 
         Process 0 waits at most until each process has read the store twice.
+
+        Args:
+            code: the exit code of this process, for the others, which then end too; None if they
+                know why it ends.
+            message: the reason.
         """
         self._stopping.set()
         if self._coordinator_lost:
             return
-        if self._process:
-            self._store.key_value_set(f"{_GONE}{self._process}", "", allow_overwrite=True)
-            return
-        limit = time.monotonic() + 2 * self._every + 3
-        while time.monotonic() < limit:
-            gone = {int(key.rpartition("/")[2]) for key, _ in self._read(_GONE)}
-            dead = {self._ended.process} if self._ended and self._ended.kind == "dead" else set()
-            if len(gone | dead) >= self._processes - 1:
-                break
-            time.sleep(0.1)
-        time.sleep(_LAST_S)
+        with contextlib.suppress(Exception):  # process 0 may be gone already
+            if code is not None:
+                self._say(LastWord(self._process, code, message, self._where))
+            if self._process:
+                self._set(f"{_GONE}{self._process}", "")
+                return
+            limit = time.monotonic() + 2 * self._every + 3
+            dead = {self._ended.process} if self._ended and self._ended.code == PEER else set()
+            while time.monotonic() < limit:
+                if len(set(self._read(_GONE)) | dead) >= self._processes - 1:
+                    break
+                time.sleep(0.1)
+            time.sleep(_LAST_S)
 
     def close(self) -> None:
         """End the heartbeats of a run that is over, so that silence is not taken for a death."""
         self._stopping.set()
-        if self._coordinator_lost:
-            return
-        self._thread.join()
-        self._store.key_value_set(f"{_BEATS}{self._process}", _DONE, allow_overwrite=True)
+        if not self._coordinator_lost:
+            with contextlib.suppress(Exception):  # process 0 may be gone already
+                self._thread.join()
+                self._set(f"{_BEATS}{self._process}", _DONE)
 
     def _listen(self) -> None:
-        beats_every = self._timeout_s / 6
         beat_at = 0.0
         while not self._stopping.wait(self._every):
             self._asked = time.monotonic()
             try:
                 if time.monotonic() >= beat_at:
-                    beat_at = time.monotonic() + beats_every
+                    beat_at = time.monotonic() + self._timeout_s / 6
                     self._beat()
                     if self._process == 0:
                         self._look()
                 self._hear()
             except Exception as error:  # whatever a client that lost its server raises
                 if not self._stopping.is_set():
-                    self._end(_lost(f"it cannot be reached ({str(error).partition(chr(10))[0]})"))
+                    self._lose_coordinator(f"it cannot be reached ({one_line(error)})")
                 return
             finally:
                 self._asked = float("inf")
 
     def _beat(self) -> None:
         self._beats += 1
-        value = f"{self._where} {self._beats}"
-        self._store.key_value_set(f"{_BEATS}{self._process}", value, allow_overwrite=True)
+        self._set(f"{_BEATS}{self._process}", f"{self._where} {self._beats}")
 
     def _look(self) -> None:
         """Process 0: find processes whose heartbeat is overdue."""
         now = time.monotonic()
-        for key, value in self._read(_BEATS):
-            process = int(key.rpartition("/")[2])
+        for process, value in self._read(_BEATS).items():
             if process == 0 or value == _DONE:
                 continue
             if process not in self._seen or self._seen[process][0] != value:
                 self._seen[process] = value, now
             elif now - self._seen[process][1] > self._timeout_s:
                 where = value.rpartition(" ")[0]
-                message = f"no heartbeat for {self._timeout_s:g} s"
-                self._word(LastWord(process, "dead", message, where))
+                self._say(LastWord(process, PEER, f"no heartbeat for {self._timeout_s:g} s", where))
 
     def _hear(self) -> None:
-        for key, value in self._read(_WORDS):
-            if int(key.rpartition("/")[2]) != self._process:
+        for process, value in self._read(_WORDS).items():
+            if process != self._process:
                 self._end(LastWord(**json.loads(value)))
                 return
 
-    def _word(self, word: LastWord) -> None:
-        value = json.dumps(asdict(word))
-        self._store.key_value_set(f"{_WORDS}{word.process}", value, allow_overwrite=True)
+    def _say(self, word: LastWord) -> None:
+        self._set(f"{_WORDS}{word.process}", json.dumps(asdict(word)))
+
+    def _lose_coordinator(self, message: str) -> None:
+        self._end(LastWord(0, PEER, message, "coordinator"))
 
     def _end(self, word: LastWord) -> None:
         self._ended = self._ended or word
@@ -212,15 +205,15 @@ class Peers:
     @property
     def _coordinator_lost(self) -> bool:
         """Whether process 0 no longer answers requests."""
-        return self._ended is not None and self._ended.process == 0 and self._ended.kind == "dead"
+        return self._ended is not None and self._ended.process == 0 and self._ended.code == PEER
 
-    def _read(self, prefix: str) -> list[tuple[str, str]]:
-        return self._store.key_value_dir_get(prefix)
+    def _set(self, key: str, value: str) -> None:
+        self._store.key_value_set(key, value, allow_overwrite=True)
 
-
-def _lost(message: str) -> LastWord:
-    """Return the last message of a process 0 that is lost."""
-    return LastWord(0, "dead", message, "coordinator")
+    def _read(self, prefix: str) -> dict[int, str]:
+        """Return the values of all processes below a prefix."""
+        found = self._store.key_value_dir_get(prefix)
+        return {int(key.rpartition("/")[2]): value for key, value in found}
 
 
 def _refuses(address: str) -> bool:

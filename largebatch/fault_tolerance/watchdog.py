@@ -19,7 +19,7 @@ from largebatch.fault_tolerance import exit_codes as codes
 from largebatch.fault_tolerance.exit_codes import Interrupted, PeerError, end_now, report
 
 if TYPE_CHECKING:
-    from largebatch.fault_tolerance.peers import Kind, Peers
+    from largebatch.fault_tolerance.peers import Peers
     from largebatch.tracking.summary import Status
 
 Section = Literal["init", "compile", "step", "evaluation", "checkpoint"]
@@ -32,12 +32,6 @@ BEFORE_LIMIT_S = 120.0
 _TICK_S = 0.25
 _ONE_SIGNAL_S = 1.0  # terminals and launchers may deliver the same one twice
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_KINDS: Mapping[int, "Kind"] = {
-    codes.MISTAKE: "mistake",
-    codes.PREEMPTED: "preempted",
-    codes.HUNG: "hung",
-}
-_FOLLOWING: Mapping["Kind", int] = {"preempted": codes.PREEMPTED, "mistake": codes.MISTAKE}
 
 
 class Watchdog:
@@ -198,7 +192,7 @@ class Watchdog:
             if self._peers is None:
                 raise
             if isinstance(error, Interrupted):
-                self._leave_peers()
+                self._peers.leave()
                 raise
             # A collective fails as soon as another process is gone; which one is known after its
             # timeout. These are runtime errors; a collective of the host raises a ValueError whose
@@ -210,21 +204,14 @@ class Watchdog:
             )
             word = self._peers.wait(1.5 * self._options.peer_timeout_s) if theirs else None
             if word is None:
-                kind = "mistake" if isinstance(error, UserError) else "failed"
-                with contextlib.suppress(Exception):  # process 0 may be gone already
-                    self._peers.tell(kind, one_line(error))
-            self._leave_peers()
-            if word is None:
+                code = codes.MISTAKE if isinstance(error, UserError) else codes.FAILED
+                self._peers.leave(code, one_line(error))
                 raise
+            self._peers.leave()
             raise PeerError(f"{word}; {codes.RESUMES}") from error
         finally:
             if self._peers is not None:
-                with contextlib.suppress(Exception):  # process 0 may be gone already
-                    self._peers.close()
-
-    def _leave_peers(self) -> None:
-        with contextlib.suppress(Exception):  # process 0 may be gone already
-            self._peers.leave()
+                self._peers.close()
 
     def _watch(self, signals: socket.socket, stopping: threading.Event) -> None:
         signals.settimeout(_TICK_S)
@@ -261,10 +248,10 @@ class Watchdog:
         """End the process if the main thread cannot."""
         word = self._peers and self._peers.ended
         if word and not self._handled:
-            if word.kind == "hung":
+            if word.code == codes.HUNG:
                 self._dump()
-            code = _FOLLOWING.get(word.kind, codes.PEER)
-            self._end(code, str(word), peers_know=True)
+            follows = word.code in (codes.PREEMPTED, codes.MISTAKE)
+            self._end(word.code if follows else codes.PEER, str(word), peers_know=True)
         if self._reason and self._is_setup:
             self._end(codes.PREEMPTED, f"{self._reason}, with nothing to save yet")
         if time.monotonic() > self._until:
@@ -285,10 +272,7 @@ class Watchdog:
             with contextlib.suppress(Exception):  # the process must end
                 action(status, reason)
         if self._peers is not None:
-            with contextlib.suppress(Exception):
-                if not peers_know:
-                    self._peers.tell(_KINDS[code], reason)
-                self._peers.leave()
+            self._peers.leave(None if peers_know else code, reason)
         end_now(code)
 
     def _dump(self) -> None:

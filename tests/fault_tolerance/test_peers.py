@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from largebatch.fault_tolerance import FAILED, PEER
 from largebatch.fault_tolerance.peers import Peers
 
 
@@ -49,7 +50,7 @@ def test_a_coordinator_that_never_answers_is_missed_by_its_port():
         peers = Peers(Stuck(), 1, 2, 5, address)
         assert peers.wait(4.5) is None  # it listens
     word = peers.wait(300)
-    assert (word.process, word.kind) == (0, "dead")
+    assert (word.process, word.code) == (0, PEER)
     peers.leave()  # without asking the store
     peers.close()
     held.set()
@@ -71,9 +72,9 @@ def started(store):
 
 def test_a_last_word_reaches_the_others_and_not_its_speaker(started):
     first, second = started(0), started(1)
-    second.tell("failed", "no such file")
+    second.leave(FAILED, "no such file")
     word = first.wait(300)
-    assert (word.process, word.kind, word.message) == (1, "failed", "no such file")
+    assert (word.process, word.code, word.message) == (1, FAILED, "no such file")
     assert "process 1 (" in str(word)
     assert second.ended is None
 
@@ -89,7 +90,7 @@ def test_silence_is_death_by_process_0s_clock(store, started):
     assert first.ended is None
     for peers in (first, third):
         word = peers.wait(300)
-        assert (word.process, word.kind) == (1, "dead")
+        assert (word.process, word.code) == (1, PEER)
         assert "node17, pid 9" in str(word)
 
 
@@ -103,5 +104,5 @@ def test_the_loss_of_the_coordinator_is_said(store, started):
     second = started(1)
     store.lost = True
     word = second.wait(300)
-    assert (word.process, word.kind) == (0, "dead")
+    assert (word.process, word.code) == (0, PEER)
     assert "UNAVAILABLE: connection reset" in word.message
