@@ -9,10 +9,12 @@ ends nor delays training.
 import importlib.util
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from largebatch.config.registries import TRACKERS
@@ -88,20 +90,17 @@ class TensorBoardTracker:
             resume_step: step of the checkpoint resumed from; events of later steps are purged
                 from display. 0 is a new run, which purges everything.
         """
-        # Of its writers, the one without a thread: a full disk is an error of the row.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
-
-        self._event = event_pb2.Event
+        events, writer = _tensorboardx()
+        self._event = events.Event
         directory = workdir / "tensorboard"
         directory.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files in the order of their names, whatever the clocks of the hosts.
         # Those of earlier versions begin with events.out.
         count = len(list(directory.iterdir()))
-        self._writer = EventsWriter(str(directory / f"events.part{count:04d}"))
+        self._writer = writer(str(directory / f"events.run{count:04d}"))
         # At each START but the first of a directory, TensorBoard purges the events of its step and
         # after. So a new run must write one as well.
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        start = events.SessionLog(status=events.SessionLog.START)
         self._write(resume_step + 1 if resume_step else 0, session_log=start)
         self._flush()
 
@@ -127,6 +126,24 @@ class TensorBoardTracker:
     def _flush(self) -> None:
         self._writer.flush()
         self._flushed = time.monotonic()
+
+
+def _tensorboardx() -> tuple[ModuleType, type]:
+    """Return the messages of tensorboardX, and its writer without a thread.
+
+    With a thread, a full disk would not be an error of the row. PyTorch, where it is installed, is
+    hidden from the import: it takes seconds and brings CUDA libraries of its own.
+    """
+    hides = "torch" not in sys.modules
+    if hides:
+        sys.modules["torch"] = None
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+    finally:
+        if hides:
+            del sys.modules["torch"]
+    return event_pb2, EventsWriter
 
 
 def check_installed(name: str) -> None:

@@ -317,12 +317,14 @@ def test_a_clock_that_is_behind_does_not_reorder_files(tmp_path):
     assert shown(tmp_path) == {"train/loss": {1: 1.0, 2: 2.0, 3: 30.0}}
 
 
-def test_tensorflow_and_jax_are_not_imported(tmp_path):
+def test_tensorflow_torch_and_jax_are_not_imported(tmp_path):
+    (tmp_path / "torch.py").write_text("raise OSError('libcudnn')")
     code = (
         "import pathlib, sys\n"
         "import largebatch.tracking as tracking\n"
         "assert 'tensorboardX' not in sys.modules\n"
+        "sys.path.insert(0, sys.argv[1])\n"
         "tracking.TensorBoardTracker(pathlib.Path(sys.argv[1]), resume_step=0).close()\n"
-        "assert not {'tensorflow', 'jax', 'flax'} & set(sys.modules)\n"
+        "assert not {'tensorflow', 'torch', 'jax', 'flax'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code, str(tmp_path)], check=True)
