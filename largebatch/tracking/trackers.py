@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from largebatch.config.registries import TRACKERS
 from largebatch.errors import UserError, one_line
@@ -39,10 +39,10 @@ CURVES = (
     "input_wait",
 )
 """Columns that TensorBoard shows, beside those of evaluations, whose names contain `/`."""
-_METHODS = ("scalars", "event", "close")
 _MAX_PARAMS = 100  # of one call to MLflow
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Records the history of a run on process 0, in the training thread."""
 
@@ -204,10 +204,10 @@ def hosted_tracker(
             f"run.trackers={name}: {one_line(error)}; fix its settings, or use "
             "--config.run.trackers='()'"
         ) from error
-    if missing := [method for method in _METHODS if not callable(getattr(tracker, method, None))]:
+    if not isinstance(tracker, Tracker):
         raise UserError(
-            f"run.trackers={name}: {type(tracker).__name__} has no {', '.join(missing)}; a tracker "
-            f"has {', '.join(_METHODS)}"
+            f"run.trackers={name}: expected an object with the methods scalars, event and close, "
+            f"got {type(tracker).__name__}; see docs/contributing.md#add-a-tracker"
         )
     if identity := getattr(tracker, "identity", None):
         write_json(path, known | {name: identity})

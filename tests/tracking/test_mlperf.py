@@ -64,7 +64,7 @@ def curve(epochs):
 
 def rehearsed(directory, plan, accuracy=curve):
     log = directory / "result_0.txt"
-    rehearse(log, plan, division="closed", accuracy=accuracy, images_per_s=20_000)
+    rehearse(log, plan, division="closed", accuracy=accuracy)
     return log
 
 

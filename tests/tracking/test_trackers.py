@@ -210,7 +210,7 @@ def half(workdir, identity, config, warn):
 
 
 def test_a_users_own_tracker_that_cannot_be_used(tmp_path):
-    with pytest.raises(UserError, match=r"run\.trackers=.*half: .* has no scalars, event, close"):
+    with pytest.raises(UserError, match=r"run\.trackers=.*half: .*scalars, event and close"):
         opened(f"{__name__}:half", tmp_path)
     with pytest.raises(UserError, match=r"run\.trackers='nowhere_at_all:x'"):
         check_installed("nowhere_at_all:x")
