@@ -36,8 +36,7 @@ from largebatch.environment import versions
 from largebatch.errors import ConfigError, UserError, counted, did_you_mean
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
-from largebatch.parallel.clusters import Cluster
-from largebatch.parallel.hardware import Hardware, machine
+from largebatch.parallel.clusters import Cluster, Hardware, machine
 from largebatch.planning.compile import LIMIT_GIB, LIMIT_S
 from largebatch.planning.topologies import GPUS, open_topology
 from largebatch.training.memory import GIB, USABLE

@@ -28,7 +28,7 @@ from largebatch.data.open import facts_of
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance import exit_code
 from largebatch.files import check_parent, write_json
-from largebatch.parallel.hardware import machine
+from largebatch.parallel.clusters import machine
 from largebatch.planning import forecast
 from largebatch.planning.compile import LIMIT_GIB, LIMIT_S, VARIANTS, parse_variants
 from largebatch.planning.prediction import known_clusters

@@ -1,9 +1,10 @@
-"""FLOPs of a traced forward pass, and the order in which it uses parameters."""
+"""The work of a backward pass by parameter, from the traced forward pass, and FLOPs of programs."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,21 @@ _BRANCHING = ("scan", "while", "cond")
 
 @dataclasses.dataclass
 class Work:
-    """Work between the first use of a parameter and that of the next parameter, for one image."""
+    """Work of backward between the gradient of a parameter and that of the next, for one image."""
 
     flops: float = 0.0
     """FLOPs of matrix products and convolutions."""
     elements: float = 0.0
-    """Number of activation elements that these and operations on parameters read and write."""
+    """Number of activation elements, and of gradients of activations, read and written."""
+
+
+class _Value(NamedTuple):
+    """What a value of the forward pass is computed from."""
+
+    parameters: frozenset[str] = frozenset()
+    """Paths; a value without any needs no gradient."""
+    is_activation: bool = False
+    """Whether it depends on the images."""
 
 
 def product_flops(equation: Any) -> float:
@@ -50,12 +60,37 @@ def equations(jaxpr: Any) -> list[Any]:
     return found
 
 
-def work_of(model: Model, image_shape: Sequence[int]) -> dict[str, Work]:
-    """Return the work of a forward pass by parameter path, in the order of first use.
+def shapes_of(
+    model: Model, image_shape: Sequence[int] | None = None
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return (path, shape) of a model's parameters, in the order of the forward pass.
 
-    An operation belongs to the parameter used most recently before it. In backward, its gradient is
-    computed between the gradients of this parameter and of the next one. Unused parameters come
-    last. Operations on parameters alone are not counted.
+    Args:
+      model: the network.
+      image_shape: height, width and channels, on which a user's module is traced for the order;
+        None takes the order in which its constructor made the layers.
+    """
+    shapes = {path: leaf.shape for path, leaf in flatten_paths(model.shapes()[0]).items()}
+    traced = image_shape is not None and not model.is_resnet
+    paths = backward_work(model, tuple(image_shape)) if traced else model.parameter_paths()
+    return tuple((path, shapes[path]) for path in paths)
+
+
+@functools.lru_cache(maxsize=64)
+def backward_work(model: Model, image_shape: tuple[int, int, int]) -> Mapping[str, Work]:
+    """Return the work of backward by parameter path, in the order of first use in forward.
+
+    An operation belongs to the parameter used most recently before it: its gradients are computed
+    between those of this parameter and of the next one. Parameters without a use come last.
+
+    Each gradient of a product is a product of the same size, which reads or writes the same arrays;
+    images need none. Other operations are counted by their arrays as compilers fuse them:
+
+    - A summand such as BatchNorm's bias: one pass over its input and its output's gradient for the
+      sums that are its own gradient, and that of a factor before it.
+    - A factor such as BatchNorm's scale: another pass over both, which writes the input's gradient.
+    - Reductions and functions with a gradient of their own (max-pools) read and write their arrays.
+    - The rest (ReLU, shortcuts, conversions) is part of the operations beside it.
 
     Args:
       model: the network.
@@ -64,18 +99,20 @@ def work_of(model: Model, image_shape: Sequence[int]) -> dict[str, Work]:
     Raises:
       ConfigError: the network does not accept such images.
     """
-    model.check(tuple(image_shape))
+    model.check(image_shape)
     params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda p, x, s: model.apply(p, s, x))(params, images, stats).jaxpr
+    jaxpr = jax.make_jaxpr(lambda p, s, x: model.apply(p, s, x))(params, stats, images).jaxpr
     # jax.tree sorts the keys at each level.
     paths = jax.tree.leaves(
         jax.tree.map_with_path(
             lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
         )
     )
+    given = [_Value(frozenset({path})) for path in paths]
+    given += [_Value()] * (len(jaxpr.invars) - len(paths) - 1)
     walk = _Walk()
-    walk.through(jaxpr, [{path} for path in paths] + [None] * (len(jaxpr.invars) - len(paths)))
+    walk.through(jaxpr, [*given, _Value(is_activation=True)])
     unused = {path: Work() for path in flatten_paths(params) if path not in walk.found}
     return walk.found | unused
 
@@ -86,45 +123,66 @@ class _Walk:
     def __init__(self) -> None:
         self.found: dict[str, Work] = {}
 
-    def through(self, jaxpr: Any, given: Sequence[set[str] | None]) -> list[set[str] | None]:
-        """Return the parameters that each output depends on; None if it also depends on data."""
+    def through(self, jaxpr: Any, given: Sequence[_Value]) -> list[_Value]:
+        """Return what each output is computed from."""
         made = dict(zip(jaxpr.invars, given, strict=True))
 
-        def of(variable: Any) -> set[str] | None:
-            return set() if isinstance(variable, Literal) else made.get(variable, set())
+        def of(variable: Any) -> _Value:
+            return _Value() if isinstance(variable, Literal) else made.get(variable, _Value())
 
         for equation in jaxpr.eqns:
             inputs = [of(variable) for variable in equation.invars]
             inner = list(_inner(equation))
-            if (
-                len(inner) == 1
-                and len(inner[0].invars) == len(inputs)
-                and equation.primitive.name not in _BRANCHING
-            ):
-                outputs = self.through(inner[0], inputs)
-            else:
+            if self._is_one_operation(equation, inputs, inner):
                 outputs = [self._take(equation, inputs, inner)] * len(equation.outvars)
+            else:
+                outputs = self.through(inner[0], inputs)
             made.update(zip(equation.outvars, outputs, strict=True))
         return [of(variable) for variable in jaxpr.outvars]
 
-    def _take(
-        self, equation: Any, inputs: Sequence[set[str] | None], inner: Sequence[Any]
-    ) -> set[str] | None:
-        if all(names is not None for names in inputs):
-            return set().union(*inputs)
-        used = set().union(*(names for names in inputs if names))
+    def _is_one_operation(
+        self, equation: Any, inputs: Sequence[_Value], inner: Sequence[Any]
+    ) -> bool:
+        if len(inner) != 1 or len(inner[0].invars) != len(inputs):
+            return True
+        own_gradient = equation.primitive.name == "custom_vjp_call"
+        only_activations = all(value.is_activation for value in inputs)
+        return equation.primitive.name in _BRANCHING or (own_gradient and only_activations)
+
+    def _take(self, equation: Any, inputs: Sequence[_Value], inner: Sequence[Any]) -> _Value:
+        """Count the work of an operation; return what its outputs are computed from."""
+        output = _Value(
+            frozenset().union(*(value.parameters for value in inputs)),
+            any(value.is_activation for value in inputs),
+        )
+        used = frozenset().union(*(v.parameters for v in inputs if not v.is_activation))
+        if not output.is_activation:
+            return output
         for path in sorted(used - self.found.keys()):
             self.found[path] = Work()
-        repeats = equation.params.get("length", 1)
+        name, repeats = equation.primitive.name, equation.params.get("length", 1)
         flops = product_flops(equation) + sum(
             repeats * product_flops(each) for jaxpr in inner for each in equations(jaxpr)
         )
-        if self.found and (flops or used):
+        passes = name.startswith("reduce_") or name == "custom_vjp_call"
+        if self.found and (flops or used or passes):
+            gradients = sum(bool(value.parameters) for value in inputs)
+            read = [
+                variable.aval.size
+                for variable, value in zip(equation.invars, inputs, strict=True)
+                if value.is_activation
+            ]
+            written = sum(variable.aval.size for variable in equation.outvars)
             work = next(reversed(self.found.values()))
-            data = [v.aval.size for v, n in zip(equation.invars, inputs, strict=True) if n is None]
-            work.flops += flops
-            work.elements += sum(data) + sum(v.aval.size for v in equation.outvars)
-        return None
+            arrays = sum(read) + written
+            if flops:
+                work.flops += gradients * flops
+                work.elements += gradients * arrays
+            elif name in ("add", "add_any", "sub"):
+                work.elements += arrays
+            else:
+                work.elements += arrays + (gradients - 1) * sum(read)
+        return output
 
 
 def _inner(equation: Any) -> list[Any]:

@@ -1,6 +1,5 @@
 """Mesh, processes, collectives, gradient buckets and their planner, and the network model."""
 
-from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket, plan_buckets
 from largebatch.parallel.collectives import (
     flatten,
@@ -40,7 +39,6 @@ __all__ = [
     "reduce_gradients_in_backward",
     "replicated",
     "scatter_gradients_in_backward",
-    "shards",
     "split",
     "sum_over_devices",
 ]

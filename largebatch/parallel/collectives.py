@@ -17,9 +17,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch.config.registries import WIRE_FORMATS
-from largebatch.parallel import shards
 from largebatch.parallel.buckets import Bucket
-from largebatch.parallel.mesh import AXES
+from largebatch.parallel.mesh import AXES, cut_parts, join_parts, part_size
 
 PyTree = Any
 
@@ -131,7 +130,7 @@ def scatter_gradients_in_backward(
 ) -> dict[str, jax.Array]:
     """Like ``reduce_gradients_in_backward``, but each device gets the sums of its own parts only.
 
-    Every array is cut into one part per device (``shards.cut``), and one reduce-scatter per bucket
+    Every array is cut into one part per device (``cut_parts``), and one reduce-scatter per bucket
     sums them. The gradients of ``params`` are then zero.
 
     Args:
@@ -176,7 +175,7 @@ def _scattered_backward(
     zeros = tuple(jnp.zeros_like(g) for g in gradients)
     if held is not None:
         gradients = _unflatten(flatten(gradients) + held, gradients)
-    parts = jnp.concatenate([shards.cut(g, _devices()) for g in gradients], axis=1)
+    parts = jnp.concatenate([cut_parts(g, _devices()) for g in gradients], axis=1)
     on_wire = _on_wire(parts, wire)
     own = jax.lax.psum_scatter(on_wire, AXES, scatter_dimension=0, tiled=True).astype(parts.dtype)
     return zeros, _columns(own, gradients), None if held is None else jnp.zeros_like(held)
@@ -189,7 +188,7 @@ def own_parts(tree: PyTree) -> PyTree:
     """Return the part (1, part) of each replicated array that this device updates."""
     devices, index = _devices(), jax.lax.axis_index(AXES)
     return jax.tree.map(
-        lambda x: jax.lax.dynamic_slice_in_dim(shards.cut(x, devices), index, 1), tree
+        lambda x: jax.lax.dynamic_slice_in_dim(cut_parts(x, devices), index, 1), tree
     )
 
 
@@ -205,7 +204,7 @@ def gather_parts(parts: PyTree, like: PyTree) -> PyTree:
     """
 
     def gathered(part: jax.Array, whole: jax.Array) -> jax.Array:
-        return shards.join(jax.lax.all_gather(part, AXES, axis=0, tiled=True), whole.shape)
+        return join_parts(jax.lax.all_gather(part, AXES, axis=0, tiled=True), whole.shape)
 
     return jax.tree.map(gathered, parts, like)
 
@@ -222,7 +221,7 @@ def _devices() -> int:
 
 def _columns(rows: jax.Array, like: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Split (rows, parts of all arrays) into the parts of each."""
-    ends = np.cumsum([shards.part_size(x.size, _devices()) for x in like])[:-1]
+    ends = np.cumsum([part_size(x.size, _devices()) for x in like])[:-1]
     return tuple(jnp.split(rows, ends, axis=1))
 
 

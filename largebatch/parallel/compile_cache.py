@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import platform
 from collections.abc import Iterator
@@ -48,44 +49,16 @@ def use(option: str) -> None:
       option: ``auto``, ``off``, a folder, or a ``gs://`` URL, for which JAX needs gcsfs.
 
     Raises:
-      ConfigError: the folder cannot be written, or JAX cannot open the URL.
+      ConfigError: the folder cannot be written, or JAX cannot open the URL; ``auto`` then keeps
+        nothing.
     """
     folder = place(option, jax.default_backend())
-    if url_of(folder):
-        _check_url(option)
-    elif folder:
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            usable = os.access(folder, os.W_OK)
-        except OSError:
-            usable = False
-        if not usable and option != "auto":
-            raise ConfigError(
-                f"run.compile_cache={option}: {folder} cannot be written; use another folder or off"
-            )
-        folder = folder if usable else ""
+    if folder and (problem := _problem(folder)):
+        if option != "auto":
+            raise ConfigError(f"run.compile_cache={option}: {problem}")
+        folder = ""
     jax.config.update("jax_compilation_cache_dir", folder or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
-
-
-def _check_url(option: str) -> None:
-    """Check that JAX can open a cache at this URL.
-
-    Raises:
-      ConfigError: it cannot.
-    """
-    if not option.startswith("gs://"):
-        raise ConfigError(
-            f"run.compile_cache={option}: expected a folder or a gs:// URL; use a folder that the "
-            "hosts share, or auto"
-        )
-    try:
-        import gcsfs  # noqa: F401 - JAX reads gs:// by it
-    except ImportError as error:
-        raise ConfigError(
-            f"run.compile_cache={option}: JAX needs gcsfs for gs://; pip install gcsfs, or use "
-            "a folder"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -105,11 +78,18 @@ def used(option: str) -> Iterator[None]:
         reset_cache()
 
 
-def described() -> str:
-    """Return where programs are kept, for display; '' if nowhere."""
-    kept = jax.config.values["jax_compilation_cache_dir"] or ""
-    home = f"{Path.home()}/"
-    return f"~/{kept.removeprefix(home)}" if kept.startswith(home) else kept
+def _problem(folder: str) -> str:
+    """Return why JAX cannot keep programs in a folder or URL, and the remedy; '' if it can."""
+    if folder.startswith("gs://"):
+        known = importlib.util.find_spec("gcsfs")
+        return "" if known else "JAX needs gcsfs for gs://; pip install gcsfs, or use a folder"
+    if url_of(folder):
+        return "expected a folder or a gs:// URL; use a folder that the hosts share, or auto"
+    with contextlib.suppress(OSError):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return ""
+    return f"{folder} cannot be written; use another folder or off"
 
 
 def _instructions() -> str:

@@ -3,12 +3,17 @@
 The devices of one BatchNorm span are the members of a group: statistics are reduced over
 ``member``, gradients over both. Devices are in the order of their processes, so each process has a
 contiguous part of every array that is split over the mesh.
+
+Arrays in equal parts, one for each device, are for weight-update sharding (Xu et al. 2020, arXiv
+2004.13336): a device updates its part of every parameter and keeps the velocity of that part only.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -57,3 +62,20 @@ def local_rows(mesh: Mesh, rows: int) -> tuple[int, int]:
 def from_local(mesh: Mesh, local: np.ndarray) -> jax.Array:
     """Return the global array, split over the mesh, from the rows ``local`` of this process."""
     return jax.make_array_from_process_local_data(split(mesh), local)
+
+
+def part_size(size: int, devices: int) -> int:
+    """Return the elements of a part of an array of ``size`` elements."""
+    return -(-size // devices)
+
+
+def cut_parts(array: jax.Array, devices: int) -> jax.Array:
+    """Return (devices, part): consecutive elements, padded with zeros."""
+    flat, part = array.ravel(), part_size(array.size, devices)
+    missing = devices * part - array.size
+    return (jnp.pad(flat, (0, missing)) if missing else flat).reshape(devices, part)
+
+
+def join_parts(parts: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return the array of ``shape`` from the parts of ``cut_parts``."""
+    return jax.lax.slice(parts.ravel(), (0,), (math.prod(shape),)).reshape(shape)

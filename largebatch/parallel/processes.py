@@ -1,8 +1,10 @@
-"""The processes of a run: joining, and agreeing on a number."""
+"""The processes of a run: joining, their devices and memory, and agreeing on a number."""
 
+import contextlib
+import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import jax
@@ -12,7 +14,6 @@ from jax.experimental import multihost_utils
 from largebatch.environment import COORDINATOR, PROCESS, PROCESSES, detect_cluster
 from largebatch.errors import UserError, one_line
 from largebatch.fault_tolerance.peers import distributed_state
-from largebatch.parallel.host_memory import keep_freed_memory
 
 T = TypeVar("T")
 
@@ -23,6 +24,10 @@ _REMEDIES = {
     "--coordinator=localhost:8476 --processes=1 --process=0",
 }
 _MOST = 2**61
+
+# malloc.h of glibc
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_HEAP_BYTES = 64 * 2**20  # largest piece of a thread's heap
 
 
 def initialise(
@@ -100,6 +105,31 @@ def prepare_devices() -> None:
         ) from error
     if jax.default_backend() == "cpu":
         keep_freed_memory()
+
+
+def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
+    """Keep freed memory in this process for the next allocation, where glibc's malloc is used.
+
+    A step on a CPU allocates and frees its buffers. By default, glibc returns large blocks to the
+    kernel, which must clear every page again in the next step: a sixth of the time of a small
+    network (docs/performance.md). Afterwards, the process stays at its largest use of memory.
+
+    Args:
+      environ: if it has a setting of glibc's allocator, nothing is changed.
+
+    Returns:
+      Whether the allocator was set.
+    """
+    own = any(name.startswith("MALLOC_") for name in environ)
+    if sys.platform != "linux" or own or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
+        return False
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        # Never shrink the heap, keep the empty heaps of threads, and map no block by itself.
+        return all(
+            [mallopt(_TRIM_THRESHOLD, -1), mallopt(_TOP_PAD, _HEAP_BYTES), mallopt(_MMAP_MAX, 0)]
+        )
+    return False
 
 
 def gather(array: np.ndarray) -> np.ndarray:

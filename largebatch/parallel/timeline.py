@@ -1,7 +1,59 @@
-"""Replay of a device's compute and network streams: the overlap of transfers and computation."""
+"""Time of backward, gradient by gradient, and the overlap of transfers with it.
+
+Backward's time is the roofline of each layer: the larger of its FLOPs at the device's peak and its
+bytes at the memory's bandwidth, over the share of both that ResNet-50 training sustains. It places
+the cuts between buckets, for which the *shape* of the times matters: late stages have most bytes
+and early stages take most time.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import jax
+
+from largebatch.models import Model
+from largebatch.models.tracing import backward_work, shapes_of
+from largebatch.parallel.clusters import Hardware
+
+
+def backward_seconds(
+    model: Model, hardware: Hardware, *, images: int, image_shape: Sequence[int]
+) -> dict[str, float]:
+    """Return the seconds from each parameter's gradient to the next, in the order of completion.
+
+    Args:
+      model: the network; its dtype is that of convolutions and activations.
+      hardware: peaks and the sustained share.
+      images: images that a device computes at a time.
+      image_shape: height, width, channels.
+    """
+    work = backward_work(model, tuple(image_shape))
+    itemsize = jax.numpy.dtype(model.dtype).itemsize
+
+    def seconds(path: str, shape: tuple[int, ...]) -> float:
+        moved = (images * work[path].elements + 2 * math.prod(shape)) * itemsize
+        at_peak = images * work[path].flops / hardware.flops[model.dtype]
+        return max(at_peak, moved / hardware.bandwidth) / hardware.sustained
+
+    return {path: seconds(path, shape) for path, shape in reversed(shapes_of(model, image_shape))}
+
+
+def without_frozen(seconds: Mapping[str, float], frozen: Collection[str]) -> dict[str, float]:
+    """Return the seconds of a pass that computes no gradients of some parameters.
+
+    Backward still passes through a frozen layer whose input depends on a parameter. Its time, an
+    upper limit, is added to that of the next gradient. After the last gradient it ends.
+    """
+    found, passed = {}, 0.0
+    for path, own in seconds.items():
+        passed += own
+        if path not in frozen:
+            found[path], passed = passed, 0.0
+    return found
+
+
+# ---- replay of one compute and one network stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +110,7 @@ class Timeline:
     """Work of the network stream: hidden or exposed."""
     exposed_s: float
     """The compute stream is idle."""
-    hidden_s: float
     transfers: tuple[Transfer, ...]
-
-    @property
-    def hidden_share(self) -> float:
-        """Share of the seconds of all transfers that lies under computation; 1 without any."""
-        return self.hidden_s / self.network_s if self.network_s > 0 else 1.0
 
 
 def replay(operations: Sequence[Compute | Start | Done]) -> Timeline:
@@ -104,7 +150,6 @@ def replay(operations: Sequence[Compute | Start | Done]) -> Timeline:
         compute_s=compute,
         network_s=sum(start.seconds for start, _, _ in spans.values()),
         exposed_s=total - compute,
-        hidden_s=sum(transfer.hidden_s for transfer in transfers),
         transfers=transfers,
     )
 

@@ -7,7 +7,6 @@ refuses is left out with a warning. All processes have the same versions and env
 (``training.agreement``), so that all leave out the same.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,179 +15,121 @@ from jax.sharding import SingleDeviceSharding
 
 from largebatch.config import Config
 from largebatch.config.registries import SCHEMES
-from largebatch.errors import ConfigError
-from largebatch.parallel.hardware import hardware_of
+from largebatch.errors import ConfigError, one_line
+from largebatch.parallel.clusters import hardware_of
 
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """An option of XLA and its reason."""
-
-    name: str
-    value: str
-    why: str
-    separates: bool = False
-    """Only for values of ``comm.allreduce`` with separate reductions."""
-    deterministic: bool = False
-    """Only for ``run.deterministic``."""
-    overlaps: bool = False
-    """Whether all-reduces are synchronous without it (``overlaps``)."""
-
-
 # TPUs whose SparseCores can reduce while the TensorCore computes.
-_SPARSECORE = (
-    Option(
-        "xla_tpu_enable_sparse_core_collective_offload_all_reduce",
+_SPARSECORE = {
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": (
         "True",
         "reduces on the SparseCores beside backward; by default all all-reduces are synchronous",
-        separates=True,
-        overlaps=True,
     ),
-    Option(
-        "xla_jf_crs_combiner_threshold_in_bytes",
+    "xla_jf_crs_combiner_threshold_in_bytes": (
         "0",
         "keeps the buckets apart before they are assigned to the SparseCores",
-        separates=True,
     ),
-    Option(
-        "xla_tpu_enable_async_collective_merger",
-        "False",
-        "the same after it",
-        separates=True,
-    ),
-    Option(
-        "xla_tpu_use_tc_device_shape_on_sc",
+    "xla_tpu_enable_async_collective_merger": ("False", "the same after it"),
+    "xla_tpu_use_tc_device_shape_on_sc": (
         "True",
         "leaves the arrays in the TensorCore's layout",
-        separates=True,
     ),
-    Option(
-        "xla_sc_disable_megacore_partitioning",
+    "xla_sc_disable_megacore_partitioning": (
         "True",
         "gives an all-reduce to the SparseCores of a chip as a whole",
-        separates=True,
     ),
-    Option(
-        "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment",
+    "xla_tpu_rerun_latency_hiding_scheduler_post_sc_assignment": (
         "True",
         "schedules again once the all-reduces are asynchronous; without it most are not overlapped",
-        separates=True,
     ),
-    Option(
-        "xla_tpu_sparse_core_all_reduce_latency_multiplier",
+    "xla_tpu_sparse_core_all_reduce_latency_multiplier": (
         "4",
         "expects a slower all-reduce, and leaves more convolutions between its start and end",
-        separates=True,
     ),
-)
+}
 
 # TPUs that can fuse an all-reduce with the convolutions beside it, which carry it forward.
-_FUSION = (
-    Option(
-        "xla_jf_crs_combiner_threshold_in_bytes",
+_FUSION = {
+    "xla_jf_crs_combiner_threshold_in_bytes": (
         "0",
         "keeps the buckets apart before they are fused",
-        separates=True,
     ),
-    Option(
-        "xla_enable_async_all_reduce",
-        "True",
-        "allows asynchronous all-reduces",
-        separates=True,
-        overlaps=True,
-    ),
-    Option(
-        "xla_tpu_enable_async_collective_fusion",
+    "xla_enable_async_all_reduce": ("True", "allows asynchronous all-reduces"),
+    "xla_tpu_enable_async_collective_fusion": (
         "True",
         "fuses asynchronous collectives with convolutions",
-        separates=True,
-        overlaps=True,
     ),
-    Option(
-        "xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": (
         "True",
         "the same for all-reduces",
-        separates=True,
-        overlaps=True,
     ),
-    Option(
-        "xla_tpu_enable_async_collective_fusion_multiple_steps",
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": (
         "True",
         "lets several convolutions carry one all-reduce",
-        separates=True,
     ),
-    Option(
-        "xla_tpu_overlap_compute_collective_tc",
+    "xla_tpu_overlap_compute_collective_tc": (
         "True",
         "computes and reduces on the TensorCore at the same time",
-        separates=True,
     ),
-)
+}
 
-TABLE: Mapping[str, tuple[Option, ...]] = {
-    "cuda": (
-        Option(
-            "xla_gpu_all_reduce_combine_threshold_bytes",
-            "1",
-            "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
-            separates=True,
-        ),
-        Option(
-            "xla_gpu_reduce_scatter_combine_threshold_bytes",
-            "1",
-            "the same for optimizer.update=sharded",
-            separates=True,
-        ),
-        Option(
-            "xla_gpu_enable_latency_hiding_scheduler",
+TABLE: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]] = {
+    ("cuda", "always"): {
+        "xla_gpu_enable_latency_hiding_scheduler": (
             "True",
             "moves computation between an all-reduce's start and its end; off by default on a V100",
         ),
-        Option(
-            "xla_allow_excess_precision",
+        "xla_allow_excess_precision": (
             "False",
             "rounds activations to their dtype; else XLA keeps float32 copies of them in memory",
         ),
-        Option(
-            "xla_gpu_deterministic_ops",
+    },
+    ("cuda", "separate"): {
+        "xla_gpu_all_reduce_combine_threshold_bytes": (
+            "1",
+            "keeps the buckets apart; by default they are merged up to 30 MB and wait for the last",
+        ),
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": (
+            "1",
+            "the same for optimizer.update=sharded",
+        ),
+    },
+    ("cuda", "deterministic"): {
+        "xla_gpu_deterministic_ops": (
             "True",
             "only kernels that give the same bits every time, and none chosen by timing them: "
             "another start may measure otherwise and choose another",
-            deterministic=True,
         ),
-        Option(
-            "xla_gpu_enable_triton_gemm",
+        "xla_gpu_enable_triton_gemm": (
             "False",
             "matrix products by cuBLAS: Triton's have no kernel to fall back on if none is timed",
-            deterministic=True,
         ),
-    ),
-    "tpu": (
-        Option(
-            "xla_jf_crs_combiner_threshold_count",
+    },
+    ("tpu", "separate"): {
+        "xla_jf_crs_combiner_threshold_count": (
             "1",
             "keeps the buckets apart; by default they are merged and wait for the last",
-            separates=True,
         ),
-    ),
-    "tpu:v5e": _FUSION,
-    "tpu:v5p": _SPARSECORE,
-    "tpu:v6e": _SPARSECORE,
+    },
+    ("tpu:v5e", "separate"): _FUSION,
+    ("tpu:v5p", "separate"): _SPARSECORE,
+    ("tpu:v6e", "separate"): _SPARSECORE,
     # The CPU's compiler always merges all-reduces, and has one thread for all work.
-    "cpu": (
-        Option(
-            "xla_cpu_experimental_ynn_fusion_type",
+    ("cpu", "always"): {
+        "xla_cpu_experimental_ynn_fusion_type": (
             "LIBRARY_FUSION_TYPE_DOT",
             "YNNPACK for matrix products alone; by default it also computes sums over pixels and "
             "convolutions, and weight gradients copy their operands for it",
         ),
-    ),
-    # Untested.
-    "rocm": (),
+    },
 }
-"""By platform, as `platform_of` names it; a TPU has those of all TPUs and of its generation."""
+"""(platform, use): name → (value, reason).
+
+Platforms are named as by `platform_of`; a TPU has the options of all TPUs and of its generation.
+``separate`` is for values of ``comm.allreduce`` with separate reductions, ``deterministic`` for
+``run.deterministic``. rocm, untested, has none.
+"""
 
 
 def platform_of(device: jax.Device) -> str:
@@ -203,13 +144,13 @@ def platform_of(device: jax.Device) -> str:
 
 def options_for(platform: str, allreduce: str, *, deterministic: bool = False) -> dict[str, str]:
     """Return our options for ``comm.allreduce`` and ``run.deterministic``, name to value."""
-    separate = SCHEMES[allreduce].separate
-    family, _, generation = platform.partition(":")
-    ours = (*TABLE.get(family, ()), *(TABLE.get(platform, ()) if generation else ()))
+    uses = {"always": True, "separate": SCHEMES[allreduce].separate, "deterministic": deterministic}
+    family = platform.partition(":")[0]
     return {
-        option.name: option.value
-        for option in ours
-        if (separate or not option.separates) and (deterministic or not option.deterministic)
+        name: value
+        for (of, use), options in TABLE.items()
+        if of in (family, platform) and uses[use]
+        for name, (value, _) in options.items()
     }
 
 
@@ -232,22 +173,6 @@ def parse_options(texts: Sequence[str]) -> dict[str, str]:
         # XLA reads booleans as they are written in Python.
         found[name] = {"true": "True", "false": "False"}.get(value.strip(), value.strip())
     return found
-
-
-def overlaps(platform: str, extra: Sequence[str]) -> bool:
-    """Whether ``comm.xla_options`` leaves on what makes a TPU's all-reduces asynchronous.
-
-    Args:
-      platform: as ``platform_of`` names it.
-      extra: ``comm.xla_options``. An option that the environment sets or the compiler refuses is
-        not known here.
-
-    Raises:
-      ConfigError: see ``parse_options``.
-    """
-    given = parse_options(extra)
-    needed = (option.name for option in TABLE.get(platform, ()) if option.overlaps)
-    return not any(given.get(name) in ("False", "0") for name in needed)
 
 
 def wanted(platform: str, config: Config) -> dict[str, str]:
@@ -283,8 +208,8 @@ def refused(device: jax.Device, options: Mapping[str, str]) -> dict[str, str]:
     def reason(some: Mapping[str, str]) -> str:
         try:
             program.compile(compiler_options=dict(some))
-        except Exception as error:  # XLA's own types differ between versions
-            return (str(error).splitlines() or [""])[0] or type(error).__name__
+        except jax.errors.JaxRuntimeError as error:  # INVALID_ARGUMENT
+            return one_line(error)
         return ""
 
     if not options or not reason(options):
@@ -293,28 +218,21 @@ def refused(device: jax.Device, options: Mapping[str, str]) -> dict[str, str]:
     return {name: why for name, why in reasons.items() if why}
 
 
-def accepted(
-    device: jax.Device, options: Mapping[str, str], warn: Callable[[str], None]
-) -> dict[str, str]:
-    """Return the options without those that the compiler of a device refuses.
-
-    Args:
-      device: as of `refused`.
-      options: name to value.
-      warn: called with a line for each option that is left out.
-    """
-    reasons = refused(device, options)
-    for name, why in reasons.items():
-        warn(f"the compiler refuses {name}, which is left out: {why}")
-    return {name: value for name, value in options.items() if name not in reasons}
-
-
 def program_options(
     device: jax.Device, config: Config, warn: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the options that every process compiles its programs with: `wanted`, `accepted`.
+    """Return the options that every process compiles its programs with, name to value.
+
+    Args:
+      device: one of the mesh.
+      config: the configuration.
+      warn: called with a line for each option that the compiler refuses, which is left out.
 
     Raises:
       ConfigError: see ``parse_options``.
     """
-    return accepted(device, wanted(platform_of(device), config), warn)
+    options = wanted(platform_of(device), config)
+    reasons = refused(device, options)
+    for name, why in reasons.items():
+        warn(f"the compiler refuses {name}, which is left out: {why}")
+    return {name: value for name, value in options.items() if name not in reasons}

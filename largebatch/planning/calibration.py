@@ -15,9 +15,7 @@ from typing import Literal
 import numpy as np
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import cluster_in
-from largebatch.parallel.hardware import machine
-from largebatch.parallel.network import Algorithm
+from largebatch.parallel.clusters import cluster_in, machine
 from largebatch.planning import device_time, step_time
 from largebatch.planning.device_time import FAMILIES, Parameters, family_of
 
@@ -42,7 +40,7 @@ class Row:
     tag: str
     image_size: int = device_time.SIZE
     wire_bytes: int = 2
-    algorithm: Algorithm = "auto"
+    algorithm: str = "auto"
 
     @property
     def clock_s(self) -> float:

@@ -18,7 +18,7 @@ from largebatch.config import Facts, StagePlan, freeze, resolve
 from largebatch.environment import versions
 from largebatch.errors import UserError
 from largebatch.parallel import Bucket, xla_options
-from largebatch.parallel.shards import part_size
+from largebatch.parallel.mesh import part_size
 from largebatch.planning.topologies import open_topology
 from largebatch.training.description import peak_bytes
 from largebatch.training.memory import GIB

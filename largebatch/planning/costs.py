@@ -11,7 +11,7 @@ import functools
 import math
 import re
 
-from largebatch.parallel.hardware import Hardware
+from largebatch.parallel.clusters import Hardware
 from largebatch.planning.hlo import Array, Instruction, Module
 
 _FORMATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 
 from largebatch.models import Model
-from largebatch.parallel.backward_times import Shapes, backward_seconds, shapes_of
-from largebatch.parallel.hardware import HARDWARE, Hardware
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.clusters import HARDWARE, Hardware
+from largebatch.parallel.timeline import backward_seconds
 
 IMAGE_BYTES = 386e6
 """Traffic of an image of 224 × 224 forward and backward (docs/performance.md)."""
@@ -50,21 +51,6 @@ class Parameters:
     jitter: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """A ResNet and the number format of its convolutions."""
-
-    shapes: Shapes
-    """(path, shape) of its parameters, in the order of the forward pass."""
-    dtype: str
-    """float32, float16 or bfloat16."""
-
-    @property
-    def elements(self) -> int:
-        """Parameter elements."""
-        return sum(math.prod(shape) for _, shape in self.shapes)
-
-
 def family_of(hardware: Hardware) -> str | None:
     """Return the family whose sustained share this hardware has; None without a published run."""
     return next((name for name, boards in _FAMILIES.items() if hardware.name in boards), None)
@@ -88,13 +74,19 @@ def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int =
     return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
 
 
-def fitted_network(hardware: Hardware) -> Network:
+def fitted_network(hardware: Hardware) -> Model:
     """Return ResNet-50 in the arithmetic of the fitted runs on such hardware."""
-    return Network(resnet50(), "bfloat16" if hardware.torus else "float16")
+    dtype = "bfloat16" if hardware.torus else "float16"
+    return Model("resnet50", classes=1000, dtype=dtype, pointwise="convolution")
+
+
+def elements_of(network: Model) -> int:
+    """Return the parameter elements of a network."""
+    return sum(math.prod(shape) for _, shape in shapes_of(network))
 
 
 @functools.cache
-def relative_time(network: Network, hardware: Hardware, images: int, size: int = SIZE) -> float:
+def relative_time(network: Model, hardware: Hardware, images: int, size: int = SIZE) -> float:
     """Return the time of an image in a network over that in the fitted one.
 
     By the roofline of each layer (``backward_seconds``): a layer takes the larger of its FLOPs at
@@ -102,7 +94,7 @@ def relative_time(network: Network, hardware: Hardware, images: int, size: int =
     in the fitted format.
 
     Args:
-      network: the network.
+      network: the network; its dtype is that of its convolutions.
       hardware: the device.
       images: images that a device computes at a time.
       size: side of an image.
@@ -111,21 +103,19 @@ def relative_time(network: Network, hardware: Hardware, images: int, size: int =
     if network == fitted:
         return 1.0
 
-    def seconds(of: Network) -> float:
-        shape = (size, size, 3)
-        found = backward_seconds(
-            of.shapes, hardware, images=images, image_shape=shape, dtype=of.dtype
-        )
-        return sum(found.values())
+    def seconds(of: Model) -> float:
+        shape = (size, size, of.channels)
+        return sum(backward_seconds(of, hardware, images=images, image_shape=shape).values())
 
     return seconds(network) / seconds(fitted)
 
 
 def overhead_s(
-    parameters: Parameters, hardware: Hardware, year: float, network: Network | None = None
+    parameters: Parameters, hardware: Hardware, year: float, network: Model | None = None
 ) -> float:
     """Return the time of a pass beyond that of its images; it is proportional to the layers."""
-    layers = len(network.shapes) / len(resnet50()) if network else 1.0
+    fitted = fitted_network(hardware)
+    layers = len((network or fitted).parameter_paths()) / len(fitted.parameter_paths())
     if hardware.torus:
         return layers * parameters.tpu_half_batch * image_s(parameters, hardware, year)
     return layers * parameters.gpu_overhead_s * gain(parameters, year)
@@ -139,9 +129,3 @@ def gain(parameters: Parameters, year: float) -> float:
 def half_batch(parameters: Parameters, hardware: Hardware, year: float) -> float:
     """Return the images per device at which half of its rate is reached."""
     return overhead_s(parameters, hardware, year) / image_s(parameters, hardware, year)
-
-
-@functools.cache
-def resnet50() -> Shapes:
-    """Return (path, shape) of ResNet-50's parameters, in the order of the forward pass."""
-    return shapes_of(Model("resnet50", classes=1000))

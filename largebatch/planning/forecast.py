@@ -11,8 +11,7 @@ from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops
 from largebatch.optim.lars import lars_of
-from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.hardware import Hardware, machine
+from largebatch.parallel.clusters import Hardware, machine
 from largebatch.planning import device_time, ladder
 from largebatch.planning.calibration import table
 from largebatch.planning.prediction import (
@@ -43,10 +42,15 @@ def why_no_forecast(plan: Plan) -> str:
     return ""
 
 
-def network_of(plan: Plan, model: Model) -> device_time.Network:
-    """Return the network of a plan for the cost model."""
-    # The space-to-depth stem computes the same function of the same parameters.
-    return device_time.Network(tuple(shapes_of(model)), plan.config.model.dtype)
+def network_of(model: Model) -> Model:
+    """Return a network as the cost model takes it: without options that change its programs only.
+
+    The space-to-depth stem computes the same function of the same parameters.
+    """
+    stem = "conv7" if model.stem == "space_to_depth" else model.stem
+    return dataclasses.replace(
+        model, stem=stem, pointwise="convolution", remat="none", blur_pool=False
+    )
 
 
 def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
@@ -74,7 +78,7 @@ def workload_of(plan: Plan, model: Model, devices: int) -> Workload:
         plan.evaluations,
         plan.facts.validation_examples,
         evaluation_size=config.data.evaluation_size or plan.stages[-1].facts.image_shape[0],
-        network=network_of(plan, model),
+        network=network_of(model),
         wire_bytes=config.comm.wire_bytes,
     )
 
@@ -113,7 +117,7 @@ def forecast(plan: Plan, model: Model, devices: int, cluster: str, round: str = 
 def assumptions(plan: Plan, model: Model, devices: int, hardware: Hardware) -> list[str]:
     """Return what a predicted time scales or leaves out."""
     found, chosen = [], plan.config.model
-    network = network_of(plan, model)
+    network = network_of(model)
     if not is_calibrated(network, hardware):
         found.append(
             f"the time is not calibrated for model.name={chosen.name}, model.width={chosen.width}, "

@@ -3,7 +3,6 @@
 Each returns plain numbers for a record; ``scripts/simulate.py`` runs and draws them.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,29 +10,18 @@ from typing import Any
 import numpy as np
 
 from largebatch import parallel
-from largebatch.parallel.backward_times import backward_seconds
-from largebatch.parallel.bucket_planner import best_cuts, buckets_at, cubic_cuts, plan, predict
-from largebatch.parallel.clusters import Cluster, cluster_in
-from largebatch.parallel.hardware import machine
-from largebatch.parallel.network import Algorithm, all_reduce_s
-from largebatch.parallel.timeline import Compute, replay
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.buckets import best_cuts, buckets_at, cubic_cuts, overlap, plan
+from largebatch.parallel.clusters import Cluster, cluster_in, machine
+from largebatch.parallel.network import ALGORITHMS, all_reduce_s
+from largebatch.parallel.timeline import Compute, backward_seconds, replay
 from largebatch.planning import calibration, device_time, step_time
 from largebatch.planning.device_time import Parameters
 
 Numbers = dict[str, Any]
 RECORD_DEVICES, RECORD_IMAGES = 2048, 40
 GRADIENT_BYTES = 2 * device_time.PARAMETERS
-_ALGORITHMS: tuple[Algorithm, ...] = (
-    "parameter_server",
-    "ring",
-    "pipelined_ring",
-    "halving_doubling",
-    "tree",
-    "double_tree",
-    "hierarchical",
-    "hierarchical_ring",
-    "multilevel",
-)
+_ALGORITHMS = tuple(name for name in ALGORITHMS if name != "torus")
 
 
 def _record(parameters: Parameters) -> tuple[Cluster, float]:
@@ -69,33 +57,29 @@ def timeline(parameters: Parameters) -> Numbers:
 def bucket_sizes(parameters: Parameters) -> Numbers:
     """Time exposed after backward, for least sizes of buckets and for planned groups."""
     cluster, computing = _record(parameters)
-    shapes = device_time.resnet50()
-    elements = [(path, math.prod(shape)) for path, shape in shapes]
+    network = device_time.fitted_network(cluster.hardware)
+    elements = [(path, math.prod(shape)) for path, shape in shapes_of(network)]
+    image_shape = (device_time.SIZE, device_time.SIZE, 3)
     profile = backward_seconds(
-        shapes,
-        cluster.hardware,
-        images=RECORD_IMAGES,
-        image_shape=(device_time.SIZE, device_time.SIZE, 3),
-        dtype="float16",
+        network, cluster.hardware, images=RECORD_IMAGES, image_shape=image_shape
     )
     # The roofline gives the shape, the fit the length: two thirds of an image's time are backward.
     backward = computing * 2 / 3
     factor = backward / sum(profile.values())
-    scaled = {path: seconds * factor for path, seconds in profile.items()}
-    profile = dataclasses.replace(profile, seconds=scaled)
+    profile = {path: seconds * factor for path, seconds in profile.items()}
 
     def cost(nbytes: int) -> float:
         return all_reduce_s(cluster, nbytes)
 
     def row(buckets: Sequence[parallel.Bucket], factor: float = 1.0) -> Numbers:
-        found = predict(buckets, profile, lambda n: factor * cost(n), itemsize=2)
+        found = overlap(buckets, profile, lambda n: factor * cost(n), itemsize=2)
         return {"buckets": len(buckets), "exposed_s": found.exposed_s}
 
     def equal(mib: float) -> Sequence[parallel.Bucket]:
         least = mib * 2**20
         return parallel.plan_buckets(elements, scheme="bucket", least_bytes=least, itemsize=2)
 
-    optimum = best_cuts(list(scaled.values()), [2 * n for _, n in reversed(elements)], cost)
+    optimum = best_cuts(list(profile.values()), [2 * n for _, n in reversed(elements)], cost)
     named = {
         "record's 3k³ tensors": buckets_at(elements, cubic_cuts(len(elements))),
         "optimum": buckets_at(elements, optimum),

@@ -12,13 +12,13 @@ from importlib import resources
 from typing import Literal
 
 from largebatch.errors import ConfigError, did_you_mean
-from largebatch.parallel.clusters import Cluster, cluster_in
-from largebatch.parallel.collective_costs import broadcast_s
-from largebatch.parallel.hardware import MACHINES, Hardware, machine
-from largebatch.parallel.network import Algorithm
+from largebatch.models import Model
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.clusters import MACHINES, Cluster, Hardware, cluster_in, machine
+from largebatch.parallel.network import double_tree_s
 from largebatch.planning import device_time, step_time
 from largebatch.planning.calibration import table
-from largebatch.planning.device_time import PARAMETERS, Network, Parameters
+from largebatch.planning.device_time import PARAMETERS, Parameters, elements_of, fitted_network
 
 Initialization = Literal["same_seed", "broadcast"]
 _PARAMETER_BYTES = 4  # weights are kept in float32
@@ -46,7 +46,7 @@ class Workload:
     evaluations: int
     evaluation_images: int
     evaluation_size: int = 224
-    network: Network | None = None
+    network: Model | None = None
     """None: ResNet-50 in the arithmetic of the fitted runs."""
     wire_bytes: int = 2
     """Bytes of one gradient on the wire."""
@@ -54,7 +54,7 @@ class Workload:
     @property
     def parameters(self) -> int:
         """Parameter elements of the network."""
-        return self.network.elements if self.network else PARAMETERS
+        return elements_of(self.network) if self.network else PARAMETERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def predict(
     round: str = "",
     construction_on_clock: bool = False,
     initialization: Initialization = "same_seed",
-    algorithm: Algorithm = "auto",
+    algorithm: str = "auto",
     input_images_per_s: float = math.inf,
 ) -> Prediction:
     """Predict the time of a run.
@@ -186,7 +186,7 @@ def predict(
     )
 
 
-def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
+def is_calibrated(network: Model | None, hardware: Hardware) -> bool:
     """Whether the fit has published runs of such a network on such hardware.
 
     The number of classes may differ: the head is a small part of the time.
@@ -195,10 +195,12 @@ def is_calibrated(network: Network | None, hardware: Hardware) -> bool:
         return False
     if network is None:
         return True
-    shapes = [shape for path, shape in network.shapes if not path.startswith("head")]
-    fitted = [shape for path, shape in device_time.resnet50() if not path.startswith("head")]
+    found, fitted = (
+        [shape for path, shape in shapes_of(each) if not path.startswith("head")]
+        for each in (network, fitted_network(hardware))
+    )
     fast = hardware.flops[network.dtype] == max(hardware.flops.values())
-    return shapes == fitted and network.dtype != "float32" and fast
+    return found == fitted and network.dtype != "float32" and fast
 
 
 def construction_s(cluster: Cluster, elements: int, initialization: Initialization) -> float:
@@ -212,8 +214,9 @@ def construction_s(cluster: Cluster, elements: int, initialization: Initializati
     if initialization == "same_seed" or cluster.devices == 1:
         return of.construction + drawn
     nbytes = _PARAMETER_BYTES * elements
-    sent = broadcast_s(cluster.node_devices, nbytes, cluster.hardware.inside)
-    sent += broadcast_s(cluster.nodes, nbytes, cluster.between)
+    # A broadcast through two trees is half of an all-reduce through them.
+    sent = double_tree_s(cluster.node_devices, nbytes, cluster.hardware.inside) / 2
+    sent += double_tree_s(cluster.nodes, nbytes, cluster.between) / 2
     return of.construction + drawn + sent
 
 

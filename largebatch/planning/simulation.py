@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.parallel.hardware import HARDWARE, machine
+from largebatch.parallel.clusters import HARDWARE, machine
 from largebatch.planning import arrivals, calibration, device_time, network_studies, stragglers
 from largebatch.planning.arrivals import Arrival, LogNormal, Tailed
 from largebatch.planning.device_time import Parameters

@@ -10,18 +10,18 @@ import functools
 import math
 from collections.abc import Sequence
 
-from largebatch.parallel.backward_times import backward_seconds
-from largebatch.parallel.bucket_planner import buckets_at, cubic_cuts
-from largebatch.parallel.clusters import Cluster
-from largebatch.parallel.hardware import Hardware, Link
-from largebatch.parallel.network import Algorithm, all_reduce_s
-from largebatch.parallel.timeline import Compute, Done, Start, Timeline, replay
+from largebatch.models import Model
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.buckets import buckets_at, cubic_cuts
+from largebatch.parallel.clusters import Cluster, Hardware, Link
+from largebatch.parallel.network import all_reduce_s
+from largebatch.parallel.timeline import Compute, Done, Start, Timeline, backward_seconds, replay
 from largebatch.planning.arrivals import expected_slowest
 from largebatch.planning.device_time import (
     PARAMETERS,
     SIZE,
-    Network,
     Parameters,
+    elements_of,
     fitted_network,
     image_s,
     overhead_s,
@@ -62,10 +62,10 @@ def step_of(
     images: float,
     year: float,
     size: int = SIZE,
-    network: Network | None = None,
+    network: Model | None = None,
     passes: int = 1,
     wire_bytes: int = 2,
-    algorithm: Algorithm = "auto",
+    algorithm: str = "auto",
     input_images_per_s: float = math.inf,
 ) -> Step:
     """Return the predicted step.
@@ -103,7 +103,7 @@ def step_of(
     )
     under = timeline.network_s - timeline.exposed_s
     exposed = timeline.exposed_s + parameters.hidden_cost * max(0.0, under)
-    update = UPDATE_BYTES * network.elements / PARAMETERS / cluster.hardware.bandwidth
+    update = UPDATE_BYTES * elements_of(network) / PARAMETERS / cluster.hardware.bandwidth
     overhead = passes * overhead_s(parameters, cluster.hardware, year, network)
     busy = computing + overhead
     step = busy + exposed + update
@@ -118,9 +118,9 @@ def operations(
     computing: float,
     images: float,
     size: int = SIZE,
-    network: Network | None = None,
+    network: Model | None = None,
     wire_bytes: int = 2,
-    algorithm: Algorithm = "auto",
+    algorithm: str = "auto",
     earlier: float = 0.0,
 ) -> list[Compute | Start | Done]:
     """Return forward, backward and the all-reduces, for ``replay``.
@@ -168,7 +168,7 @@ def evaluation_s(
     images: int,
     year: float,
     size: int = SIZE,
-    network: Network | None = None,
+    network: Model | None = None,
 ) -> float:
     """Return the time of one evaluation: forward passes of each device's share, and overhead."""
     network = network or fitted_network(cluster.hardware)
@@ -181,17 +181,12 @@ def evaluation_s(
 
 @functools.cache
 def _groups(
-    network: Network, hardware: Hardware, images: int, size: int
+    network: Model, hardware: Hardware, images: int, size: int
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return elements of the record's groups and their shares of backward, by the roofline."""
-    profile = backward_seconds(
-        network.shapes,
-        hardware,
-        images=images,
-        image_shape=(size, size, 3),
-        dtype=network.dtype,
-    )
-    counted = [(path, math.prod(shape)) for path, shape in network.shapes]
+    image_shape = (size, size, network.channels)
+    profile = backward_seconds(network, hardware, images=images, image_shape=image_shape)
+    counted = [(path, math.prod(shape)) for path, shape in shapes_of(network)]
     groups = buckets_at(counted, cubic_cuts(len(counted)))
     seconds = [sum(profile[path] for path in group.paths) for group in groups]
     return (

@@ -20,8 +20,7 @@ import jax
 
 from largebatch.environment import versions
 from largebatch.errors import ConfigError, did_you_mean
-from largebatch.parallel.clusters import Cluster
-from largebatch.parallel.hardware import HARDWARE, Hardware
+from largebatch.parallel.clusters import HARDWARE, Cluster, Hardware
 
 _MAX_DEVICES = 2**16
 _TPUS = tuple(name.removeprefix("tpu:") for name in HARDWARE if name.startswith("tpu:"))

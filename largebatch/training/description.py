@@ -16,7 +16,6 @@ from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.sections import Loss
 from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment
 from largebatch.errors import counted
-from largebatch.parallel import compile_cache
 from largebatch.tracking import Summary
 from largebatch.tracking.console import loss_text
 from largebatch.training import rules
@@ -88,7 +87,7 @@ def plan_rows(run: Run, hosts: str) -> Rows:
         ("evaluation", _interval(config.run.evaluate_every, stage.evaluate_every, stage)),
         ("checkpoint", _interval(config.run.checkpoint_every, stage.checkpoint_every, stage)),
     ]
-    if kept := compile_cache.described():
+    if kept := jax.config.values["jax_compilation_cache_dir"]:
         rows.append(("compiled programs", f"kept in {kept}"))
     rows += [(key, str(value)) for key, value in changed(config).items()]
     return rows

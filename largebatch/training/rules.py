@@ -20,7 +20,7 @@ from largebatch.config.sections import Optimizer
 from largebatch.errors import ConfigError
 from largebatch.optim import Rates
 from largebatch.optim.adapter import Factory, adapted, check_adapted, factory_of
-from largebatch.parallel import shards
+from largebatch.parallel.mesh import cut_parts, part_size
 from largebatch.registry import imported, parse_options
 from largebatch.trees import unflatten_paths
 
@@ -179,7 +179,7 @@ def check_state(whole: PyTree, cut: PyTree, devices: int) -> None:
     leaves, pieces = jax.tree.leaves(whole), jax.tree.leaves(cut)
     same = jax.tree.structure(whole) == jax.tree.structure(cut)
     if not same or not all(
-        b.shape == a.shape or b.shape == (devices, shards.part_size(a.size, devices))
+        b.shape == a.shape or b.shape == (devices, part_size(a.size, devices))
         for a, b in zip(leaves, pieces, strict=True)
     ):
         raise ConfigError(
@@ -189,7 +189,7 @@ def check_state(whole: PyTree, cut: PyTree, devices: int) -> None:
 
 
 def _part(tree: PyTree, index: int) -> PyTree:
-    return jax.tree.map(lambda x: shards.cut(x, _PARTS)[index : index + 1], tree)
+    return jax.tree.map(lambda x: cut_parts(x, _PARTS)[index : index + 1], tree)
 
 
 def _updated(

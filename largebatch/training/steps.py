@@ -26,8 +26,7 @@ from largebatch.models import Model
 from largebatch.models.loss import Sums
 from largebatch.optim import Rates, global_norm, multipliers, with_multipliers
 from largebatch.parallel import REPLICATED, SPLIT, Bucket
-from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.bucket_planner import gradient_buckets
+from largebatch.parallel.buckets import gradient_buckets
 from largebatch.parallel.clusters import reduces_in_turn
 from largebatch.parallel.transfer import Images
 from largebatch.training import statistics
@@ -80,13 +79,11 @@ class Steps:
     def buckets(self) -> tuple[Bucket, ...]:
         """The static gradient buckets."""
         return gradient_buckets(
-            shapes_of(self.model, self.plan.facts.image_shape),
+            self.model,
             self.plan.config.comm,
             tuple(self.mesh.devices.flat),
             images=self.plan.local_images,
             image_shape=self.plan.facts.image_shape,
-            dtype=self.plan.config.model.dtype,
-            model=self.model,
             frozen=self.frozen,
         )
 

@@ -17,7 +17,8 @@ import optax
 
 from largebatch import parallel
 from largebatch.optim import Rates
-from largebatch.parallel import REPLICATED, SPLIT, Bucket, shards
+from largebatch.parallel import REPLICATED, SPLIT, Bucket
+from largebatch.parallel.mesh import cut_parts, join_parts, part_size
 from largebatch.training.rules import check_state
 from largebatch.trees import flatten_paths
 
@@ -63,14 +64,14 @@ class Update:
         """Return the optimizer's state as checkpoints hold it: velocities like the parameters."""
         whole = jax.eval_shape(self.rule.init, params)
         return jax.tree.map(
-            lambda x, w: shards.join(x, w.shape) if self._is_cut(x) else x, state, whole
+            lambda x, w: join_parts(x, w.shape) if self._is_cut(x) else x, state, whole
         )
 
     def from_checkpoint(self, state: PyTree, params: PyTree) -> PyTree:
         """Invert `to_checkpoint`."""
         cut = jax.eval_shape(self.init, params)
         return jax.tree.map(
-            lambda x, c: shards.cut(x, self.parts) if self._is_cut(c) else x, state, cut
+            lambda x, c: cut_parts(x, self.parts) if self._is_cut(c) else x, state, cut
         )
 
     def handles(self, params: PyTree) -> PyTree:
@@ -78,7 +79,7 @@ class Update:
         if not self.parts:
             return params
         return jax.tree.map(
-            lambda w: jnp.zeros((1, shards.part_size(w.size, self.parts)), w.dtype), params
+            lambda w: jnp.zeros((1, part_size(w.size, self.parts)), w.dtype), params
         )
 
     def hook(
@@ -110,7 +111,7 @@ class Update:
         return parallel.gather_parts(mine, params) if self.parts else mine, state
 
     def _cut(self, tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: shards.cut(x, self.parts), tree) if self.parts else tree
+        return jax.tree.map(lambda x: cut_parts(x, self.parts), tree) if self.parts else tree
 
     def _is_cut(self, x: jax.Array | jax.ShapeDtypeStruct) -> bool:
         """Return whether an array of the state is in parts; counts and reports are not."""

@@ -11,6 +11,9 @@ format on the wire.
 import argparse
 import contextlib
 import dataclasses
+import itertools
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
@@ -21,29 +24,22 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from benchmarks import backward
+from benchmarks.backward import Gradients
 from benchmarks.competitor import Figures, Race, interleave
 from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import parallel
 from largebatch.config import Config, Plan
 from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import UserError, counted
+from largebatch.models.tracing import shapes_of
 from largebatch.parallel import Bucket, processes, xla_options
-from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.bucket_planner import gradient_buckets
-from largebatch.parallel.clusters import cluster_of
-from largebatch.parallel.collective_costs import fit_link, ring_s
+from largebatch.parallel.buckets import gradient_buckets
+from largebatch.parallel.clusters import Link, cluster_of
 from largebatch.parallel.mesh import AXES
-from largebatch.parallel.network import all_reduce_s
-from largebatch.parallel.timing import (
-    Gradients,
-    Reduce,
-    compiled,
-    flat_sum,
-    random_gradients,
-    timed,
-)
+from largebatch.parallel.network import all_reduce_s, ring_s
 from largebatch.training.steps import model_of
 
+Reduce = Callable[[Gradients], Mapping[str, jax.Array]]
 OVERRIDES = True
 WIRES = tuple(WIRE_FORMATS)
 _FLOAT32 = 4
@@ -173,6 +169,91 @@ def _precision(
     ]
 
 
+def fit_link(ranks: int, measured: Sequence[tuple[float, float]]) -> Link:
+    """Fit the link of ``ring_s`` to measured all-reduces.
+
+    Least squares of (α + βS − t)/t over all points, α and β not below 0. The latency is all that
+    does not grow with the bytes, including the cost of a call.
+
+    Args:
+      ranks: N.
+      measured: (bytes, seconds).
+
+    Returns:
+      The link; its bandwidth is infinite if time does not grow with the bytes.
+    """
+    nbytes, seconds = np.asarray(measured, np.float64).T
+    columns = np.stack([1 / seconds, nbytes / seconds], axis=1)
+    ones = np.ones_like(seconds)
+    (alpha, beta), *_ = np.linalg.lstsq(columns, ones)
+    if alpha < 0 or beta < 0:
+        # The optimum lies on the border: one of the two alone.
+        alone = columns.T @ ones / (columns**2).sum(0)
+        errors = ((columns * alone - ones[:, None]) ** 2).sum(0)
+        alpha, beta = (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+    crossings = 2 * (ranks - 1)
+    bandwidth = crossings / ranks / beta if beta > 0 else math.inf
+    return Link(float(bandwidth), float(alpha / crossings))
+
+
+# ---- reductions, and their times
+
+
+def random_gradients(mesh: Mesh, shapes: Mapping[str, tuple[int, ...]]) -> Gradients:
+    """Return normal float32 numbers that differ between devices."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+
+    def make() -> dict[str, jax.Array]:
+        # One random stream for all arrays: one for each would take long to compile.
+        flat = jax.random.normal(jax.random.key(0), (mesh.size, sum(sizes)))
+        cut = jnp.split(flat, list(itertools.accumulate(sizes))[:-1], axis=1)
+        return {
+            path: part.reshape(mesh.size, *shape)
+            for part, (path, shape) in zip(cut, shapes.items(), strict=True)
+        }
+
+    return jax.jit(make, out_shardings=parallel.split(mesh))()
+
+
+def flat_sum(mesh: Mesh) -> Reduce:
+    """Return the sum of one float32 array, as a step sums its metrics."""
+
+    def reduce(gradients: Gradients) -> Mapping[str, jax.Array]:
+        return parallel.sum_over_devices({path: g[0] for path, g in gradients.items()})
+
+    return compiled(mesh, reduce)
+
+
+def compiled(mesh: Mesh, reduce: Reduce, options: Mapping[str, str] | None = None) -> Reduce:
+    """Compile a reduction of every device's gradients.
+
+    Args:
+      mesh: all devices.
+      reduce: called by each with (1, …).
+      options: of XLA.
+    """
+    mapped = parallel.map_over(mesh, reduce, parallel.SPLIT, parallel.REPLICATED)
+    return jax.jit(mapped, compiler_options=dict(options) if options else None)
+
+
+def timed(reduce: Reduce, gradients: Gradients, calls: int) -> Callable[[], float]:
+    """Return a function that measures the seconds of one of `calls` consecutive reductions.
+
+    The number of calls is fixed, because all processes must make as many. The first call, which
+    compiles, is made here.
+    """
+    jax.block_until_ready(reduce(gradients))
+
+    def repeat() -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            # Wait for each call: a device that runs ahead would hide its cost.
+            jax.block_until_ready(reduce(gradients))
+        return (time.perf_counter() - start) / calls
+
+    return repeat
+
+
 def in_buckets(
     mesh: Mesh, buckets: Sequence[Bucket], wire: str, options: Mapping[str, str] | None = None
 ) -> Reduce:
@@ -241,10 +322,9 @@ def errors(
 def buckets_of(plan: Plan, mesh: Mesh, wire: str) -> tuple[Bucket, ...]:
     """The buckets of a run with these options."""
     return gradient_buckets(
-        shapes_of(model_of(plan)),
+        model_of(plan),
         dataclasses.replace(plan.config.comm, wire=wire),
         list(mesh.devices.flat),
         images=plan.first_stage.local_images,
         image_shape=plan.facts.image_shape,
-        dtype=plan.config.model.dtype,
     )

@@ -17,14 +17,15 @@ from largebatch.config import Config, Facts, Plan, load, override, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums
+from largebatch.models.tracing import shapes_of
 from largebatch.parallel import REPLICATED, SPLIT
-from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.timing import Gradients
 from largebatch.training.steps import model_of
 from largebatch.trees import flatten_paths
 
 _CLASSES = 1000
 PyTree = Any
+Gradients = Mapping[str, jax.Array]
+"""Path to (devices, …): every device's own."""
 
 
 def plan_of(flags: argparse.Namespace, devices: int) -> Plan:

@@ -19,7 +19,7 @@ from largebatch.data import SourceOptions, open_source
 from largebatch.errors import ConfigError
 from largebatch.models import DEPTHS
 from largebatch.parallel import from_local, processes
-from largebatch.parallel.hardware import hardware_of
+from largebatch.parallel.clusters import hardware_of
 from largebatch.parallel.transfer import OnDevices
 from largebatch.tools.report.trace import PROGRAM
 from largebatch.tracking import Console

@@ -11,7 +11,7 @@ from largebatch.config import freeze
 from largebatch.config.checks import check_ranges
 from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, BatchNorm, Model
-from largebatch.models.tracing import work_of
+from largebatch.models.tracing import backward_work
 from largebatch.optim import KINDS
 
 HERE = __name__
@@ -170,7 +170,7 @@ def test_without_batch_norm_there_are_no_statistics():
 def test_work_is_in_the_order_of_first_use():
     """A vision transformer, by hand: 4 patches of 8 × 8 pixels and 2 channels."""
     made = Model("tests.training.own_models:VisionTransformer", classes=7, channels=2)
-    found = work_of(made, (16, 16, 2))
+    found = backward_work(made, (16, 16, 2))
     paths = list(found)
     assert paths[0] == "patches/kernel"
     assert paths.index("first_norm/scale") < paths.index("attention/query/kernel")
@@ -178,9 +178,10 @@ def test_work_is_in_the_order_of_first_use():
     assert set(paths[-2:]) == {"head/kernel", "head/bias"}
     assert sorted(paths) == sorted(made.parameter_paths())
     tokens, width = 4, 8
+    # Two gradients of each product; the images need none.
     assert found["patches/kernel"].flops == 2 * tokens * (8 * 8 * 2) * width
-    assert found["mlp/layers/0/kernel"].flops == 2 * tokens * width * 16
-    assert found["head/kernel"].flops == 2 * width * 7
+    assert found["mlp/layers/0/kernel"].flops == 2 * 2 * tokens * width * 16
+    assert found["head/kernel"].flops == 2 * 2 * width * 7
     # Scores and the weighted mean of values, for which no parameter is read.
     attention = sum(w.flops for p, w in found.items() if p.startswith("attention"))
-    assert attention == 4 * 2 * tokens * width * width + 2 * (2 * tokens * tokens * width)
+    assert attention == 2 * (4 * 2 * tokens * width * width + 2 * (2 * tokens * tokens * width))

@@ -72,13 +72,11 @@ def test_the_compiler_of_this_process_refuses_names_and_values_with_a_reason():
     """Every build of XLA parses the options of GPUs."""
     wrong = {UNKNOWN: "1", "xla_gpu_autotune_level": "x", "xla_cpu_enable_fast_math": "perhaps"}
     ours = ALL | xla_options.options_for("cpu", "bucket")
-    device, warnings = jax.devices()[0], []
+    device = jax.devices()[0]
     assert xla_options.refused(device, ours) == {}
     found = xla_options.refused(device, ours | wrong)
     assert found.keys() == wrong.keys()
     assert all(name in reason for name, reason in found.items())
-    assert xla_options.accepted(device, ours | wrong, warnings.append) == ours
-    assert [name in warning for name, warning in zip(wrong, warnings, strict=True)] == [True] * 3
 
 
 def wanted(extra="", **changes):

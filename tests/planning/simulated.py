@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from largebatch.parallel.hardware import Link
+from largebatch.parallel.clusters import Link
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE
 from largebatch.planning import costs, hlo
 from tests.planning.programs import BACKWARD, FORWARD, conv, module
 

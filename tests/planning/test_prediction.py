@@ -7,10 +7,7 @@ import tomllib
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.models import Model
-from largebatch.parallel.backward_times import shapes_of
-from largebatch.parallel.clusters import cluster_in
-from largebatch.parallel.hardware import HARDWARE, machine
+from largebatch.parallel.clusters import HARDWARE, cluster_in, machine
 from largebatch.planning import device_time
 from largebatch.planning.calibration import table
 from largebatch.planning.device_time import Parameters
@@ -23,14 +20,11 @@ from largebatch.planning.prediction import (
     load_fitted,
     predict,
 )
+from tests.planning.networks import network
 
 SEGMENT = Segment(steps=1440, images_per_device=40, devices=2048)
 WORKLOAD = Workload((SEGMENT,), evaluations=23, evaluation_images=50_000)
 EXACT = 1e-12
-
-
-def network(name="resnet50", dtype="float16", **options):
-    return device_time.Network(shapes_of(Model(name, classes=1000, **options)), dtype)
 
 
 def with_segment(**changes):
@@ -66,8 +60,8 @@ def test_the_fitted_network_is_taken_as_it_was_fitted(cluster, dtype):
 def test_other_networks_go_by_their_flops_bytes_and_gradients():
     base = predict(WORKLOAD, "abci")
 
-    def ratio(**options):
-        found = predict(dataclasses.replace(WORKLOAD, network=network(**options)), "abci")
+    def ratio(name="resnet50", dtype="float16"):
+        found = predict(dataclasses.replace(WORKLOAD, network=network(name, dtype=dtype)), "abci")
         assert found.high_s / found.clock_s == pytest.approx(math.exp(load_fitted().unseen_error))
         return (found.compute_s / base.compute_s, found.optimizer_s / base.optimizer_s)
 
@@ -118,7 +112,9 @@ def test_directions():
         predict(with_segment(devices=4096), "abci"),
         predict(with_segment(image_size=256), "abci"),
         predict(dataclasses.replace(WORKLOAD, wire_bytes=4), "abci"),
-        predict(dataclasses.replace(WORKLOAD, network=network("resnet101")), "abci"),
+        predict(
+            dataclasses.replace(WORKLOAD, network=network("resnet101", dtype="float16")), "abci"
+        ),
         predict(dataclasses.replace(WORKLOAD, network=network(dtype="float32")), "abci"),
         predict(with_segment(passes=4), "abci"),
         predict(WORKLOAD, "abci", algorithm="ring"),

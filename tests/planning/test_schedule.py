@@ -2,8 +2,7 @@
 
 import pytest
 
-from largebatch.parallel.clusters import Cluster
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE, Cluster
 from largebatch.parallel.network import all_reduce_s
 from largebatch.parallel.timeline import Compute, Done, Start
 from largebatch.planning import hlo, schedule

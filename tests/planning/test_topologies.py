@@ -5,7 +5,7 @@ import re
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE
 from largebatch.planning import topologies
 from largebatch.planning.topologies import open_topology
 

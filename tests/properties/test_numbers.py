@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from largebatch.parallel import shards
+from largebatch.parallel.mesh import cut_parts, join_parts, part_size
 from largebatch.training.statistics import (
     moving_average,
     pooled,
@@ -24,13 +24,13 @@ FINITE = st.floats(-1e3, 1e3, width=32)
 @given(hnp.array_shapes(max_dims=3, max_side=7), st.integers(1, 9))
 def test_cut_and_joined_is_the_whole(shape, devices):
     array = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
-    parts = np.asarray(shards.cut(array, devices))
-    assert parts.shape == (devices, shards.part_size(array.size, devices))
+    parts = np.asarray(cut_parts(array, devices))
+    assert parts.shape == (devices, part_size(array.size, devices))
     # Consecutive elements, zeros only behind the last, and fewer of them than a part from each.
     np.testing.assert_array_equal(parts.ravel()[: array.size], array.ravel())
     assert not parts.ravel()[array.size :].any()
     assert parts.size - array.size < devices
-    np.testing.assert_array_equal(shards.join(parts, shape), array)
+    np.testing.assert_array_equal(join_parts(parts, shape), array)
 
 
 @st.composite

@@ -8,7 +8,7 @@ import pytest
 from largebatch.config import Facts, freeze, resolve
 from largebatch.config.recipes import load_recipe, sources
 from largebatch.errors import ConfigError
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE
 from largebatch.planning import forecast
 from largebatch.tools import recipe_text as text
 from largebatch.training.steps import model_of

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 
 import benchmark
 import jax
@@ -11,10 +12,12 @@ import pytest
 from benchmarks import allreduce, backward
 
 from largebatch import parallel
-from largebatch.parallel import timing
-from largebatch.parallel.backward_times import shapes_of
+from largebatch.models.tracing import shapes_of
+from largebatch.parallel.clusters import Link
+from largebatch.parallel.network import ring_s
 from tests.optim import plain
 
+LINK = Link(bandwidth=3e9, latency=7e-6)
 SHAPES = {"stem/conv/kernel": (3, 3, 2, 8), "stem/bn/scale": (8,), "head/kernel": (8, 5)}
 OVERRIDES = {"model.name": "resnet10", "model.width": "4", "model.stem": "small"}
 FLAGS = ["--image_size", "16", "--images", "2"]
@@ -44,7 +47,7 @@ def flags():
 
 
 def test_ours_and_the_peers_reduce_the_same(mesh):
-    gradients = timing.random_gradients(mesh, SHAPES)
+    gradients = allreduce.random_gradients(mesh, SHAPES)
     for path, shape in SHAPES.items():
         assert gradients[path].shape == (4, *shape)
         # Different ones on every device.
@@ -54,7 +57,7 @@ def test_ours_and_the_peers_reduce_the_same(mesh):
         "ours": allreduce.in_buckets(mesh, buckets_of(SHAPES), "float32")(gradients),
         "leaf": allreduce.per_leaf(mesh, "float32")(gradients),
         "tree": allreduce.whole_tree(mesh, "float32")(gradients),
-        "flat": timing.flat_sum(mesh)(gradients),
+        "flat": allreduce.flat_sum(mesh)(gradients),
     }
     for name, reduced in found.items():
         for path, expected in exact.items():
@@ -62,11 +65,33 @@ def test_ours_and_the_peers_reduce_the_same(mesh):
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)  # four terms of order one
 
 
+# ---- the fitted link
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_link_is_found_again_from_its_own_times(ranks):
+    points = [(4.0**k, ring_s(ranks, 4.0**k, LINK)) for k in range(5, 13)]
+    found = allreduce.fit_link(ranks, points)
+    assert found.bandwidth == pytest.approx(LINK.bandwidth, rel=1e-9)
+    assert found.latency == pytest.approx(LINK.latency, rel=1e-9)
+
+
+def test_a_fit_stays_physical():
+    # Superlinear times ask for a negative latency, falling ones for a negative rate.
+    found = allreduce.fit_link(2, [(1e3, 1e-6), (1e6, 2e-3)])
+    assert found.latency == 0
+    assert 1e3 / 1e-6 > found.bandwidth > 1e6 / 2e-3
+    falling = allreduce.fit_link(2, [(1e3, 3e-3), (1e6, 1e-3)])
+    assert falling.bandwidth == math.inf
+    # min over c of (c/3 − 1)² + (c − 1)²: c = 1.2 ms in two crossings.
+    assert falling.latency == pytest.approx(0.6e-3, rel=1e-9)
+
+
 # ---- precision
 
 
 def test_errors_are_those_of_the_number_format(mesh):
-    gradients = timing.random_gradients(mesh, SHAPES)
+    gradients = allreduce.random_gradients(mesh, SHAPES)
     # Rounding errors of relative size u at most, of four terms and their sums: ‖a−b‖/‖b‖ is of the
     # order of u/√3, and far below 4u.
     for name, unit in (("float32", 2.0**-24), ("bfloat16", 2.0**-9)):
@@ -130,7 +155,9 @@ def test_the_record_has_ours_peers_and_ratios(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         backward,
         "device_gradients",
-        lambda plan, mesh: timing.random_gradients(mesh, dict(shapes_of(backward.model_of(plan)))),
+        lambda plan, mesh: allreduce.random_gradients(
+            mesh, dict(shapes_of(backward.model_of(plan)))
+        ),
     )
     path = tmp_path / "allreduce.json"
     arguments = ["allreduce", *TINY, "--devices", "2", "--wire", "bfloat16", "--repeats", "2"]

@@ -8,7 +8,7 @@ import pytest
 
 from largebatch import environment
 from largebatch.errors import UserError
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import jax
 from largebatch.config import Config, Plan, resolve
 from largebatch.config.recipes import Published, Recipe, load_recipe
 from largebatch.errors import ConfigError
-from largebatch.parallel.hardware import hardware_of, machine
+from largebatch.parallel.clusters import hardware_of, machine
 from largebatch.planning.forecast import forecast
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.recipe_text import facts_of

@@ -19,7 +19,7 @@ from largebatch.errors import ConfigError, HealthError, UserError
 from largebatch.fault_tolerance import Watchdog
 from largebatch.files import replacing, write_json
 from largebatch.parallel import compile_cache, processes, xla_options
-from largebatch.parallel.hardware import machine
+from largebatch.parallel.clusters import machine
 from largebatch.planning.prediction import Prediction
 from largebatch.tools.reproduce import page, record
 from largebatch.tools.reproduce.record import SeedResult

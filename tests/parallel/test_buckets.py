@@ -1,6 +1,5 @@
 """The cuts against all cuts, the prediction against the recurrence, and what runs are given."""
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -10,22 +9,21 @@ from types import SimpleNamespace
 import pytest
 
 from largebatch.config.sections import Comm
-from largebatch.parallel import plan_buckets
-from largebatch.parallel.backward_times import backward_seconds
-from largebatch.parallel.bucket_planner import (
+from largebatch.parallel.buckets import (
     FALLBACK_MIB,
     SLOWER,
     best_cuts,
     buckets_at,
     cubic_cuts,
     gradient_buckets,
+    overlap,
     plan,
-    predict,
+    plan_buckets,
 )
-from largebatch.parallel.clusters import Cluster, cluster_of, reduces_in_turn
-from largebatch.parallel.hardware import HARDWARE
+from largebatch.parallel.clusters import HARDWARE, Cluster, cluster_of, reduces_in_turn
 from largebatch.parallel.network import all_reduce_s
-from tests.planning.networks import parameters
+from largebatch.parallel.timeline import backward_seconds
+from tests.planning.networks import network, parameters
 
 
 @functools.cache
@@ -33,7 +31,8 @@ def elements():
     return [(path, math.prod(shape)) for path, shape in parameters()]
 
 
-FACTS = {"images": 40, "image_shape": (224, 224, 3), "dtype": "float16"}
+NETWORK = network(dtype="float16")
+FACTS = {"images": 40, "image_shape": (224, 224, 3)}
 
 
 def end_of(seconds, sizes, cuts, cost_s):
@@ -89,14 +88,14 @@ def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
     hardware = HARDWARE[name]
     cluster = Cluster(hardware, 2048)
     profile = backward_seconds(
-        parameters(), hardware, images=40, image_shape=(224, 224, 3), dtype="bfloat16"
+        network(dtype="bfloat16"), hardware, images=40, image_shape=(224, 224, 3)
     )
 
     def cost_s(nbytes):
         return all_reduce_s(cluster, nbytes)
 
     def end(buckets, factor):
-        return predict(buckets, profile, lambda n: factor * cost_s(n), itemsize=itemsize).end_s
+        return overlap(buckets, profile, lambda n: factor * cost_s(n), itemsize=itemsize).total_s
 
     others = schemes(itemsize)
     best = {}
@@ -125,14 +124,15 @@ def test_a_prediction_says_what_the_recurrence_does():
         profile = {path: draw.random() for path, _ in reversed(layers)}
         cuts = tuple(sorted({*draw.sample(range(1, count + 1), draw.randint(0, count)), count}))
         buckets = buckets_at(layers, cuts)
-        found = predict(buckets, profile, lambda n: 1e-3 * n, itemsize=2)
+        found = overlap(buckets, profile, lambda n: 1e-3 * n, itemsize=2)
         sizes = [2 * size for _, size in reversed(layers)]
         seconds = list(profile.values())
         expected = end_of(seconds, sizes, cuts, lambda n: 1e-3 * n)
-        assert found.end_s == pytest.approx(expected, rel=1e-12)
+        assert found.total_s == pytest.approx(expected, rel=1e-12)
         assert found.exposed_s == pytest.approx(expected - sum(seconds), abs=1e-12)
-        assert sum(found.nbytes) == sum(sizes)
-        assert [b.size * 2 for b in buckets] == list(found.nbytes)
+        assert found.compute_s == pytest.approx(sum(seconds), rel=1e-12)
+        assert sum(transfer.nbytes for transfer in found.transfers) == sum(sizes)
+        assert [b.size * 2 for b in buckets] == [t.nbytes for t in found.transfers]
 
 
 def test_the_records_groups_are_those_of_its_source():
@@ -217,8 +217,8 @@ def test_all_reduces_are_in_turn_in_one_slice_of_a_v5e(given, expected):
 
 def test_between_slices_buckets_are_planned():
     slices = devices("TPU v5 lite", 512, 4, 256, grid(16, 16, 1))
-    found = gradient_buckets(parameters(), Comm(bucket_mib="auto"), slices, **FACTS)
-    fixed = gradient_buckets(parameters(), Comm(bucket_mib=FALLBACK_MIB), slices, **FACTS)
+    found = gradient_buckets(NETWORK, Comm(bucket_mib="auto"), slices, **FACTS)
+    fixed = gradient_buckets(NETWORK, Comm(bucket_mib=FALLBACK_MIB), slices, **FACTS)
     assert paths(found) != paths(fixed)
 
 
@@ -248,34 +248,12 @@ def paths(buckets):
     ],
 )
 def test_auto_is_a_fixed_size_where_nothing_can_be_planned(given, scheme, count):
-    found = gradient_buckets(parameters(), Comm(bucket_mib="auto"), given, **FACTS)
+    found = gradient_buckets(NETWORK, Comm(bucket_mib="auto"), given, **FACTS)
     fixed = gradient_buckets(
-        parameters(), Comm(allreduce=scheme, bucket_mib=FALLBACK_MIB), given, **FACTS
+        NETWORK, Comm(allreduce=scheme, bucket_mib=FALLBACK_MIB), given, **FACTS
     )
     assert paths(found) == paths(fixed)
     assert len(fixed) == count
-
-
-@pytest.mark.parametrize(
-    ("kind", "coords", "option"),
-    [
-        ("TPU v5p", (4, 8, 8), "xla_tpu_enable_sparse_core_collective_offload_all_reduce"),
-        ("TPU v6 lite", (16, 16, 1), "xla_tpu_enable_sparse_core_collective_offload_all_reduce"),
-        ("TPU v5 lite", (16, 16, 1), "xla_tpu_enable_async_collective_fusion"),
-    ],
-)
-def test_buckets_are_planned_where_an_option_makes_all_reduces_synchronous(kind, coords, option):
-    chips = devices(kind, 256, 4, coords=grid(*coords))
-    auto = Comm(bucket_mib="auto")
-    fixed = gradient_buckets(parameters(), auto, chips, **FACTS)
-    on = dataclasses.replace(auto, xla_options=(f"{option}=true",))
-    off = dataclasses.replace(auto, xla_options=(f"{option}=false",))
-    assert paths(gradient_buckets(parameters(), on, chips, **FACTS)) == paths(fixed)
-    cluster = cluster_of(chips)
-    profile = backward_seconds(parameters(), cluster.hardware, **FACTS)
-    expected = plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=4)
-    assert paths(gradient_buckets(parameters(), off, chips, **FACTS)) == paths(expected)
-    assert paths(expected) != paths(fixed)
 
 
 def test_a_number_and_the_other_schemes_are_taken_as_they_are():
@@ -288,20 +266,20 @@ def test_a_number_and_the_other_schemes_are_taken_as_they_are():
         expected = plan_buckets(
             elements(), scheme=comm.allreduce, least_bytes=8 * 2**20, itemsize=2
         )
-        assert paths(gradient_buckets(parameters(), comm, v100s, **FACTS)) == paths(expected)
+        assert paths(gradient_buckets(NETWORK, comm, v100s, **FACTS)) == paths(expected)
 
 
 def test_auto_follows_the_network():
     v100s = devices("Tesla V100-SXM2-16GB", 2048, 4)
     comm = Comm(bucket_mib="auto", wire="bfloat16")
-    found = gradient_buckets(parameters(), comm, v100s, **FACTS)
-    profile = backward_seconds(parameters(), HARDWARE["v100"], **FACTS)
+    found = gradient_buckets(NETWORK, comm, v100s, **FACTS)
+    profile = backward_seconds(NETWORK, HARDWARE["v100"], **FACTS)
     cluster = Cluster(HARDWARE["v100"], 2048)
     assert paths(found) == paths(
         plan(elements(), profile, lambda n: all_reduce_s(cluster, n), itemsize=2)
     )
     first = frozenset(path for path, _ in elements() if path.startswith(("stem/", "stages/0/")))
-    trained = gradient_buckets(parameters(), comm, v100s, frozen=first, **FACTS)
+    trained = gradient_buckets(NETWORK, comm, v100s, frozen=first, **FACTS)
     flat = [path for bucket in trained for path in bucket.paths]
     assert flat == [path for path, _ in reversed(elements()) if path not in first]
     assert len(trained) > 1

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from largebatch.parallel.host_memory import keep_freed_memory
+from largebatch.parallel.processes import keep_freed_memory
 
 _FEW = 16  # 64 MiB are 32 huge pages, or 16,384 of 4 KiB
 # Fills 64 MiB with ones, frees them, and counts the page faults of the second time.
 _FAULTS = """
 import ctypes, resource
-from largebatch.parallel.host_memory import keep_freed_memory
+from largebatch.parallel.processes import keep_freed_memory
 print(keep_freed_memory())
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -1,8 +1,7 @@
 import pytest
 
 from largebatch.errors import ConfigError
-from largebatch.parallel.clusters import cluster_in
-from largebatch.parallel.hardware import HARDWARE, MACHINES, hardware_of, machine, read
+from largebatch.parallel.clusters import HARDWARE, MACHINES, cluster_in, hardware_of, machine, read
 
 
 @pytest.mark.parametrize(
