@@ -111,7 +111,7 @@ def test_the_plan_is_near_the_best_on_every_network(name, itemsize):
         return max(end(buckets, factor) / best[factor] for factor in SLOWER)
 
     found = regret(plan(elements(), profile, cost_s, itemsize=itemsize))
-    assert 1 - 1e-9 <= found < 1.12  # the worst of all hardware is 1.115, H200 with four bytes
+    assert 1 - 1e-9 <= found < 1.1  # the worst of all GPUs is 1.093, H100 with four bytes
     # Never clearly behind the others, of which each is far off somewhere.
     assert found < min(regret(other) for other in others.values()) + 0.01
 
