@@ -14,6 +14,7 @@ from largebatch.models.functional import Model
 from largebatch.trees import flatten_paths
 
 _BRANCHING = ("scan", "while", "cond")
+_OWN_GRADIENT = "custom_vjp_call"
 
 
 @dataclasses.dataclass
@@ -133,21 +134,16 @@ class _Walk:
         for equation in jaxpr.eqns:
             inputs = [of(variable) for variable in equation.invars]
             inner = list(_inner(equation))
-            if self._is_one_operation(equation, inputs, inner):
-                outputs = [self._take(equation, inputs, inner)] * len(equation.outvars)
-            else:
+            is_opaque = equation.primitive.name in _BRANCHING or (
+                equation.primitive.name == _OWN_GRADIENT
+                and all(value.is_activation for value in inputs)
+            )
+            if len(inner) == 1 and len(inner[0].invars) == len(inputs) and not is_opaque:
                 outputs = self.through(inner[0], inputs)
+            else:
+                outputs = [self._take(equation, inputs, inner)] * len(equation.outvars)
             made.update(zip(equation.outvars, outputs, strict=True))
         return [of(variable) for variable in jaxpr.outvars]
-
-    def _is_one_operation(
-        self, equation: Any, inputs: Sequence[_Value], inner: Sequence[Any]
-    ) -> bool:
-        if len(inner) != 1 or len(inner[0].invars) != len(inputs):
-            return True
-        own_gradient = equation.primitive.name == "custom_vjp_call"
-        only_activations = all(value.is_activation for value in inputs)
-        return equation.primitive.name in _BRANCHING or (own_gradient and only_activations)
 
     def _take(self, equation: Any, inputs: Sequence[_Value], inner: Sequence[Any]) -> _Value:
         """Count the work of an operation; return what its outputs are computed from."""
@@ -164,24 +160,23 @@ class _Walk:
         flops = product_flops(equation) + sum(
             repeats * product_flops(each) for jaxpr in inner for each in equations(jaxpr)
         )
-        passes = name.startswith("reduce_") or name == "custom_vjp_call"
-        if self.found and (flops or used or passes):
+        passes = name.startswith("reduce_") or name == _OWN_GRADIENT
+        if output.parameters and (flops or used or passes):
             gradients = sum(bool(value.parameters) for value in inputs)
-            read = [
+            read = sum(
                 variable.aval.size
                 for variable, value in zip(equation.invars, inputs, strict=True)
                 if value.is_activation
-            ]
-            written = sum(variable.aval.size for variable in equation.outvars)
+            )
+            arrays = read + sum(variable.aval.size for variable in equation.outvars)
             work = next(reversed(self.found.values()))
-            arrays = sum(read) + written
             if flops:
                 work.flops += gradients * flops
                 work.elements += gradients * arrays
-            elif name in ("add", "add_any", "sub"):
+            elif name in ("add", "sub"):
                 work.elements += arrays
             else:
-                work.elements += arrays + (gradients - 1) * sum(read)
+                work.elements += arrays + (gradients - 1) * read
         return output
 
 

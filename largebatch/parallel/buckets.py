@@ -62,6 +62,21 @@ class Bucket:
         return sum(self.sizes)
 
 
+def buckets_at(parameters: Sequence[tuple[str, int]], cuts: Sequence[int]) -> tuple[Bucket, ...]:
+    """Return buckets of consecutive layers.
+
+    Args:
+      parameters: (path, elements), in the order of the forward pass.
+      cuts: for each bucket, the number of parameters, counted from the last, up to its end.
+    """
+    backwards = list(reversed(parameters))
+    groups = [backwards[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
+    return tuple(
+        Bucket(tuple(path for path, _ in group), tuple(size for _, size in group))
+        for group in groups
+    )
+
+
 def plan_buckets(
     parameters: Sequence[tuple[str, int]], *, scheme: str, least_bytes: float, itemsize: int
 ) -> tuple[Bucket, ...]:
@@ -79,18 +94,13 @@ def plan_buckets(
       Buckets in the order in which backward completes them; every parameter is in exactly one.
     """
     least = SCHEMES[scheme].least(least_bytes / itemsize)
-    buckets, pending = [], []
-    for path, size in reversed(parameters):
-        pending.append((path, size))
-        if sum(size for _, size in pending) >= least:
-            buckets.append(pending)
-            pending = []
-    if pending:
-        buckets.append(pending)
-    return tuple(
-        Bucket(tuple(path for path, _ in group), tuple(size for _, size in group))
-        for group in buckets
-    )
+    cuts, pending = [], 0
+    for end, (_, size) in enumerate(reversed(parameters), start=1):
+        pending += size
+        if pending >= least or end == len(parameters):
+            cuts.append(end)
+            pending = 0
+    return buckets_at(parameters, cuts)
 
 
 def best_cuts(
@@ -98,7 +108,8 @@ def best_cuts(
 ) -> tuple[int, ...]:
     """Return the cuts with the earliest end of the last transfer; of several such, the fewest.
 
-    Of equally many, the buckets at the end of backward are as small as can be. f(k, j), the earliest end of the transfers of the first j gradients in k buckets, is the least
+    Of equally many cuts those with the smallest last bucket, which alone a faster network exposes.
+    f(k, j), the earliest end of the transfers of the first j gradients in k buckets, is the least
     over i < j of max(t(j), f(k−1, i)) + cost(bytes of i…j), where t(j) is when gradient j is
     complete: an end that comes earlier never harms what follows.
 
@@ -121,7 +132,6 @@ def best_cuts(
         # Column j, row i: the bucket of i…j after k−1 buckets of the first i.
         ready = np.maximum(complete[None, :], ends[-1][:-1, None])
         candidates = ready + costs[1:]
-        # Of equal ends that with the smallest last bucket, which alone a fast network exposes.
         tied = candidates <= candidates.min(0) * (1 + _TIE)
         choices.append(count - 1 - tied[::-1].argmax(0))
         ends.append(candidates.min(0))
@@ -132,21 +142,6 @@ def best_cuts(
         cuts.append(end)
         end = int(row[end - 1])
     return tuple(reversed(cuts))
-
-
-def buckets_at(parameters: Sequence[tuple[str, int]], cuts: Sequence[int]) -> tuple[Bucket, ...]:
-    """Return buckets of consecutive layers.
-
-    Args:
-      parameters: (path, elements), in the order of the forward pass.
-      cuts: for each bucket, the number of parameters, counted from the last, up to its end.
-    """
-    backwards = list(reversed(parameters))
-    groups = [backwards[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
-    return tuple(
-        Bucket(tuple(path for path, _ in group), tuple(size for _, size in group))
-        for group in groups
-    )
 
 
 def cubic_cuts(count: int) -> tuple[int, ...]:

@@ -63,8 +63,11 @@ def test_the_cuts_are_as_good_as_the_best_of_all_and_no_more_than_needed():
         ends = {cuts: end_of(seconds, sizes, cuts, cost_s) for cuts in all_cuts(count)}
         found = best_cuts(seconds, sizes, cost_s)
         assert ends[found] == min(ends.values())
-        fewest = min(len(cuts) for cuts, end in ends.items() if end == ends[found])
+        equal = [cuts for cuts, end in ends.items() if end == ends[found]]
+        fewest = min(map(len, equal))
         assert len(found) == fewest
+        # And the last bucket is the smallest.
+        assert (0, *found)[-2] == max((0, *cuts)[-2] for cuts in equal if len(cuts) == fewest)
 
 
 def schemes(itemsize):
