@@ -74,12 +74,14 @@ def image_s(parameters: Parameters, hardware: Hardware, year: float, size: int =
     return (size / SIZE) ** 2 * IMAGE_BYTES / (share * of.bandwidth * faster)
 
 
+@functools.cache
 def fitted_network(hardware: Hardware) -> Model:
     """Return ResNet-50 in the arithmetic of the fitted runs on such hardware."""
     dtype = "bfloat16" if hardware.torus else "float16"
     return Model("resnet50", classes=1000, dtype=dtype, pointwise="convolution")
 
 
+@functools.cache
 def elements_of(network: Model) -> int:
     """Return the parameter elements of a network."""
     return sum(math.prod(shape) for _, shape in shapes_of(network))
@@ -114,8 +116,9 @@ def overhead_s(
     parameters: Parameters, hardware: Hardware, year: float, network: Model | None = None
 ) -> float:
     """Return the time of a pass beyond that of its images; it is proportional to the layers."""
-    fitted = fitted_network(hardware)
-    layers = len((network or fitted).parameter_paths()) / len(fitted.parameter_paths())
+    layers = 1.0
+    if network:
+        layers = len(network.parameter_paths()) / len(fitted_network(hardware).parameter_paths())
     if hardware.torus:
         return layers * parameters.tpu_half_batch * image_s(parameters, hardware, year)
     return layers * parameters.gpu_overhead_s * gain(parameters, year)
