@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from largebatch.cli import Parser
-from largebatch.config import resolve
+from largebatch.config.plan import resolve
 from largebatch.config.recipes import Recipe, all_recipes
 from largebatch.data.open import facts_of
 from largebatch.environment import versions

@@ -21,7 +21,7 @@ from plots.schedule import schedule as draw_schedule
 from rich.console import Console as RichConsole
 
 from largebatch.cli import Parser
-from largebatch.config import Plan, resolve
+from largebatch.config.plan import Plan, resolve
 from largebatch.config.recipes import Recipe, load_recipe
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of

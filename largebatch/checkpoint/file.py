@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from largebatch.config import Facts, Plan
+from largebatch.config import Facts
+from largebatch.config.plan import Plan
 from largebatch.errors import shown
 from largebatch.files import plain
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from largebatch.config import Plan
+from largebatch.config.plan import Plan
 from largebatch.config.registries import WIRE_FORMATS
 from largebatch.config.sections import Loss
 from largebatch.errors import HealthError

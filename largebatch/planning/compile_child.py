@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from largebatch import parallel
-from largebatch.config import Facts, StagePlan, freeze, resolve
+from largebatch.config import Facts, freeze
+from largebatch.config.plan import StagePlan, resolve
 from largebatch.environment import versions
 from largebatch.errors import UserError
 from largebatch.parallel import Bucket, xla_options

@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from largebatch.config import Config, Plan, StagePlan
+from largebatch.config import Config
 from largebatch.config.checks import check_microbatch, check_workers, microbatch_choices
+from largebatch.config.plan import Plan, StagePlan
 from largebatch.errors import ConfigError, counted
 from largebatch.models import DEPTHS, Model
 from largebatch.models.tracing import equations, product_flops

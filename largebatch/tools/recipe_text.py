@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from largebatch.config import Facts, changed, resolve
+from largebatch.config import Facts, changed
 from largebatch.config.facts import KNOWN_SETS
+from largebatch.config.plan import resolve
 from largebatch.config.recipes import TAGS, Recipe
 
 Rows = list[tuple[str, ...]]

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from largebatch.errors import ConfigError, UserError
 
 if TYPE_CHECKING:  # it imports JAX, which reading a history does not need
-    from largebatch.config import Config, Plan
+    from largebatch.config import Config
+    from largebatch.config.plan import Plan
 
 RULESET = "4.0.0"
 Division = Literal["open", "closed"]

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from largebatch.checkpoint.checkpoints import best as best_checkpoint
-from largebatch.config import Plan, changed
-from largebatch.config.plan import StagePlan
+from largebatch.config import changed
+from largebatch.config.plan import Plan, StagePlan
 from largebatch.config.recipe_file import find, split_argument
 from largebatch.config.sections import Loss
 from largebatch.environment import IS_CHECKOUT, ROOT, command_path, environment

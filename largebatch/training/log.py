@@ -15,7 +15,7 @@ import numpy as np
 
 from largebatch import data, tracking
 from largebatch.checkpoint.file import Progress
-from largebatch.config import Plan
+from largebatch.config.plan import Plan
 from largebatch.config.registries import OPTIMIZERS
 from largebatch.files import write_json
 from largebatch.tracking import Tracker

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from largebatch.config import StagePlan, microbatch_candidates
+from largebatch.config.plan import StagePlan, microbatch_candidates
 from largebatch.errors import ConfigError, UserError, counted
 from largebatch.parallel.processes import agreed_maximum, agreed_minimum
 from largebatch.parallel.transfer import WAITING

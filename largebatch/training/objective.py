@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from largebatch import parallel
-from largebatch.config import StagePlan
 from largebatch.config.checks import possible_spans
+from largebatch.config.plan import StagePlan
 from largebatch.data.device_crops import crop_and_resize
 from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.errors import ConfigError

@@ -15,7 +15,8 @@ from largebatch.checkpoint.checkpoints import Checkpoints
 from largebatch.checkpoint.file import Progress, on_devices
 from largebatch.checkpoint.place import LocalPlace, Place
 from largebatch.checkpoint.run_directory import note_saved
-from largebatch.config import Config, Facts, Plan, microbatch_candidates, resolve, stages_of
+from largebatch.config import Config, Facts, stages_of
+from largebatch.config.plan import Plan, microbatch_candidates, resolve
 from largebatch.config.unused import settled
 from largebatch.data.open import facts_of, grouped_by_class, open_source, open_validation_sets
 from largebatch.errors import HealthError

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config import StagePlan
+from largebatch.config.plan import StagePlan
 from largebatch.data.open import augment_of
 from largebatch.optim import Rates
 from largebatch.parallel.transfer import Augmented, OnDevices, on_devices

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from largebatch import data, parallel
-from largebatch.config import Plan, StagePlan
+from largebatch.config.plan import Plan, StagePlan
 from largebatch.errors import ConfigError
 from largebatch.fault_tolerance.health import kept
 from largebatch.models import Model

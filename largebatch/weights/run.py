@@ -9,7 +9,8 @@ from typing import Any
 from largebatch.checkpoint import checkpoints, file
 from largebatch.checkpoint.file import Manifest, OtherVersion, Rejected
 from largebatch.checkpoint.place import Place
-from largebatch.config import Config, Facts, StagePlan, freeze, resolve
+from largebatch.config import Config, Facts, freeze
+from largebatch.config.plan import StagePlan, resolve
 from largebatch.config.recipe_file import split_argument
 from largebatch.data.openers import is_photographs, own_reference
 from largebatch.environment import ROOT

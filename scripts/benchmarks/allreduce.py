@@ -28,7 +28,8 @@ from benchmarks.backward import Gradients
 from benchmarks.competitor import Figures, Race, interleave
 from benchmarks.measure import Result, chosen, numbers, require_positive
 from largebatch import parallel
-from largebatch.config import Config, Plan
+from largebatch.config import Config
+from largebatch.config.plan import Plan
 from largebatch.config.registries import WIRE_FORMATS
 from largebatch.errors import UserError, counted
 from largebatch.models.tracing import shapes_of

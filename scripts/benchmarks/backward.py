@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 from benchmarks.measure import require_positive
 from benchmarks.training import StepWork, batches
 from largebatch import parallel
-from largebatch.config import Config, Facts, Plan, load, override, resolve
+from largebatch.config import Config, Facts, load, override
+from largebatch.config.plan import Plan, resolve
 from largebatch.config.sections import Batch, Norm, Schedule
 from largebatch.models import BatchMode, Model
 from largebatch.models.loss import classification_sums

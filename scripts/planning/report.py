@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from largebatch.config import Plan
+from largebatch.config.plan import Plan
 from largebatch.config.recipes import Recipe
 from largebatch.errors import counted
 from largebatch.planning.compile import Study

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from largebatch.config import Plan
+from largebatch.config.plan import Plan
 from largebatch.plots import colours, figure, save
 
 _POINTS = 1_000

@@ -22,7 +22,8 @@ from largebatch.checkpoint import file
 from largebatch.checkpoint.checkpoints import Checkpoints, path_of, steps_in
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import BucketPlace, LocalPlace
-from largebatch.config import Facts, freeze, override, resolve
+from largebatch.config import Facts, freeze, override
+from largebatch.config.plan import resolve
 from largebatch.errors import CheckpointError
 from largebatch.object_store import Bucket, StorageError
 

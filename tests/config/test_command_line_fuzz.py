@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largebatch.cli import split_overrides
-from largebatch.config import Config, Facts, freeze, load, override, resolve
+from largebatch.config import Config, Facts, freeze, load, override
+from largebatch.config.plan import resolve
 from largebatch.config.schema import options
 from largebatch.errors import ConfigError, UserError
 from tests.properties.profile import PROPERTIES

@@ -3,8 +3,9 @@ import itertools
 
 import pytest
 
-from largebatch.config import Facts, freeze, microbatch_candidates, resolve
+from largebatch.config import Facts, freeze
 from largebatch.config.checks import span_fits
+from largebatch.config.plan import microbatch_candidates, resolve
 from largebatch.errors import ConfigError
 
 FACTS = Facts(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from largebatch.config import Facts, freeze, resolve
+from largebatch.config import Facts, freeze
+from largebatch.config.plan import resolve
 from largebatch.config.rates import rates_of
 from largebatch.errors import ConfigError
 from largebatch.optim import FLAVOURS, Blend

@@ -2,7 +2,8 @@
 
 import pytest
 
-from largebatch.config import Facts, freeze, resolve, stages_of
+from largebatch.config import Facts, freeze, stages_of
+from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 
 FACTS = Facts(1000, 100, 10, (8, 8, 1), devices=2)

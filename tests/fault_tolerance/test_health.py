@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from largebatch import parallel
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance.health import Health, kept
 from largebatch.parallel import REPLICATED, SPLIT

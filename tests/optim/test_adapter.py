@@ -6,7 +6,8 @@ import optax
 import pytest
 
 from largebatch import optim
-from largebatch.config import Facts, freeze, load, resolve
+from largebatch.config import Facts, freeze, load
+from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 from largebatch.training.rules import optimizer_of
 

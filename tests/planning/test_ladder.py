@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import tests.scripts  # noqa: F401 - puts scripts/ on the path
-from largebatch.config import Facts, load, resolve
+from largebatch.config import Facts, load
+from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 from largebatch.planning import ladder
 

@@ -6,7 +6,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.errors import HealthError
 from largebatch.fault_tolerance.health import Health
 from tests.training import worlds

@@ -5,8 +5,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from largebatch.config import Facts, load, resolve
+from largebatch.config import Facts, load
 from largebatch.config.facts import KNOWN_SETS
+from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 from largebatch.training import session

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from largebatch.config import Facts, freeze, resolve
+from largebatch.config import Facts, freeze
+from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe, sources
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import HARDWARE

@@ -13,7 +13,8 @@ import plan
 import pytest
 from planning import compiled
 
-from largebatch.config import Facts, load, resolve
+from largebatch.config import Facts, load
+from largebatch.config.plan import resolve
 from largebatch.data.open import known_split
 from largebatch.errors import DataError
 from largebatch.parallel.xla_options import options_for

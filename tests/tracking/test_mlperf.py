@@ -13,7 +13,8 @@ import jax
 import pytest
 from mlperf_logging import rcp_checker
 
-from largebatch.config import Facts, default_config, freeze, load, resolve
+from largebatch.config import Facts, default_config, freeze, load
+from largebatch.config.plan import resolve
 from largebatch.data.digits import Digits
 from largebatch.errors import ConfigError, UserError
 from largebatch.fault_tolerance import Watchdog, exit_code

@@ -9,7 +9,8 @@ import pytest
 
 from largebatch import weights
 from largebatch.checkpoint import file
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.errors import CheckpointError, ConfigError, UserError
 from largebatch.tracking import Console
 from largebatch.training.initialization import initial_state

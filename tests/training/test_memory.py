@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from largebatch.config import microbatch_candidates
+from largebatch.config.plan import microbatch_candidates
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import WAITING
 from largebatch.tracking import Console

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.data.mixing import erased_boxes, mixtures
 from largebatch.errors import ConfigError
 from largebatch.parallel.transfer import Augmented

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.training.statistics import moving_average, share_kept
 from tests.training import worlds
 

@@ -9,7 +9,8 @@ from largebatch.checkpoint import file
 from largebatch.checkpoint.checkpoints import path_of
 from largebatch.checkpoint.file import Progress
 from largebatch.checkpoint.place import LocalPlace
-from largebatch.config import Facts, freeze, resolve
+from largebatch.config import Facts, freeze
+from largebatch.config.plan import resolve
 from largebatch.data import open_source
 from largebatch.data.photos import MEAN, STD
 from largebatch.errors import CheckpointError

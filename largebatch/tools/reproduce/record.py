@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from largebatch.config import Config, Plan, resolve
+from largebatch.config import Config
+from largebatch.config.plan import Plan, resolve
 from largebatch.config.recipes import Published, Recipe, load_recipe
 from largebatch.errors import ConfigError
 from largebatch.parallel.clusters import hardware_of, machine

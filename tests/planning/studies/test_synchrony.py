@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from largebatch import parallel
-from largebatch.config import Facts, resolve
+from largebatch.config import Facts
+from largebatch.config.plan import resolve
 from largebatch.errors import ConfigError
 from largebatch.models import Model
 from largebatch.optim import Rates

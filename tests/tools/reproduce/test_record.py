@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from largebatch.config import load, resolve
+from largebatch.config import load
+from largebatch.config.plan import resolve
 from largebatch.config.recipes import load_recipe
 from largebatch.errors import ConfigError
 from largebatch.tools.recipe_text import facts_of
