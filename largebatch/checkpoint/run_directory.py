@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from largebatch.checkpoint.checkpoints import FOLDER, has_checkpoints, steps_in
-from largebatch.checkpoint.place import Place, is_own
+from largebatch.checkpoint.place import LocalPlace, Place, is_own
 from largebatch.errors import CheckpointError, UserError
 from largebatch.fault_tolerance import IDLE, Watchdog
 from largebatch.files import no_folder_reason, read_json
@@ -104,7 +104,8 @@ def _untrained(status: Status, place: Place, began: float) -> None:
     """
     before = Summary.read(place.logs)
     if before is None:  # absent, or from a different version
-        steps = max(steps_in(place), default=0)
+        # Not in the store: the process may end because of it.
+        steps = max(steps_in(LocalPlace(place.logs)), default=0)
         wall_s = time.perf_counter() - began
         before = Summary(status, None, None, None, steps, 0, wall_s, 0.0, None)
     if before.status != "complete":

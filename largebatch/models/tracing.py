@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from largebatch.models.functional import Model
+from largebatch.optim.parameters import path_names
 from largebatch.trees import flatten_paths
 
 _BRANCHING = ("scan", "while", "cond")
@@ -104,12 +105,7 @@ def backward_work(model: Model, image_shape: tuple[int, int, int]) -> Mapping[st
     params, stats = model.shapes()
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda p, s, x: model.apply(p, s, x))(params, stats, images).jaxpr
-    # jax.tree sorts the keys at each level.
-    paths = jax.tree.leaves(
-        jax.tree.map_with_path(
-            lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
-        )
-    )
+    paths = jax.tree.leaves(path_names(params))  # jax.tree sorts the keys at each level
     given = [_Value(frozenset({path})) for path in paths]
     given += [_Value()] * (len(jaxpr.invars) - len(paths) - 1)
     walk = _Walk()

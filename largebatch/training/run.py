@@ -108,55 +108,32 @@ class Run:
         found = jax.devices() if devices is None else devices
         given = request.given if request else None
         request = request or Request(None, Path())
-        about = {
-            "request": request,
-            "place": place or LocalPlace(request.workdir),
-            "watchdog": watchdog,
-            "began": began or time.perf_counter(),
-        }
-        _, run = settled(
-            config, given, lambda c: cls._open(c, console, found, **about), console.note
-        )
+        place, began = place or LocalPlace(request.workdir), began or time.perf_counter()
+
+        def use(chosen: Config) -> "Run":
+            splits, facts = _open_data(chosen, len(found))
+            return cls(chosen, console, found, splits, facts, request, place, watchdog, began)
+
+        _, run = settled(config, given, use, console.note)
+        run._warn_of_data()
         return run
 
-    @classmethod
-    def _open(
-        cls,
-        config: Config,
-        console: Console,
-        devices: Sequence[jax.Device],
-        **about: Any,
-    ) -> "Run":
-        opener = functools.cache(data.open_source)  # most stages share one source
-        stages, splits = stages_of(config), []
-        for stage in stages:
-            train, validation = (
-                open_source(stage.config, split, opener) for split in ("train", "validation")
-            )
-            further = open_validation_sets(stage.config, validation, opener)
-            splits.append(Splits(train, validation, further))
-        facts = facts_of(
-            splits[0].train,
-            splits[0].validation,
-            len(devices),
-            jax.process_count(),
-            crops_on_device=config.data.crops == "device",
-        )
-        run = cls(config, console, devices, splits, facts, **about)
-        pairs = zip(stages, splits, strict=True)  # all stages have the same examples
+    def _warn_of_data(self) -> None:
+        """Warn of training images in the order of their classes, and of a batch beyond all."""
+        # All stages have the same examples.
+        pairs = zip(stages_of(self.config), self.splits, strict=True)
         unshuffled = next((each.train for s, each in pairs if not s.config.data.shuffle), None)
         if unshuffled is not None and grouped_by_class(unshuffled):
-            console.warn(
+            self.console.warn(
                 "data.shuffle=false: the training images are in the order of their classes, so a "
                 "batch has few of them; use data.shuffle=true, or shuffle the dataset"
             )
-        largest = max(stage.samples_per_step for stage in run.plan.stages)
-        if largest > facts.train_examples:
-            console.warn(
-                f"the global batch of {largest:,} images exceeds the {facts.train_examples:,} "
-                "training images, so a step repeats images"
+        largest = max(stage.samples_per_step for stage in self.plan.stages)
+        if largest > self.facts.train_examples:
+            self.console.warn(
+                f"the global batch of {largest:,} images exceeds the "
+                f"{self.facts.train_examples:,} training images, so a step repeats images"
             )
-        return run
 
     def build(self, *, evaluated_step: int | None = None) -> "Run":
         """Choose the microbatch of each stage, which may compile, and set up its programs.
@@ -550,3 +527,23 @@ class Run:
             **{key: value for key, value in evaluated.items() if key.startswith("ema_")},
             sets={key: value for key, value in evaluated.items() if "/" in key},
         )
+
+
+def _open_data(config: Config, devices: int) -> tuple[Sequence[Splits], Facts]:
+    """Open the data of each stage; return it with the facts of the first."""
+    opener = functools.cache(data.open_source)  # most stages share one source
+    splits = []
+    for stage in stages_of(config):
+        train, validation = (
+            open_source(stage.config, split, opener) for split in ("train", "validation")
+        )
+        further = open_validation_sets(stage.config, validation, opener)
+        splits.append(Splits(train, validation, further))
+    facts = facts_of(
+        splits[0].train,
+        splits[0].validation,
+        devices,
+        jax.process_count(),
+        crops_on_device=config.data.crops == "device",
+    )
+    return splits, facts
