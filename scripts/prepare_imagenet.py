@@ -58,13 +58,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--validation", type=float, default=0.0, metavar="X", help="--images: share to hold out"
     )
     parser.add_argument(
-        "--store", choices=("jpeg", "decoded"), default="jpeg", help="store files or pixels"
+        "--shorter", type=int, default=0, help="shrink the shorter side to N pixels"
     )
-    parser.add_argument(
-        "--shorter", type=int, default=0, help="jpeg: shrink the shorter side to N pixels"
-    )
-    parser.add_argument("--quality", type=int, default=0, help="jpeg: of shrunk images, 1 to 100")
-    parser.add_argument("--size", type=int, default=0, help="decoded: pixels a side")
+    parser.add_argument("--quality", type=int, default=0, help="of shrunk images, 1 to 100")
     parser.add_argument(
         "--check",
         choices=CHECKS,
@@ -118,10 +114,8 @@ def _check_copy(flags: argparse.Namespace) -> None:
 def _refuse(flags: argparse.Namespace, what: str) -> None:
     """Raise a ConfigError for a flag that is for ImageNet's images."""
     given = {
-        "--store decoded": flags.store != "jpeg",
         "--shorter": flags.shorter,
         "--quality": flags.quality,
-        "--size": flags.size,
         "--check": flags.check and not flags.copy,
         "--md5": flags.md5,
         "--allow-partial": flags.allow_partial,
@@ -168,7 +162,7 @@ def run(arguments: Sequence[str]) -> int:
                 out=flags.out,
                 tars=flags.tars,
                 folders=flags.folders,
-                store=Store(flags.store, flags.shorter, flags.quality, flags.size),
+                store=Store(flags.shorter, flags.quality),
                 check=flags.check or "ends",
                 md5=flags.md5,
                 partial=flags.allow_partial,

@@ -51,11 +51,6 @@ def check_stage(config: Config, facts: Facts) -> None:
       ConfigError: they do not; the message has the nearest valid values.
     """
     height, width, _ = facts.image_shape
-    if config.augment.policy != "none" and config.data.crops == "device":
-        raise ConfigError(
-            f"augment.policy={config.augment.policy}: expected data.crops=host, since Pillow "
-            "computes the operations on the host; use data.crops=host or augment.policy=none"
-        )
     if config.model.stem == "space_to_depth" and (height % 2 or width % 2):
         raise ConfigError(
             f"model.stem=space_to_depth: expected images with even sides, got {height}×{width} "

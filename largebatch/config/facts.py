@@ -15,8 +15,6 @@ class Facts:
     image_shape: tuple[int, int, int]
     devices: int
     processes: int = 1
-    stored_size: int = 0
-    """Side in pixels of the decoded images that devices crop; 0: the host crops."""
     identity: int = 0
     """Hash of the names of the training examples, below 2⁶⁰; 0: unknown, not compared."""
     validation_identity: int = 0
@@ -46,7 +44,6 @@ KNOWN_SETS: dict[str, KnownSet] = {
 
 _NAMES = {"imagenet": "tfds:imagenet2012", "imagenette": "tfds:imagenette/320px-v2"}
 _SYNTHETIC = "synthetic"
-_STORE = "index.json"  # in the directory of a decoded store
 
 
 def full_source(text: str) -> str:
@@ -59,6 +56,5 @@ def full_source(text: str) -> str:
         return text
     is_path = text.startswith((".", "~")) or "/" in text
     if is_path or Path(text).is_dir():
-        path = Path(text).expanduser()
-        return f"{'decoded' if (path / _STORE).is_file() else 'folder'}:{path}"
+        return f"folder:{Path(text).expanduser()}"
     return _NAMES.get(text.lower(), text)

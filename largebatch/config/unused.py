@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _PAIRS = (
     ("schedule.peak", "schedule.per_256"),
-    ("augment.policy", "data.crops"),
     ("batch.deadline_s", "health.replay_every"),
 )
 """Options of which at most one differs from its default; the user's one replaces the recipe's."""
@@ -146,8 +145,6 @@ def _unused(config: Config) -> Iterator[tuple[str, str, str]]:
     if scheme == "synthetic":
         for key in ("data.evaluation_size", "data.rectangular"):
             yield key, source, "a source of photographs"
-    if scheme in ("digits", "synthetic", "folder"):
-        yield "data.crops", source, "data.source=decoded:PATH"
 
 
 def _unused_by_optimizer(rule: Optimizer) -> Iterator[tuple[str, str, str]]:

@@ -18,7 +18,6 @@ from largebatch.data.sources import (
     differing,
     identities,
     identity,
-    stored_source,
 )
 from largebatch.data.unreadable import Unreadable, as_far_as_possible
 from largebatch.data.views import View, rectangular_views, square_views
@@ -48,6 +47,5 @@ __all__ = [
     "rectangular_views",
     "sampled",
     "square_views",
-    "stored_source",
     "train_microbatches",
 ]

@@ -63,8 +63,10 @@ class Augment:
         Returns:
             uint8 (b, H, W, C); `images` itself if nothing changes.
         """
-        for row in np.flatnonzero(self.flips(seed=seed, epochs=epochs, ids=ids)):
-            cv2.flip(images[row], 1, dst=images[row])
+        if self.flip:
+            mirrored = mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)
+            for row in np.flatnonzero(mirrored):
+                cv2.flip(images[row], 1, dst=images[row])
         if self.shift:
             places = np.uint64(2 * self.shift + 1)
             top = mix(purpose("augment.top"), seed, epochs, ids) % places
@@ -73,21 +75,6 @@ class Augment:
         if self.policy is not None:
             images = self.policy(images, seed=seed, epochs=epochs, ids=ids)
         return images
-
-    def flips(self, *, seed: int, epochs: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return which images are mirrored.
-
-        Args:
-            seed: Seed of the run.
-            epochs: int64 (b,).
-            ids: int64 (b,).
-
-        Returns:
-            bool (b,).
-        """
-        if not self.flip:
-            return np.zeros(len(ids), bool)
-        return (mix(purpose("augment.flip"), seed, epochs, ids) & np.uint64(1)).astype(bool)
 
     @property
     def mixes(self) -> bool:

@@ -8,7 +8,6 @@ import contextlib
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -17,12 +16,10 @@ from largebatch.data.augment import Augment
 from largebatch.data.order import Order
 from largebatch.data.reading import Reading
 from largebatch.data.rows import EvaluationRows, TrainRows
-from largebatch.data.sources import Source, stored_source
+from largebatch.data.sources import Source
 from largebatch.data.unreadable import Unreadable
 from largebatch.data.views import View, square_views
 from largebatch.errors import ConfigError
-
-Where = Literal["host", "device"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +27,10 @@ class Microbatch:
     """This process's rows of one training microbatch.
 
     Attributes:
-        images: uint8 (rows, H, W, C), not normalised; augmented unless there are `crops`.
+        images: uint8 (rows, H, W, C), augmented, not normalised.
         labels: int32 (rows,).
         position: Sample position of the microbatch's first global row; the same on every process.
         ids: int64 (rows,), the example of each row.
-        crops: None, or int32 (rows, 5), crops that the device takes: top, left, height and width of
-            a box of the image, and 1 if mirrored.
         erased: None, or int32 (rows, 4), boxes that the device erases; see `mixing.erased_boxes`.
         mixtures: None, or float32 (rows, 6), how the device mixes rows 2i and 2i + 1; see
             `mixing.mixtures`.
@@ -45,7 +40,6 @@ class Microbatch:
     labels: np.ndarray
     position: int
     ids: np.ndarray
-    crops: np.ndarray | None = None
     erased: np.ndarray | None = None
     mixtures: np.ndarray | None = None
 
@@ -58,15 +52,11 @@ class EvaluationBatch:
         images: uint8 (rows, H, W, C), not normalised; zeros in padding.
         labels: int32 (rows,); 0 in padding.
         mask: float32 (rows,); 1 for an example, 0 for padding.
-        shape: Height and width of the images, or of the crops that the device takes.
-        crops: As of `Microbatch`; one pixel in padding.
     """
 
     images: np.ndarray
     labels: np.ndarray
     mask: np.ndarray
-    shape: tuple[int, int]
-    crops: np.ndarray | None = None
 
 
 def train_microbatches(
@@ -79,7 +69,6 @@ def train_microbatches(
     microbatch: int,
     rows: tuple[int, int],
     reading: Reading,
-    crops: Where = "host",
     centre: bool = False,
     unreadable: Unreadable | None = None,
 ) -> Generator[Microbatch]:
@@ -97,7 +86,6 @@ def train_microbatches(
         microbatch: Global rows of a microbatch, G; must divide `stop - start`.
         rows: [first, last) of the G rows that this process loads.
         reading: Threads, processes and memory.
-        crops: Whether the host or the device takes the random crops of a `StoredSource`.
         centre: Whether training uses the central crops of evaluation.
         unreadable: Counts the undecodable examples, each of which the next decodable one
             replaces; None raises at the first one.
@@ -110,11 +98,6 @@ def train_microbatches(
         ConfigError: The numbers do not fit each other; raised by the call, not by `next`.
     """
     _check_rows(microbatch, rows)
-    stored = stored_source(source) if crops == "device" else None
-    if stored and augment.shift:
-        raise ConfigError(
-            f"data.shift: expected 0 with data.crops=device, got {augment.shift}; set it to 0"
-        )
     if order.examples != len(source):
         raise ConfigError(
             f"order: expected {len(source)} examples of {source.name}, got {order.examples}"
@@ -131,12 +114,9 @@ def train_microbatches(
             "batch.images_per_worker"
         )
     account = unreadable or Unreadable("train", len(source))
-    drawn = TrainRows(
-        source, stored, order, augment, start, microbatch, rows, centre, account.limit
-    )
+    drawn = TrainRows(source, order, augment, start, microbatch, rows, centre, account.limit)
     count = (stop - start) // microbatch
     names = [
-        *(["crops"] if stored else []),
         *(["erased"] if augment.erase else []),
         *(["mixtures"] if augment.mixes else []),
     ]
@@ -162,7 +142,6 @@ def evaluation_batches(
     batch: int,
     rows: tuple[int, int],
     reading: Reading,
-    crops: Where = "host",
     views: Sequence[View] | None = None,
     unreadable: Unreadable | None = None,
 ) -> Generator[EvaluationBatch]:
@@ -176,7 +155,6 @@ def evaluation_batches(
         batch: Global rows of a batch.
         rows: [first, last) of the rows that this process loads.
         reading: Threads, processes and memory.
-        crops: Whether the host or the device takes the central crops of a `StoredSource`.
         views: The examples of each shape; None is all of them at the source's own.
         unreadable: Counts the undecodable examples, whose image is the mean grey; None raises at
             the first one.
@@ -189,13 +167,11 @@ def evaluation_batches(
         ConfigError: The numbers do not fit each other; raised by the call, not by `next`.
     """
     _check_rows(batch, rows)
-    stored = stored_source(source) if crops == "device" else None
     if views is None:
         views = square_views(source)
     account = unreadable or Unreadable("validation", len(source))
     chosen = EvaluationRows(
         source,
-        stored,
         tuple(
             (view, first)
             for view in views
@@ -208,11 +184,11 @@ def evaluation_batches(
 
     def batches() -> Generator[EvaluationBatch]:
         with contextlib.closing(wholes):
-            for index, (images, labels, mask, grey, *crops) in enumerate(wholes):
+            for index, (images, labels, mask, grey) in enumerate(wholes):
                 if grey.any():
                     ids = chosen.ids(index, 0, len(grey))
                     account.add(ids[grey[: len(ids)]].tolist(), source.explain)
-                yield EvaluationBatch(images, labels, mask, chosen.batches[index][0].shape, *crops)
+                yield EvaluationBatch(images, labels, mask)
 
     return batches()
 

@@ -89,11 +89,7 @@ def open_validation_sets(
                 f"{_SETS}: {name} and the main validation set have "
                 f"{data.differing(source.classes, main.classes)}; use a set of the same classes"
             )
-        stored = [
-            data.stored_source(each).stored_size if config.data.crops == "device" else 0
-            for each in (source, main)
-        ]
-        if source.image_shape != main.image_shape or stored[0] != stored[1]:
+        if source.image_shape != main.image_shape:
             raise DataError(
                 f"{_SETS}: expected images of {main.image_shape}, got {source.image_shape} in "
                 f"{name}; use a set of the same image size"
@@ -138,19 +134,11 @@ def grouped_by_class(source: data.Source) -> bool:
     return bool(len(counts) > 1 and (pairs[0] == pairs[1]).mean() > (1 + expected) / 2)
 
 
-def facts_of(
-    train: data.Source,
-    validation: data.Source,
-    devices: int,
-    processes: int,
-    *,
-    crops_on_device: bool = False,
-) -> Facts:
+def facts_of(train: data.Source, validation: data.Source, devices: int, processes: int) -> Facts:
     """Return the facts that the plan needs.
 
     Raises:
       DataError: the two splits have different classes, or only one.
-      ConfigError: ``crops_on_device`` needs a store of decoded images.
     """
     if train.classes != validation.classes:
         raise DataError(
@@ -163,12 +151,7 @@ def facts_of(
             f"{', '.join(map(repr, train.classes)) or 'none'}, which cannot be learned; use images "
             "of more classes"
         )
-    stored = 0
-    if crops_on_device:
-        stored = data.stored_source(train).stored_size
-        data.stored_source(validation)
     return Facts(
-        stored_size=stored,
         train_examples=len(train),
         validation_examples=len(validation),
         classes=len(train.classes),

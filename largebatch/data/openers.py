@@ -29,7 +29,6 @@ class Opener(NamedTuple):
 SOURCES = {
     "digits": Opener("largebatch.data.digits:open_digits"),
     "synthetic": Opener("largebatch.data.synthetic:open_synthetic"),
-    "decoded": Opener("largebatch.data.decoded:open_decoded"),
     "tfds": Opener("largebatch.data.tfds:open_tfds", encoded=True, remote=True),
     "folder": Opener("largebatch.data.folder:open_folder", encoded=True),
     "arrayrecord": Opener(
@@ -137,7 +136,7 @@ def is_photographs(spec: str) -> bool:
     A user's own source is assumed to be photographs.
     """
     scheme = spec.partition(":")[0]
-    return scheme == "decoded" or scheme not in SOURCES or SOURCES[scheme].encoded
+    return scheme not in SOURCES or SOURCES[scheme].encoded
 
 
 def _opened(

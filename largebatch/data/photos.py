@@ -32,7 +32,7 @@ class Photos:
         Raises:
             ConfigError: An option is out of range.
         """
-        check_crop_options(options)
+        _check_options(options)
         self._records = records
         self._options = options
         self.name = records.name
@@ -169,7 +169,7 @@ def _picture(content: Any) -> Picture | Pixels:
     return Pixels(content if isinstance(content, np.ndarray) else rgb(content))
 
 
-def check_crop_options(options: SourceOptions) -> None:
+def _check_options(options: SourceOptions) -> None:
     """Raise a ConfigError unless crop ranges and resampling are valid."""
     area, ratio = options.crop_area, options.crop_ratio
     if not (len(area) == 2 and 0 < area[0] <= area[1] <= 1):

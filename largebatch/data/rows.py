@@ -11,7 +11,7 @@ import numpy as np
 from largebatch.data.assembly import Arrays
 from largebatch.data.augment import Augment
 from largebatch.data.order import Order
-from largebatch.data.sources import CroppingSource, Source, StoredSource
+from largebatch.data.sources import CroppingSource, Source
 from largebatch.data.unreadable import as_far_as_possible
 from largebatch.data.views import View
 
@@ -21,13 +21,11 @@ class TrainRows:
     """The local rows of a run's microbatches.
 
     `read` returns images, labels int32, ids int64, the number of undecodable examples skipped int64
-    and, for the device, crops int32 (rows, 5) and the arrays of `Augment.for_device`. The next
-    decodable example replaces an undecodable one: its image, with the random choices of its own id,
-    and its label.
+    and the arrays of `Augment.for_device`. The next decodable example replaces an undecodable one:
+    its image, with the random choices of its own id, and its label.
 
     Attributes:
         source: The source.
-        stored: The same if the device takes the crops, otherwise None.
         order: The example at each sample position.
         augment: Augmentation.
         start: Sample position of the first row of the first microbatch.
@@ -39,7 +37,6 @@ class TrainRows:
     """
 
     source: Source
-    stored: StoredSource | None
     order: Order
     augment: Augment
     start: int
@@ -49,23 +46,13 @@ class TrainRows:
     limit: int
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        return _stored_shape(self.stored) if self.stored else self.source.image_shape
+        return self.source.image_shape
 
     def read(self, batch: int, first: int, last: int, out: np.ndarray | None) -> Arrays:
         position = self.start + batch * self.microbatch + self.rows[0]
         positions = np.arange(position + first, position + last, dtype=np.int64)
         ids, epochs = self.order.ids(positions), self.order.epochs(positions)
-        drawn = {"seed": self.order.seed, "epochs": epochs}
         passed = np.zeros(len(ids), np.int64)
-        if self.stored is not None:
-            if self.centre:
-                shape = self.source.image_shape[:2]
-                images, labels, boxes = self.stored.read_stored_centres(ids, shape, out=out)
-            else:
-                images, labels, boxes = self.stored.read_stored(ids, **drawn, out=out)
-            flips = self.augment.flips(**drawn, ids=ids)
-            crops = np.column_stack([boxes, flips]).astype(np.int32)
-            return images, labels, ids, passed, crops, *self._for_device(positions, epochs, ids)
         (images, labels), rows = as_far_as_possible(self._pictures, ids, epochs, out)
         while len(rows):
             ids[rows] = (ids[rows] + 1) % len(self.source)
@@ -75,16 +62,10 @@ class TrainRows:
             found, again = as_far_as_possible(self._pictures, ids[rows], epochs[rows])
             images[rows], labels[rows] = found
             rows = rows[again]
-        images = self.augment(images, **drawn, ids=ids)
-        images = _placed(images, out)
-        return images, labels, ids, passed, *self._for_device(positions, epochs, ids)
-
-    def _for_device(self, positions: np.ndarray, epochs: np.ndarray, ids: np.ndarray) -> Arrays:
-        """Return the arrays of `Augment.for_device`."""
-        shape, seed = self.source.image_shape[:2], self.order.seed
-        return self.augment.for_device(
-            shape, seed=seed, positions=positions, epochs=epochs, ids=ids
-        )
+        drawn = {"seed": self.order.seed, "epochs": epochs, "ids": ids}
+        images = _placed(self.augment(images, **drawn), out)
+        others = self.augment.for_device(images.shape[1:3], positions=positions, **drawn)
+        return images, labels, ids, passed, *others
 
     def _pictures(
         self, ids: np.ndarray, epochs: np.ndarray, out: np.ndarray | None = None
@@ -99,23 +80,19 @@ class TrainRows:
 class EvaluationRows:
     """The local rows of evaluation batches.
 
-    `read` returns images, labels int32, mask float32, whether the example is undecodable (bool)
-    and, for the device, crops int32 (rows, 5). An undecodable example keeps its label and counts,
-    with the mean grey as its image: it can only lower the accuracy.
+    `read` returns images, labels int32, mask float32, and whether the example is undecodable
+    (bool). An undecodable example keeps its label and counts, with the mean grey as its image: it
+    can only lower the accuracy.
 
     Attributes:
         source: The source.
-        stored: The same if the device takes the crops, otherwise None.
         batches: The view of each batch, and the index in it of this process's first row.
     """
 
     source: Source
-    stored: StoredSource | None
     batches: tuple[tuple[View, int], ...]
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        if self.stored:
-            return _stored_shape(self.stored)
         return (*self.batches[batch][0].shape, self.source.image_shape[2])
 
     def ids(self, batch: int, first: int, last: int) -> np.ndarray:
@@ -132,13 +109,6 @@ class EvaluationRows:
         mask = np.zeros(last - first, np.float32)
         mask[:count] = 1
         grey = np.zeros(last - first, bool)
-        if self.stored is not None:
-            crops = np.tile(np.array([0, 0, 1, 1, 0], np.int32), (last - first, 1))
-            if count:
-                _, labels[:count], crops[:count, :4] = self.stored.read_stored_centres(
-                    ids, shape, out=images[:count]
-                )
-            return images, labels, mask, grey, crops
         if count:
             found, rows = as_far_as_possible(self._pictures, ids, shape)
             images[:count], labels[:count] = found
@@ -157,7 +127,3 @@ def _placed(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         return images
     out[...] = images
     return out
-
-
-def _stored_shape(source: StoredSource) -> tuple[int, int, int]:
-    return (source.stored_size, source.stored_size, source.image_shape[2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from largebatch.data.sources import Source, StoredSource, identity
+from largebatch.data.sources import Source, identity
 from largebatch.data.unreadable import as_far_as_possible
 from largebatch.errors import DataError
 
@@ -55,7 +55,7 @@ def content(train: Source, validation: Source) -> str:
     """
     digest = hashlib.blake2b(digest_size=8)
     for source in (train, validation):
-        if not (hasattr(source, "encoded") or isinstance(source, StoredSource)):
+        if not hasattr(source, "encoded"):
             return ""
         ids = np.sort(np.random.default_rng(0).permutation(len(source))[:LEAST])
         try:
@@ -87,6 +87,4 @@ def _read(source: Source, ids: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
     """Read images as they are stored, if the source can; otherwise as evaluation sees them."""
     if hasattr(source, "encoded"):
         return source.encoded(ids)
-    if isinstance(source, StoredSource):
-        return source.read_stored_centres(ids, source.image_shape[:2])[:2]
     return as_far_as_possible(source.read, ids)[0]

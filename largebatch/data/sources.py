@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from largebatch.errors import ConfigError, DataError
+from largebatch.errors import DataError
 
 Split = Literal["train", "validation"]
 SPLITS = {"train": ("train",), "validation": ("validation", "val", "valid", "test")}
@@ -156,44 +156,6 @@ class RectangularSource(Source, Protocol):
         ...
 
 
-@runtime_checkable
-class StoredSource(RectangularSource, Protocol):
-    """A source of decoded images of one size, from which the device can take crops.
-
-    Attributes:
-        stored_size: S, pixels a side.
-    """
-
-    stored_size: int
-
-    def read_stored(
-        self, ids: np.ndarray, *, seed: int, epochs: np.ndarray, out: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Read images and the boxes of the crops that `CroppingSource.read_crops` would return.
-
-        Args:
-            ids: int64 (b,), in [0, len).
-            seed: Seed of the run.
-            epochs: int64 (b,), the epoch of each example.
-            out: uint8 (b, S, S, 3), contiguous, destination of the images; None allocates it.
-
-        Returns:
-            images: uint8 (b, S, S, 3).
-            labels: int32 (b,).
-            boxes: int32 (b, 4): top, left, height, width.
-
-        Raises:
-            DataError: An example cannot be read.
-        """
-        ...
-
-    def read_stored_centres(
-        self, ids: np.ndarray, shape: tuple[int, int], out: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Read images and the boxes of `read_centres`; returns what `read_stored` does."""
-        ...
-
-
 def own_name(names: Iterable[str], split: str, where: str) -> str | None:
     """Return which of some names is that of a split; None: there is none.
 
@@ -273,21 +235,6 @@ def differing(ours: Sequence[str], theirs: Sequence[str]) -> str:
     return summary
 
 
-def stored_source(source: Source) -> StoredSource:
-    """Return the source, checked to be a `StoredSource`.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if not isinstance(source, StoredSource):
-        raise ConfigError(
-            f"data.crops=device: expected a store of decoded images, got {source.name}; "
-            "use data.crops=host or data.source=decoded:PATH",
-            unused=("data.crops",),
-        )
-    return source
-
-
 @runtime_checkable
 class Marked(Protocol):
     """A source that can be distinguished from another one with the same sizes and classes."""
@@ -301,8 +248,8 @@ def identity(source: Source) -> str:
     """Return a short hash of all that is known of a split without reading its images.
 
     It covers the number of examples, the class names and `marks`: for `folder:` the file names, for
-    ArrayRecord files their names and lengths, for `decoded:` checksums. The directory is not a part
-    of it. Takes 0.1 s for the 1.3 million file names of ImageNet.
+    ArrayRecord files their names and lengths. The directory is not a part of it. Takes 0.1 s for
+    the 1.3 million file names of ImageNet.
 
     Returns:
         16 hexadecimal digits (BLAKE2b).

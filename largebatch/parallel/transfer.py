@@ -20,21 +20,20 @@ IN_FLIGHT = 3
 # computes one program at a time.
 WAITING = AHEAD + IN_FLIGHT - 1
 
-Plain = jax.Array | tuple[jax.Array, jax.Array]
-"""uint8 (rows, H, W, C); or decoded images uint8 (rows, S, S, 3) and crops int32 (rows, 5)."""
-
 
 class Augmented(NamedTuple):
     """Training images, and what the device erases and mixes."""
 
-    images: Plain
+    images: jax.Array
+    """uint8 (rows, H, W, C)."""
     erased: jax.Array | None = None
     """int32 (rows, 4), boxes of `data.mixing.erased_boxes`."""
     mixtures: jax.Array | None = None
     """float32 (rows, 6), of `data.mixing.mixtures`."""
 
 
-Images = Plain | Augmented
+Images = jax.Array | Augmented
+"""uint8 (rows, H, W, C), or those with what the device alters."""
 
 
 class OnDevices(NamedTuple):
@@ -44,8 +43,6 @@ class OnDevices(NamedTuple):
     labels: jax.Array
     mask: jax.Array | None = None
     """float32 (rows,) of an evaluation batch: 1 for an example, 0 for padding."""
-    shape: tuple[int, int] | None = None
-    """Height and width of an evaluation batch."""
 
 
 def on_devices(
@@ -66,10 +63,8 @@ def on_devices(
             for batch in batches:
                 images: Images
                 images, labels = (from_local(mesh, a) for a in (batch.images, batch.labels))
-                if batch.crops is not None:
-                    images = (images, from_local(mesh, batch.crops))
                 if isinstance(batch, data.EvaluationBatch):
-                    yield OnDevices(images, labels, from_local(mesh, batch.mask), batch.shape)
+                    yield OnDevices(images, labels, from_local(mesh, batch.mask))
                 else:
                     altered = batch.erased, batch.mixtures
                     if any(array is not None for array in altered):

@@ -166,10 +166,9 @@ class InputNeed:
 IMAGES_PER_CPU_S = {
     "full-size JPEGs": 862.0,
     "JPEGs of 256 pixels": 2054.0,
-    "a decoded store": 21128.0,
 }
-"""Training images that one core prepares in a second: records/2026-11-21_input_full_cpu.json,
-…_side256_cpu.json and …_decoded_cpu.json, medians on one core of an AMD EPYC."""
+"""Training images that one core prepares in a second: records/2026-11-21_input_full_cpu.json
+and …_side256_cpu.json, medians on one core of an AMD EPYC."""
 
 
 def input_need(images_per_s: float, hosts: int) -> InputNeed:

@@ -197,7 +197,7 @@ def evaluate_batch(
     """
     several = stage.steps.plan.facts.processes > 1
     flags = control_flags(stage.steps, [stop]) if several else None
-    program = stage.evaluate(batch.shape)
+    program = stage.evaluate(batch.images.shape[1:3])
     return program(params, stats, batch.images, batch.labels, batch.mask, flags)
 
 

@@ -51,12 +51,11 @@ def largest_microbatch(
     usable = agreed_minimum(int(device_bytes(local[0], len(local)) * USABLE))
     side = config.data.evaluation_size
     seen = (side, side) if side else facts.image_shape[:2]
-    shape = (facts.stored_size, facts.stored_size, 3) if facts.stored_size else facts.image_shape
 
     def needed(microbatch: int) -> int:
         stage = stage_of(microbatch)
         # Images that wait on the device while a step computes.
-        waiting = WAITING * stage.plan.local_images * math.prod(shape)
+        waiting = WAITING * stage.plan.local_images * math.prod(facts.image_shape)
         try:
             if for_evaluation:
                 # Rectangular images are up to twice as large as the square ones.

@@ -1,4 +1,4 @@
-"""The function that training differentiates: from stored images to the loss and its sums."""
+"""The function that training differentiates: from images to the loss and its sums."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from largebatch import parallel
 from largebatch.config.checks import possible_spans
 from largebatch.config.plan import StagePlan
-from largebatch.data.device_crops import crop_and_resize
 from largebatch.data.device_mixing import erase, mix, second_labels
 from largebatch.errors import ConfigError
 from largebatch.models import BatchMode, Model
@@ -115,28 +114,17 @@ class Objective:
             partners=partners,
         )
 
-    def pixels(self, images: Images, shape: tuple[int, int] | None = None) -> jax.Array:
-        """Return floats of mean 0 and deviation 1; crop stored images first, mix last.
+    def pixels(self, images: Images) -> jax.Array:
+        """Return floats of mean 0 and deviation 1, (n, h, w, c); erase, then mix.
 
         Args:
-          images: uint8 (n, h, w, c), or stored images with their crops; of training also with
-            what is erased and mixed.
-          shape: height and width of the crops; None is that of training.
+          images: uint8 (n, h, w, c); of training also with what is erased and mixed.
         """
         if isinstance(images, Augmented):
-            pixels = self.pixels(images.images, shape)
+            pixels = self.pixels(images.images)
             if images.erased is not None:
                 pixels = erase(pixels, images.erased)
             return pixels if images.mixtures is None else mix(pixels, images.mixtures)
-        if isinstance(images, tuple):
-            stored, crops = images
-            images = crop_and_resize(
-                stored,
-                crops[:, :4],
-                crops[:, 4] != 0,
-                shape or self.plan.facts.image_shape[:2],
-                resampling=self.plan.config.data.resampling,
-            )
         mean, std = (jnp.asarray(x, self.dtype) for x in (self.mean, self.std))
         return (images.astype(self.dtype) - mean) / std
 

@@ -63,35 +63,28 @@ def _stage_once(stage: Stage, state: TrainState, rates: Rates) -> TrainState:
 def _microbatches(stage: Stage) -> Generator[data.Microbatch]:
     """Yield the microbatches of one step, of synthetic images."""
     for _ in range(stage.plan.microbatches):
-        images, labels, crops = _made_up(stage, stage.plan.facts.image_shape[:2])
+        images, labels = _made_up(stage, stage.plan.facts.image_shape[:2])
         ids, options = np.zeros(len(labels), np.int64), stage.plan.config.augment
         erased = np.zeros((len(labels), 4), np.int32) if options.erase else None
         mixtures = np.zeros((len(labels), 6), np.float32) if options.mixes else None
-        yield data.Microbatch(images, labels, 0, ids, crops, erased, mixtures)
+        yield data.Microbatch(images, labels, 0, ids, erased, mixtures)
 
 
 def _evaluation_batches(stage: Stage) -> Generator[data.EvaluationBatch]:
     """Yield one batch of each shape, of synthetic images."""
     for view in stage.views_of_sets["validation"]:
-        images, labels, crops = _made_up(stage, view.shape)
-        yield data.EvaluationBatch(
-            images, labels, np.ones(len(labels), np.float32), view.shape, crops
-        )
+        images, labels = _made_up(stage, view.shape)
+        yield data.EvaluationBatch(images, labels, np.ones(len(labels), np.float32))
 
 
-def _made_up(
-    stage: Stage, shape: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return grey noise for this process's rows, class 0, and crops where devices cut them."""
-    facts = stage.plan.facts
+def _made_up(stage: Stage, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return grey noise of a height and width for this process's rows, and class 0."""
     start, stop = parallel.local_rows(stage.mesh, stage.plan.microbatch_samples)
-    side, channels = facts.stored_size, facts.image_shape[2]
-    height, width = (side, side) if side else shape
+    channels = stage.plan.facts.image_shape[2]
     # One image for all rows: generating noise for each would take time.
-    image = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (*shape, channels), np.uint8)
     images = np.broadcast_to(image, (stop - start, *image.shape)).copy()
-    crops = np.full((stop - start, 5), (0, 0, side, side, 0), np.int32) if side else None
-    return images, np.zeros(stop - start, np.int32), crops
+    return images, np.zeros(stop - start, np.int32)
 
 
 def dry_run(run: Run, weights: "Weights | None" = None) -> None:

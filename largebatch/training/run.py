@@ -539,11 +539,5 @@ def _open_data(config: Config, devices: int) -> tuple[Sequence[Splits], Facts]:
         )
         further = open_validation_sets(stage.config, validation, opener)
         splits.append(Splits(train, validation, further))
-    facts = facts_of(
-        splits[0].train,
-        splits[0].validation,
-        devices,
-        jax.process_count(),
-        crops_on_device=config.data.crops == "device",
-    )
+    facts = facts_of(splits[0].train, splits[0].validation, devices, jax.process_count())
     return splits, facts

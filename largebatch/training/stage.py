@@ -148,7 +148,7 @@ class Stage:
             weights = jax.ShapeDtypeStruct(labels.shape, jnp.float32, sharding=labels.sharding)
             self._evaluations[shape] = self._compile(
                 f"evaluation at {shape[0]}×{shape[1]}",
-                self.steps.evaluate(shape),
+                self.steps.evaluate,
                 self.state.params,
                 self.state.stats,
                 images,
@@ -228,19 +228,16 @@ class Stage:
         shape, sharding = (self.mesh.size, columns), parallel.split(self.mesh)
         return jax.ShapeDtypeStruct(shape, self.steps.dtype, sharding=sharding)
 
-    def _batch(self, shape: tuple[int, int]) -> tuple[PyTree, jax.ShapeDtypeStruct]:
+    def _batch(self, shape: tuple[int, int]) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         """Return shapes and shardings of images at a height and width, and of their labels."""
         sharding = parallel.split(self.mesh)
-        rows, facts = self.plan.microbatch_samples, self.plan.facts
+        rows = self.plan.microbatch_samples
 
         def struct(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=sharding)
 
-        images = struct((*shape, facts.image_shape[2]), jnp.uint8)
-        if facts.stored_size:
-            stored = (facts.stored_size, facts.stored_size, facts.image_shape[2])
-            images = struct(stored, jnp.uint8), struct((5,), jnp.int32)
-        return images, struct((), jnp.int32)
+        channels = self.plan.facts.image_shape[2]
+        return struct((*shape, channels), jnp.uint8), struct((), jnp.int32)
 
     @staticmethod
     def _with_sharding(shapes: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
@@ -304,7 +301,6 @@ class Stage:
             microbatch=self.plan.microbatch_samples,
             rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
             reading=self._reading,
-            crops=options.crops,
             centre=options.train_crop == "centre",
             unreadable=self.unreadable.get("train"),
         )
@@ -334,7 +330,6 @@ class Stage:
                 batch=self.plan.microbatch_samples,
                 rows=parallel.local_rows(self.mesh, self.plan.microbatch_samples),
                 reading=self._reading,
-                crops=self.plan.config.data.crops,
                 views=self.views_of_sets[name],
                 unreadable=self.unreadable.get(name),
             ),

@@ -377,24 +377,22 @@ class Steps:
             parallel.map_over(self.mesh, probe, (REPLICATED, REPLICATED, SPLIT, SPLIT), SPLIT)
         )
 
-    def evaluate(self, shape: tuple[int, int]) -> Callable[..., tuple[Sums, jax.Array | None]]:
+    @functools.cached_property
+    def evaluate(self) -> Callable[..., tuple[Sums, jax.Array | None]]:
         """(params, stats, images, labels, weights, flags) → sums over all devices.
 
         ``flags`` is None, or 1 for each device whose process has a request to stop.
-
-        Args:
-          shape: height and width at which the images are seen.
         """
 
         def evaluate(
             params: PyTree,
             stats: PyTree,
-            images: Images,
+            images: jax.Array,
             labels: jax.Array,
             weights: jax.Array,
             flags: jax.Array | None = None,
         ) -> tuple[Sums, jax.Array | None]:
-            pixels = self.objective.pixels(images, shape)
+            pixels = self.objective.pixels(images)
             logits = self.model.apply(params, stats, pixels)
             if self.plan.config.data.evaluation_flip:
                 mirrored = self.model.apply(params, stats, pixels[:, :, ::-1])

@@ -25,7 +25,6 @@ from largebatch.data.images import Picture
 from largebatch.data.openers import open_records
 from largebatch.data.reading import Reading
 from largebatch.data.records import Records
-from largebatch.data.sources import StoredSource
 
 _FLIP = Augment(flip=True)
 _FOR_EVER = 1 << 20  # batches, far more than are ever read
@@ -159,7 +158,6 @@ def ours(work: Workload) -> tuple[Callable[[], Figures], str]:
         microbatch=work.batch,
         rows=(0, work.batch),
         reading=reading,
-        crops="device" if isinstance(source, StoredSource) else "host",
     )
     return timed((len(batch.ids) for batch in batches), work), ""
 

@@ -161,7 +161,7 @@ def throughput(work: Workload, race: Race) -> list[Result]:
     spent, missing = figures.pop(_STAGES, None), absent.pop(_STAGES, "")
     results = Race(figures, absent, race.about).results(place)
     us = tuple(1e6 / value for value in race.column(PER_CPU))
-    if missing:  # as of a decoded store, which has no such stages
+    if missing:  # as of digits, which have no such stages
         results.append(Result(f"{place}: host cost", _PER_IMAGE, us, note=missing))
     return results + (breakdown(place, us, spent) if spent else [])
 

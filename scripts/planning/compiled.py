@@ -72,13 +72,7 @@ class Planning:
         self.config, self.topology, self.console = config, topology, Console()
         train, validation = sources(config)
         self._moments = {"mean": tuple(train.mean), "std": tuple(train.std)}
-        self.facts: Facts = facts_of(
-            train,
-            validation,
-            topology.devices,
-            topology.processes,
-            crops_on_device=config.data.crops == "device",
-        )
+        self.facts: Facts = facts_of(train, validation, topology.devices, topology.processes)
         self._limits = limits
         self._done: dict[tuple, Study] = {}
 

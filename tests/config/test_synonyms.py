@@ -71,13 +71,10 @@ def digits(*given):
 def test_a_bare_folder_or_public_name_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pets").mkdir()
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "index.json").write_text("{}")
     for text, source in {
         "pets": "folder:pets",
         str(tmp_path / "pets"): f"folder:{tmp_path / 'pets'}",
         "./nothing": "folder:nothing",
-        "./store": "decoded:store",
         "imagenet": "tfds:imagenet2012",
         "digits": "digits",
         "folder:pets": "folder:pets",

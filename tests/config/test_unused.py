@@ -129,7 +129,6 @@ def test_positions_shrink_with_the_training():
 
 SIGMOID = {"loss.kind": "sigmoid", "loss.target_threshold": 0.2}
 POINTS = {"schedule.decay": "pieces", "schedule.points": ("9 %: 0.1",)}
-DECODED = {"data.source": "decoded:x", "data.crops": "device"}
 NVIDIA = {"optimizer.flavour": "nvidia", "optimizer.rate": "inside"}
 OWN = {"optimizer.name": "mine:rule", "optimizer.options": "b=1"}
 
@@ -150,9 +149,7 @@ OWN = {"optimizer.name": "mine:rule", "optimizer.options": "b=1"}
         ({"schedule.peak": 2.0}, "schedule.per_256=0.1", 1),
         (SIGMOID, "loss.kind=softmax", 1),
         ({"data.validation_split": 0.2}, "data.source=digits", 1),
-        ({"data.crops": "device"}, "data.source=digits", 1),
         ({"data.rectangular": True}, "data.source=synthetic", 1),
-        (DECODED, "augment.policy=rand-m9-inc1", 1),
         ({"health.replay_every": "1 epochs"}, "batch.deadline_s=1", 1),
         ({"batch.deadline_s": 1.0}, "health.replay_every=1 epochs", 1),
     ],

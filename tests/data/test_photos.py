@@ -122,7 +122,7 @@ def test_rectangular_evaluation_sees_every_image_once_at_its_aspect(hosts):
         list(evaluation_batches(source, batch=8, rows=(r, r + share), reading=READING, views=views))
         for r in range(0, 8, share)
     ]
-    shapes = [[batch.shape for batch in batches] for batches in seen]
+    shapes = [[batch.images.shape[1:3] for batch in batches] for batches in seen]
     assert shapes == [shapes[0]] * hosts  # every host runs the same programs in the same order
     assert len(set(shapes[0])) == len(views)  # one program for each
     count = 0

@@ -1,67 +1,14 @@
 """Files are read as data: nothing in them is unpickled, imported or run."""
 
-import io
-import pickle
 import re
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 import largebatch
 from largebatch.data import SourceOptions, open_source
-from tests.data import decoded_stores, stores
+from tests.data import stores
 
 PICKLERS = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
-
-
-class Payload:
-    """Leaves a trace when it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return open, (str(self.trace), "w")
-
-
-def array_of_objects(trace):
-    stream = io.BytesIO()
-    np.save(stream, np.array([Payload(trace)] * 5, object), allow_pickle=True)
-    return stream.getvalue()
-
-
-def archive(trace):
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=True, arr=np.array([Payload(trace)], object))
-    return stream.getvalue()
-
-
-FORMS = {
-    "array of objects": array_of_objects,
-    "pickle": lambda trace: pickle.dumps(Payload(trace)),
-    "archive": archive,
-}
-
-
-@pytest.mark.parametrize(
-    ("form", "column"),
-    [("array of objects", "images"), ("pickle", "labels"), ("archive", "sizes")],
-)
-def test_a_pickle_in_a_decoded_store_is_refused_and_does_not_run(tmp_path, form, column):
-    store = decoded_stores.make(tmp_path / "store")
-    trace = tmp_path / "trace"
-    data = FORMS[form](trace)
-    if form == "pickle":  # the payload would run if it were let
-        pickle.loads(data).close()
-        trace.unlink()
-    file = store / f"train-{column}-00000-of-00003.npy"
-    file.write_bytes(data)
-    options = SourceOptions(image_size=40)
-    said = stores.complaint(open_source, f"decoded:{store}", "train", options)
-    assert str(file) in said
-    assert not trace.exists()
 
 
 def test_a_class_that_features_name_is_not_imported(tmp_path, monkeypatch):

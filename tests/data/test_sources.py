@@ -65,7 +65,7 @@ def test_digits_are_those_of_scikit_learn_split_by_index():
     ("spec", "split", "sizes", "word"),
     [
         ("digit", "train", {}, "'digits'"),
-        ("zzz:imagenet", "train", {}, "arrayrecord, decoded, digits"),
+        ("zzz:imagenet", "train", {}, "arrayrecord, digits"),
         ("digits", "test", {}, "train, validation"),
         ("digits", "train", {"classes": 5}, r"data\.classes: .*got 5"),
         ("synthetic", "train", {"classes": -1}, r"data\.classes: .*got -1"),

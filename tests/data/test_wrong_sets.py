@@ -13,7 +13,7 @@ from largebatch.data import SourceOptions, identity, open_source
 from largebatch.data.open import facts_of
 from largebatch.data.prepare import names
 from largebatch.data.prepare.run import Options, prepare
-from tests.data import decoded_stores, stores
+from tests.data import stores
 from tests.data.prepare import fakes
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ SHARDS = "birds-{split}.array_record-{{i:05}}-of-{{n:05}}"
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """One dataset of each kind, in `folder`, `tfds`, `arrayrecord`, `decoded` and `imagenet`."""
+    """One dataset of each kind, in `folder`, `tfds`, `arrayrecord` and `imagenet`."""
     root = tmp_path_factory.mktemp("sets")
     for path in ("train/a/1", "train/b/2", "val/a/3", "val/b/4"):
         place = root / "folder" / f"{path}.JPEG"
@@ -38,8 +38,6 @@ def sets(tmp_path_factory):
         pattern = SHARDS.format(split=split)
         stores.write_shards(root / "arrayrecord" / "deep", pattern, examples, 2)
     (root / "arrayrecord" / "deep" / "labels.txt").write_text("cat\ndog\neel\n")
-    (root / "decoded").mkdir()
-    decoded_stores.make(root / "decoded" / "store")
     tars = fakes.write_tars(root / "tars")
     prepare(Options(out=root / "imagenet", tars=tars, partial=True, shards=2), lambda line: None)
     return root
@@ -48,7 +46,7 @@ def sets(tmp_path_factory):
 @pytest.fixture
 def own(sets, tmp_path):
     """A copy that a test may change."""
-    for name in ("folder", "tfds", "arrayrecord", "decoded", "imagenet"):
+    for name in ("folder", "tfds", "arrayrecord", "imagenet"):
         shutil.copytree(sets / name, tmp_path / name)
     return tmp_path
 
@@ -119,7 +117,6 @@ def floats(named):
 
 FOLDER = "folder:{root}/folder"
 DEEP = "arrayrecord:{root}/arrayrecord/deep"
-STORE = "decoded:{root}/decoded/store"
 PARTIAL = {"data_dir": "{root}/imagenet"}
 RIGHT_DIRECTORY = "data.data_dir={root}/tfds"
 INFO = f"{PETS}/dataset_info.json"
@@ -199,16 +196,6 @@ TABLE = {
     "array records with an empty name": (
         written("arrayrecord/deep/labels.txt", "cat\n\ndog\n"), DEEP, {}, "labels.txt: line 2"
     ),
-    "store absent": (removed("decoded/store"), STORE, {}, "{root}/decoded/store/index.json"),
-    "store too high": (None, "decoded:{root}/decoded", {}, STORE),
-    "store without the split": (
-        edited("decoded/store/index.json", lambda index: index["splits"].pop("train")),
-        STORE, {}, "{root}/decoded/store", "train",
-    ),
-    "store of smaller images": (
-        None, STORE, {"image_size": 64}, "data.image_size=64", "data.image_size=48"
-    ),
-    "store of smaller images than by default": (None, STORE, {}, "data.image_size=224"),
 }  # fmt: skip
 
 
@@ -230,7 +217,6 @@ def specifications(root):
         (f"folder:{root}/folder", {}),
         ("tfds:pets", {"data_dir": f"{root}/tfds"}),
         (f"arrayrecord:{root}/arrayrecord/deep", {}),
-        (f"decoded:{root}/decoded/store", {"image_size": 48}),
         ("tfds:imagenet2012", {"data_dir": f"{root}/imagenet", "examples": 30}),
     )
 
@@ -270,20 +256,16 @@ def test_a_dataset_that_has_changed_has_another_identity(own, tmp_path_factory):
     def identities(root):
         return [
             identity(open_source(spec, "train", SourceOptions(**options)))
-            for spec, options in specifications(root)[:4]
+            for spec, options in specifications(root)[:3]
         ]
 
     before = identities(own)
-    assert len(set(before)) == 4
+    assert len(set(before)) == 3
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "sets"
     shutil.copytree(own, elsewhere)
     assert identities(elsewhere) == before
     moved("folder/train/a/1.JPEG", "folder/train/a/0.JPEG")(own)
     relabelled("arrayrecord/deep/labels.txt", lambda lines: lines[::-1])(own)
-    stores.edit(
-        own / "decoded/store/index.json",
-        lambda index: index["splits"]["train"][0].update(sha256="0" * 64),
-    )
     relabelled(f"{PETS}/label.labels.txt", lambda lines: lines[::-1])(own)
     after = identities(own)
     assert all(a != b for a, b in zip(after, before, strict=True))

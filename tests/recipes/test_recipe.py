@@ -150,7 +150,7 @@ def test_the_input_that_a_step_needs():
 
 def test_rates_of_the_input_are_those_of_the_records():
     records = Path(__file__).parents[2] / "records"
-    names = ("full", "side256", "decoded")
+    names = ("full", "side256")
     for name, rate in zip(names, forecast.IMAGES_PER_CPU_S.values(), strict=True):
         path = records / f"2026-11-21_input_{name}_cpu.json"
         measured = [

@@ -181,7 +181,7 @@ def test_options_that_may_differ_are_known_by_their_declaration():
     [
         ("folder:/a/set", "folder:/b", True),
         ("folder:/a/x=1", "folder:~/set", True),
-        ("folder:/a", "decoded:/a", False),
+        ("folder:/a", "arrayrecord:/a", False),
         ("digits", "synthetic", False),
         ("webdataset:/local/{0..7}.tar", "webdataset:s3://bucket/{0..7}.tar", True),
         ("mine:factory:/a", "mine:factory:/b", True),

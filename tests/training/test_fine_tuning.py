@@ -182,7 +182,7 @@ def test_backward_ends_at_the_first_trained_layer():
             made.state.params, made.state.stats, made.carry, *made.images
         )
         images, labels = made._batch(worlds.SHAPE[:2])
-        forward = made.steps.evaluate(worlds.SHAPE[:2]).lower(
+        forward = made.steps.evaluate.lower(
             made.state.params, made.state.stats, images, labels, labels, None
         )
     assert convolutions(carry) == convolutions(alone) == convolutions(forward) > 5

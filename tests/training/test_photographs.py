@@ -1,4 +1,4 @@
-"""Whole runs on photographs: read from files, from a decoded store, cut by host and by device."""
+"""Whole runs on photographs, read from files."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from largebatch.data.decoded_store import write_index, write_shard
 from largebatch.errors import CheckpointError, ConfigError, DataError
 from largebatch.tracking import Console, read_rows
 from largebatch.training.evaluation import evaluate, precise_statistics
@@ -39,26 +38,6 @@ def folder(tmp_path_factory):
             directory.mkdir(parents=True, exist_ok=True)
             picture.save(directory / f"{index}.jpg", quality=90)
     return f"folder:{place}"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    place = tmp_path_factory.mktemp("store")
-    shards = {}
-    for split, count, seed in (("train", TRAIN, 0), ("validation", VALIDATION, 1)):
-        found = list(pictures(count, seed))
-        facts = write_shard(
-            place,
-            split,
-            0,
-            1,
-            [np.asarray(p.resize((64, 64), Image.Resampling.BILINEAR)) for _, p in found],
-            [label for label, _ in found],
-            [(p.height, p.width) for _, p in found],
-        )
-        shards[split] = [facts]
-    write_index(place, size=64, classes=CLASSES, shards=shards)
-    return f"decoded:{place}"
 
 
 def config(source, **options):
@@ -106,26 +85,9 @@ def test_an_augmented_run_is_the_same_on_any_devices(folder, trained, tmp_path):
     assert row["validation/top1"] == other["validation/top1"]
 
 
-@pytest.mark.slow
-def test_crops_of_the_device_train_as_those_of_the_host(store, tmp_path):
-    # Steps that are too large would blow any difference up.
-    network = {"model__name": "resnet10", "model__width": "4", "model__stem": "small"}
-    slow = {"schedule__peak": "0.02", **network}
-    host = train(config(store, **slow), tmp_path / "host", 2)
-    device = train(config(store, data__crops="device", **slow), tmp_path / "device", 2)
-    for one, two in zip(host, device, strict=True):
-        assert one["fingerprint"] == two["fingerprint"]
-        # Some pixels differ by one grey level of 255, a sixtieth of a deviation.
-        assert one["loss"] == pytest.approx(two["loss"], rel=5e-3)
-    other = train(config(store, data__crop_area="0.5,1", **slow), tmp_path / "other", 2)
-    assert abs(other[0]["loss"] / host[0]["loss"] - 1) > 1e-2  # the tolerance can fail
-
-
-@pytest.mark.parametrize("crops", ["host", "device"])
-def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, folder, crops):
-    source = store if crops == "device" else folder
+def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(folder):
     # One image a worker, so that no batch mixes shapes and padding.
-    wide = config(source, data__crops=crops, data__rectangular="true", data__image_size="64")
+    wide = config(folder, data__rectangular="true", data__image_size="64")
     made = worlds.build(wide, Console(quiet=True), jax.devices()[:2]).first_stage
     state = made.init(np.int32(0))
     shapes = [view.shape for view in made.views_of_sets["validation"]]
@@ -140,16 +102,14 @@ def test_rectangular_evaluation_is_that_of_each_picture_at_its_aspect(store, fol
     assert round(result.top1 * VALIDATION) == right
 
 
-def test_precise_statistics_and_a_dry_run_of_device_crops(store, tmp_path):
-    made = config(store, data__crops="device", norm__statistics="precise", **AUGMENT)
+def test_precise_statistics_and_a_dry_run_of_augmented_images(folder, tmp_path):
+    made = config(folder, norm__statistics="precise", **AUGMENT)
     request = Request(recipe=tmp_path / "run", workdir=tmp_path / "run", dry_run=True)
     assert run(made, request, devices=jax.devices()[:2]) is None
     assert list(tmp_path.iterdir()) == []
     stage = worlds.build(made, Console(quiet=True), jax.devices()[:2]).first_stage
     state = stage.init(np.int32(0))
     assert np.isfinite(precise_statistics(stage, state, 16)["norm"]["mean"]).all()
-    with pytest.raises(ConfigError, match=r"augment\.policy"):
-        worlds.build(worlds.changed(made, augment__policy="trivialaugment"), Console(quiet=True))
 
 
 def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
@@ -170,15 +130,11 @@ def test_epochs_that_drop_or_repeat_are_whole_steps(folder):
 
 
 @pytest.mark.parametrize(
-    ("source", "option", "text", "error"),
-    [
-        ("folder", "data__crops", "device", ConfigError),
-        ("folder", "data__crop_area", "0.5", ConfigError),
-        ("store", "data__classes", "7", DataError),
-    ],
+    ("option", "text", "error"),
+    [("data__crop_area", "0.5", ConfigError), ("data__classes", "7", DataError)],
 )
-def test_options_that_the_source_cannot_serve(source, option, text, error, request):
-    made = config(request.getfixturevalue(source), **{option: text})
+def test_options_that_the_source_cannot_serve(folder, option, text, error):
+    made = config(folder, **{option: text})
     with pytest.raises(error, match=option.replace("__", r"\.")):
         worlds.build(made, Console(quiet=True), jax.devices()[:1])
 

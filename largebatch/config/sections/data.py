@@ -14,7 +14,7 @@ class Data:
         "digits",
         "digits, synthetic, tfds:NAME, folder:PATH (class folders), arrayrecord:PATH, "
         "tfrecord:PATH, webdataset:PATTERN, huggingface:PATH, parquet:PATTERN, "
-        "decoded:PATH, or your own package.module:factory:ARGUMENT (docs/data.md)",
+        "or your own package.module:factory:ARGUMENT (docs/data.md)",
         per_host="path",
     )
     data_dir: str = option(
@@ -109,11 +109,6 @@ class Data:
         "linear",
         "photographs: resize with linear (TensorFlow, MLPerf) or antialias (Pillow, torchvision) "
         "interpolation; antialias about doubles the decoding time",
-    )
-    crops: Literal["host", "device"] = option(
-        "host",
-        "whether host or device crops the images of decoded:PATH; the results differ by at most "
-        "one grey level",
     )
     shift: int = option(
         0, "augmentation: greatest random translation in pixels", within="at least 0"

@@ -25,7 +25,7 @@ from largebatch.errors import DataError
 from largebatch.files import replacing
 
 JOURNAL = ".copied.jsonl"
-LAST = {MANIFEST, *INDEX.values()}
+LAST = {MANIFEST, INDEX}
 """Files that make a directory a dataset."""
 
 

@@ -1,4 +1,4 @@
-"""What is written beside the shards: the manifest, and what TFDS or the decoded source reads.
+"""What is written beside the shards: the manifest, and what TFDS reads.
 
 While a set is written, `.prepare/` holds what its shards depend on (``plan.json``) and a file for
 each finished shard. ``manifest.json`` takes their place and is written last.
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from largebatch.data.prepare import names
 from largebatch.data.prepare.jobs import system_errors
 from largebatch.data.prepare.plan import Store
 from largebatch.data.unfinished import PLAN, WORK
@@ -22,8 +21,8 @@ from largebatch.files import read_json, write_json
 MANIFEST = "manifest.json"
 _FORMAT = {"format": "largebatch ImageNet preparation", "version": 1}
 NAME = "imagenet2012"
-INDEX = {"jpeg": "dataset_info.json", "decoded": "index.json"}
-"""For each kind of store, the file that lists the shards and makes the directory a dataset."""
+INDEX = "dataset_info.json"
+"""The file that lists the shards and makes the directory a dataset."""
 
 Files = dict[str, tuple[int, str]]
 """Size in bytes and SHA-256 of files, by name."""
@@ -39,7 +38,7 @@ class Shard:
         split: `train` or `validation`.
         shard: Its number.
         examples: Number of images.
-        payload: Bytes of its records, or of its pixels.
+        payload: Bytes of its records.
         check: How its images were checked.
         files: Its files.
     """
@@ -105,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest:
         if not found.items() >= _FORMAT.items():
             raise ValueError(f"not a manifest of version {_FORMAT['version']}")
         return Manifest(
-            Store(**found.get("store", {})),
+            Store(*(found["store"][key] for key in ("shorter", "quality"))),
             bool(found.get("md5_of_tars_checked")),
             found["plan"],
             {name: (size, digest) for name, (size, digest) in found.get("metadata", {}).items()},
@@ -200,10 +199,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def directory_of(out: Path, store: Store) -> Path:
-    """Return where the shards go: `OUT/imagenet2012/5.1.0` as TFDS has it, `OUT` for pixels."""
-    if store.kind == "decoded":
-        return out
+def directory_of(out: Path) -> Path:
+    """Return where the shards go: `OUT/imagenet2012/5.1.0`, as TFDS has it."""
     from tensorflow_datasets.datasets.imagenet2012 import imagenet2012_dataset_builder as builder
 
     return out / NAME / str(builder.Builder.VERSION)
@@ -217,20 +214,10 @@ def write_index(directory: Path, store: Store, splits: Mapping[str, Sequence[Sha
         store: What was stored.
         splits: For each split, all of its shards in their order.
     """
-    if store.kind == "decoded":
-        from largebatch.data.decoded_store import ShardFacts, write_index
-
-        facts = {split: [] for split in splits}
-        for split, shards in splits.items():
-            for shard in shards:
-                (file,) = (name for name in shard.files if "-images-" in name)
-                facts[split].append(ShardFacts(file, shard.examples, shard.files[file][1]))
-        write_index(directory, size=store.size, classes=names.classes(), shards=facts)
-        return files_of([directory / INDEX["decoded"]])
     with tempfile.TemporaryDirectory(dir=work_of(directory)) as aside:
         written = sorted(_tfds_metadata(Path(aside), store, splits).iterdir())
         # The file that makes the directory a dataset comes last.
-        for path in sorted(written, key=lambda path: path.name == INDEX["jpeg"]):
+        for path in sorted(written, key=lambda path: path.name == INDEX):
             os.replace(path, directory / path.name)
     return files_of(directory / path.name for path in written)
 

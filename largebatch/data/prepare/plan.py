@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from PIL import __version__ as pillow_version
@@ -21,32 +20,18 @@ class Store:
     """What is stored of each image.
 
     Attributes:
-        kind: `jpeg` stores the files, `decoded` the pixels.
-        shorter: For JPEGs, pixels of the shorter side, to which larger images are shrunk; 0 stores
-            the file as it is.
+        shorter: Pixels of the shorter side, to which larger images are shrunk; 0 stores the file
+            as it is.
         quality: Quality of shrunk JPEGs, 1 to 100.
-        size: For decoded pixels, pixels a side.
 
     Raises:
-        ConfigError: An option is missing, out of range or of the other kind.
+        ConfigError: An option is missing or out of range.
     """
 
-    kind: Literal["jpeg", "decoded"] = "jpeg"
     shorter: int = 0
     quality: int = 0
-    size: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind == "decoded":
-            if self.shorter or self.quality:
-                raise ConfigError("--shorter and --quality are for --store jpeg; leave them out")
-            if not 8 <= self.size <= 4096:
-                raise ConfigError(
-                    f"--size: expected 8 to 4096 for --store decoded, got {self.size}"
-                )
-            return
-        if self.size:
-            raise ConfigError("--size is for --store decoded; use --shorter for JPEGs")
         if bool(self.shorter) != bool(self.quality):
             raise ConfigError("--shorter and --quality: use both or neither, such as 256 and 90")
         if self.shorter and not (8 <= self.shorter <= 4096 and 1 <= self.quality <= 100):
@@ -57,8 +42,6 @@ class Store:
 
     def describe(self) -> str:
         """Return one line, which differs where the bytes may differ."""
-        if self.kind == "decoded":
-            return f"decoded to {self.size}×{self.size} by Pillow {pillow_version}"
         if self.shorter:
             return (
                 f"JPEG, shorter side at most {self.shorter}, quality {self.quality} 4:2:0 "
@@ -93,7 +76,7 @@ def split(name: str, archive: Archive, rows: Sequence[Row], shards: int = 0) -> 
 
     TFDS sorts by the MD5 of the split's name followed by the image's, and chooses the number of
     shards by the bytes of all records: 1,024 and 64 for ImageNet. The bytes are those before any
-    re-encoding, so every kind of store has the same images in the same shards.
+    re-encoding, so every store has the same images in the same shards.
 
     Args:
         name: `train` or `validation`.
@@ -148,17 +131,14 @@ def identity(store: Store, splits: Sequence[Split]) -> dict[str, str]:
     return together
 
 
-def disk_bytes(store: Store, split: Split, *, ratio: float) -> int:
+def disk_bytes(split: Split, *, ratio: float) -> int:
     """Estimate the disk space of a split, in bytes, rounded up.
 
     Args:
-        store: What is stored.
         split: Split of the images.
         ratio: Mean bytes of a re-encoded image over those of the original.
     """
     images, shards = len(split.rows), _SHARD_OVERHEAD * len(split.ends)
-    if store.kind == "decoded":
-        return images * (3 * store.size**2 + 12) + shards
     kept = sum(row.size for row in split.rows)
     framing = _record_bytes(split.rows) - kept + _RECORD_OVERHEAD * images
     return int(kept * ratio) + framing + shards

@@ -84,7 +84,7 @@ def prepare(options: Options, report: Callable[[str], None] = print) -> Path:
         ConfigError: An option does not fit the images.
         DataError: The images are not complete and valid, or the disk cannot hold them.
     """
-    directory = directory_of(options.out, options.store)
+    directory = directory_of(options.out)
     with working(directory):
         _prepare(options, directory, report)
     return directory
@@ -225,7 +225,7 @@ def _check_space(
     if more > free:
         raise DataError(
             f"{directory}: {more / GIB:,.2f} GiB are needed, {free / GIB:,.2f} are free; free "
-            "some, use another --out or a smaller --store"
+            "some, or use another --out or --shorter"
         )
 
 
@@ -239,7 +239,7 @@ def disk_need(split: plan.Split, store: plan.Store) -> int:
             with contextlib.suppress(images.UndecodableError):
                 after += len(shards.stored_jpeg(row.name, data, store, "ends"))
                 before += len(data)
-    return plan.disk_bytes(store, split, ratio=after / before if before else 1.0)
+    return plan.disk_bytes(split, ratio=after / before if before else 1.0)
 
 
 def _write(

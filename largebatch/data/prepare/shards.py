@@ -59,19 +59,8 @@ def write(task: Task) -> Shard | list[Problem]:
         OSError: The files cannot be written.
     """
     problems: list[Problem] = []
-    decoded = task.store.kind == "decoded"
-    paths, payload = (_write_pixels if decoded else _write_records)(task, problems)
-    if problems:
-        for path in paths:
-            path.unlink()
-        return problems
-    # Pixels are of decoded images, whatever check was asked for.
-    check = "full" if decoded else task.check
-    return Shard(task.split, task.shard, len(task.rows), payload, check, files_of(paths))
-
-
-def _write_records(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
     name = f"imagenet2012-{task.split}.array_record-{task.shard:05d}-of-{task.shards:05d}"
+    path = task.directory / name
 
     def encoded() -> Iterator[bytes]:
         for row, data in _read(task):
@@ -82,31 +71,11 @@ def _write_records(task: Task, problems: list[Problem]) -> tuple[list[Path], int
             else:
                 yield records.serialise(row.name, row.label, image)
 
-    path = task.directory / name
-    return [path], records.write(path, encoded())
-
-
-def _write_pixels(task: Task, problems: list[Problem]) -> tuple[list[Path], int]:
-    from largebatch.data.decoded_store import file_name, write_shard
-
-    side = task.store.size
-    sizes: list[tuple[int, int]] = []
-
-    def pixels() -> Iterator[np.ndarray]:
-        for row, data in _read(task):
-            try:
-                size, image = images.size_of(data), stored_pixels(data, side)
-            except images.UndecodableError as error:
-                problems.append((task.archive.where(row), str(error)))
-                size, image = (1, 1), np.zeros((side, side, 3), np.uint8)
-            sizes.append(size)
-            yield image
-
-    place = (task.directory, task.split, task.shard, task.shards)
-    facts = write_shard(*place, pixels(), [row.label for row in task.rows], sizes)
-    kinds = ("images", "labels", "sizes")
-    paths = [task.directory / file_name(task.split, k, task.shard, task.shards) for k in kinds]
-    return paths, facts.examples * 3 * side**2
+    payload = records.write(path, encoded())
+    if problems:
+        path.unlink()
+        return problems
+    return Shard(task.split, task.shard, len(task.rows), payload, task.check, files_of([path]))
 
 
 def _read(task: Task) -> Iterator[tuple[Row, bytes]]:
@@ -157,15 +126,6 @@ def stored_jpeg(name: str, data: bytes, store: Store, how: Check) -> bytes:
         # Quality, subsampling and density are TensorFlow's, so only rounding differs from TFDS.
         return _encode(images.decode(data), 100, dpi=(300, 300))
     return data
-
-
-def stored_pixels(data: bytes, size: int) -> np.ndarray:
-    """Return an image resized to a square of ``size`` pixels a side, uint8 (size, size, 3).
-
-    Raises:
-        UndecodableError: It cannot be decoded.
-    """
-    return images.resize(images.decode(data), (size, size), "antialias")
 
 
 def _is_cmyk(data: bytes) -> bool:

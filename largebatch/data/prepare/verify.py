@@ -16,7 +16,6 @@ from largebatch.data.prepare.metadata import (
     directory_of,
     read_manifest,
 )
-from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.shards import Check, check_image
 from largebatch.errors import DataError
 
@@ -46,7 +45,7 @@ def verify(
         DataError: The set is unfinished, or anything in it is not as it was written.
     """
     with system_errors(out):
-        jpegs = directory_of(out, Store())
+        jpegs = directory_of(out)
         directories = [path for path in (jpegs, out) if (path / MANIFEST).exists()] or [jpegs]
         manifests = {directory: read_manifest(directory) for directory in directories}
         problems = []
@@ -64,8 +63,7 @@ def _verify(
 ) -> list[str]:
     """Return what is wrong with one set; print a line if nothing is."""
     converted = "form" in manifest.plan  # by `convert`: any names, in any order
-    with_records = manifest.store.kind == "jpeg" and not converted
-    tasks = [_Task(directory, shard, check, with_records) for shard in manifest.shards]
+    tasks = [_Task(directory, shard, check, not converted) for shard in manifest.shards]
     total = sum(shard.examples for shard in manifest.shards)
     problems: dict[str, list[str]] = {}
     with jobs.progress("verifying", "images", total) as advance:
@@ -73,13 +71,12 @@ def _verify(
             problems[next(iter(shard.files), "")] = found
             advance(shard.examples)
     listed = [line for name in sorted(problems) for line in problems[name]]
-    index = INDEX[manifest.store.kind]
     listed += (
-        [] if converted or index in manifest.metadata else [f"{MANIFEST} does not list {index}"]
+        [] if converted or INDEX in manifest.metadata else [f"{MANIFEST} does not list {INDEX}"]
     )
     listed += changes(directory, manifest.metadata)
     if not listed:
-        decoded = "all decoded" if check == "full" and with_records else "not decoded"
+        decoded = "all decoded" if check == "full" and not converted else "not decoded"
         report(
             f"{directory}: {total:,} images in {len(manifest.shards):,} shards are as they were "
             f"written ({manifest.store.describe()}; {decoded})"

@@ -5,7 +5,6 @@ probable classes and a few numbers: about 70 bytes an image.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from largebatch import parallel
-from largebatch.data.device_crops import crop_and_resize
 from largebatch.models import Model
 from largebatch.models.loss import Sums, classification_sums
-from largebatch.parallel.transfer import Images, OnDevices
+from largebatch.parallel.transfer import OnDevices
 from largebatch.weights import Weights
 from largebatch.weights.evaluation.settings import Settings
 
@@ -124,28 +122,22 @@ class Classifier:
             stats: Any,
             columns: jax.Array,
             classes: jax.Array,
-            images: Images,
+            images: jax.Array,
             labels: jax.Array,
-            *,
-            shape: tuple[int, int],
         ) -> Outputs:
-            logits = logits_of(model, params, stats, images, settings, shape)
+            logits = logits_of(model, params, stats, images, settings)
             return per_image(logits[:, columns], classes[labels], settings.label_smoothing, top)
 
-        def over_mesh(*arguments: Any, shape: tuple[int, int]) -> Outputs:
-            local = functools.partial(compute, shape=shape)
-            specs = (same, same, same, same, split, split)
-            return parallel.map_over(mesh, local, specs, split)(*arguments)
-
-        self._compute = jax.jit(over_mesh, static_argnames="shape")
+        specs = (same, same, same, same, split, split)
+        self._compute = jax.jit(parallel.map_over(mesh, compute, specs, split))
 
     def __call__(self, batch: OnDevices) -> Outputs:
         """Return the outputs of each row, padding included, on the devices."""
-        return self._compute(*self._replicated, batch.images, batch.labels, shape=batch.shape)
+        return self._compute(*self._replicated, batch.images, batch.labels)
 
 
 def logits_of(
-    model: Model, params: Any, stats: Any, images: Images, settings: Settings, shape: Any
+    model: Model, params: Any, stats: Any, images: jax.Array, settings: Settings
 ) -> jax.Array:
     """Return the logits (images, classes) of images as `data.evaluation_batches` gives them.
 
@@ -153,15 +145,9 @@ def logits_of(
         model: The network.
         params: Its parameters.
         stats: Its BatchNorm statistics.
-        images: uint8 (images, height, width, channels), or decoded images with their crops.
+        images: uint8 (images, height, width, channels).
         settings: Normalization and mirror image.
-        shape: Height and width to which decoded images are cropped.
     """
-    if isinstance(images, tuple):
-        decoded, crops = images
-        images = crop_and_resize(
-            decoded, crops[:, :4], crops[:, 4] != 0, shape, resampling=settings.options.resampling
-        )
     mean, std = (jnp.asarray(x, jnp.float32) for x in (settings.mean, settings.std))
     pixels = (images.astype(jnp.float32) - mean) / std
     logits = model.apply(params, stats, pixels)

@@ -130,7 +130,6 @@ def batch_outputs(
         batch=rows,
         rows=(0, rows),
         reading=reading,
-        crops="device" if settings.on_device else "host",
         views=views,
         unreadable=unreadable,
     )

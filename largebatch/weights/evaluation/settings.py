@@ -25,7 +25,6 @@ class Settings:
         side: Pixels of a side; of the shorter side if rectangular.
         rectangular: Whether each image is evaluated near its own aspect ratio.
         flip: Whether logits are averaged over the image and its mirror image.
-        on_device: Whether the device crops decoded images.
         mean: Mean of each channel, in 0..255.
         std: Standard deviation of each channel, in 0..255.
         dtype: Type of the convolutions.
@@ -38,7 +37,6 @@ class Settings:
     side: int
     rectangular: bool
     flip: bool
-    on_device: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dtype: str
@@ -102,7 +100,6 @@ def settings_of(weights: Weights, run: Config | None, flags: Mapping[str, Any]) 
         side=side,
         rectangular=bool(data and data.rectangular),
         flip=given("flip", bool(data and data.evaluation_flip)),
-        on_device=bool(data and data.crops == "device" and source.startswith("decoded:")),
         mean=_channels("mean", flags.get("mean"), weights.mean),
         std=_channels("std", flags.get("std"), weights.std),
         dtype=given("dtype", run.model.dtype if run else "float32"),

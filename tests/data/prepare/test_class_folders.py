@@ -144,7 +144,7 @@ def test_damaged_sources_and_existing_datasets_are_refused(tmp_path):
         prepare_class_folders(whole, out)
 
 
-@pytest.mark.parametrize("flag", ["--shorter=8", "--check=full", "--md5", "--store=decoded"])
+@pytest.mark.parametrize("flag", ["--shorter=8", "--check=full", "--md5"])
 def test_flags_of_imagenet_are_refused(tmp_path, capsys, flag):
     source = folder(tmp_path / "pets", files())
     assert prepare_imagenet.main([f"--images={source}", f"--out={tmp_path}/out", flag]) == 2

@@ -26,22 +26,22 @@ def arguments(source, out, *options):
 
 @pytest.mark.multiprocess
 def test_a_killed_preparation_with_workers_can_be_resumed(tmp_path):
-    # Large enough squares that the first shard appears long before the last.
-    store = Store("decoded", size=768)
-    files = {f"n01440764_{i}.JPEG": fakes.photo(i) for i in range(40)}
+    # Enough images that the first shard appears long before the last.
+    store = Store(shorter=48, quality=90)
+    files = {f"n01440764_{i}.JPEG": fakes.photo(i) for i in range(400)}
     source = fakes.write_tars(tmp_path / "tars", files)
     out = tmp_path / "killed"
-    options = ["--shards", "10", "--store", "decoded", "--size", "768", "--processes", "2"]
+    options = ["--shards", "10", "--shorter", "48", "--quality", "90", "--processes", "2"]
     command = [sys.executable, *arguments(source, out, *options)]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
     deadline = time.monotonic() + 120
-    while not list(out.glob("train-images-*")):
+    while not list(out.glob("imagenet2012/*/*train.array_record*")):
         assert run.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
     run.kill()
     assert run.wait() == -signal.SIGKILL
-    assert not (out / "index.json").exists()
+    assert not list(out.rglob("dataset_info.json"))
     for folder in (out, tmp_path / "whole"):
         prepare(
             Options(out=folder, tars=source, partial=True, store=store, shards=10),
@@ -91,7 +91,7 @@ def refused(function, monkeypatch):
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize("store", [Store(), Store("decoded", size=16)])
+@pytest.mark.parametrize("store", [Store(), Store(shorter=16, quality=90)])
 def test_after_an_error_of_the_system_the_same_command_continues(tmp_path, monkeypatch, store):
     source = fakes.write_tars(tmp_path / "tars", dict(list(fakes.train().items())[:3]))
     whole = tmp_path / "whole"

@@ -3,16 +3,13 @@ import json
 import tempfile
 from collections import namedtuple
 
-import numpy as np
 import pytest
 
-from largebatch.data import images, open_source
 from largebatch.data.prepare import names
 from largebatch.data.prepare import run as preparation
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
 from largebatch.data.prepare.verify import verify
-from largebatch.data.sources import SourceOptions
 from largebatch.errors import DataError
 from tests.data.prepare import fakes
 
@@ -110,9 +107,7 @@ def test_less_than_imagenet_needs_allow_partial(tmp_path):
         go(tmp_path / "out", source)
 
 
-@pytest.mark.parametrize(
-    "store", [Store(), Store("decoded", size=16), Store(shorter=24, quality=90)]
-)
+@pytest.mark.parametrize("store", [Store(), Store(shorter=24, quality=90)])
 def test_corrupt_images_are_all_named_and_written_after_they_are_replaced(tmp_path, store):
     folders = fakes.write_folders(tmp_path / "folders")
     broken = {
@@ -198,19 +193,3 @@ def test_two_at_once_are_refused(tmp_path):
             go(tmp_path / "out", source)
 
     prepare(options, interfere)
-
-
-def test_a_decoded_store_has_the_images_in_the_same_order(tmp_path):
-    store = Store("decoded", size=16)
-    out = go(tmp_path / "out", fakes.write_tars(tmp_path / "tars"), store=store, shards=3)
-    go(tmp_path / "jpeg", tmp_path / "tars")
-    source = open_source(f"decoded:{out}", "validation", SourceOptions(image_size=16))
-    assert source.classes == names.classes()
-    ids = np.arange(len(source))
-    pixels, labels, _ = source.read_stored_centres(ids, (16, 16))
-    order = read(tmp_path / "jpeg", "validation")
-    assert labels.tolist() == [label for _, label, _ in order]
-    for (name, _, data), small, size in zip(order, pixels, source.sizes(ids), strict=True):
-        expected = images.resize(images.decode(data), (16, 16), "antialias")
-        np.testing.assert_array_equal(small, expected, err_msg=name)
-        assert tuple(size) == images.size_of(data)

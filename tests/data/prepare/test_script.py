@@ -23,7 +23,7 @@ def test_it_prepares_and_verifies(tmp_path, capsys):
     [
         ["--tars", "nowhere"],
         ["--verify"],
-        ["--tars", "nowhere", "--store", "decoded"],
+        ["--tars", "nowhere", "--shorter", "256"],
         ["--folders", "nowhere", "--md5"],
     ],
 )

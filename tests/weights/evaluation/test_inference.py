@@ -23,7 +23,7 @@ def found_by(devices, outputs=range(6), *, only=False, **changes):
     settings = cases.settings(OF, **changes)
     classifier = Classifier(OF, settings, mesh, np.array(outputs, np.int32), only=only, top=6)
     images, labels = (from_local(mesh, a) for a in (IMAGES, LABELS))
-    return jax.device_get(classifier(OnDevices(images, labels, shape=(24, 24))))
+    return jax.device_get(classifier(OnDevices(images, labels)))
 
 
 def plain(images=IMAGES):
