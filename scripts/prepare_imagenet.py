@@ -1,15 +1,13 @@
-"""Prepare ImageNet from its tars or extracted images, convert images to another form, or copy them.
+"""Prepare ImageNet from its tars or extracted images, or convert images to another form.
 
     python scripts/prepare_imagenet.py --tars DIR --out DIR
     python scripts/prepare_imagenet.py --images imagenette2-320.tgz --out DIR
     python scripts/prepare_imagenet.py --from parquet:DIR --to arrayrecord --out DIR
-    python scripts/prepare_imagenet.py --copy gs://BUCKET/imagenet DIR
 
 After an interruption, the same command continues. Manual: docs/imagenet.md and data.md.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,6 @@ from pathlib import Path
 from largebatch.cli import Parser
 from largebatch.data.prepare.class_folders import prepare_class_folders
 from largebatch.data.prepare.convert import Conversion, convert
-from largebatch.data.prepare.copy_dataset import copy_dataset
 from largebatch.data.prepare.forms import FORMS
 from largebatch.data.prepare.plan import Store
 from largebatch.data.prepare.run import Options, prepare
@@ -34,8 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         __doc__,
         usage="prepare_imagenet.py (--tars DIR | --folders DIR | --images PATH | "
-        "--from SOURCE --to FORM | --verify) --out DIR [options]\n"
-        "       prepare_imagenet.py --copy FROM TO [--check full]",
+        "--from SOURCE --to FORM | --verify) --out DIR [options]",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tars", type=Path, help="folder of ILSVRC2012_img_{train,val}.tar")
@@ -43,13 +39,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument("--images", type=Path, metavar="PATH", help="any class folders, or their tar")
     what.add_argument("--from", dest="source", metavar="SOURCE", help="any set, as data.source")
     what.add_argument("--verify", action="store_true", help="check a finished set")
-    what.add_argument(
-        "--copy",
-        nargs=2,
-        metavar=("FROM", "TO"),
-        help="copy a set: directory or s3://, gs://, az://",
-    )
-    parser.add_argument("--out", type=Path, help="directory of the set")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the set")
     parser.add_argument("--to", metavar="FORM", help="--from: the form written, as a source's name")
     parser.add_argument(
         "--classes", type=int, default=0, metavar="N", help="--from: of a set without names"
@@ -64,7 +54,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--check",
         choices=CHECKS,
-        help="by end markers or (--verify) by decoding; --copy: read kept files",
+        help="by end markers or (--verify) by decoding",
     )
     parser.add_argument("--md5", action="store_true", help="check the tars first: some minutes")
     parser.add_argument(
@@ -91,11 +81,6 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if value and not applies:
             what = "--images" if name == "--validation" else "--from"
             raise ConfigError(f"{name} is for {what}; leave it out")
-    if flags.copy:
-        _check_copy(flags)
-        return
-    if flags.out is None:
-        raise ConfigError("--out is missing; give the directory of the set")
     if flags.source and not flags.to:
         raise ConfigError(f"--from needs --to, the form that is written: {', '.join(FORMS)}")
     if not flags.images and not flags.source:
@@ -103,20 +88,12 @@ def _check_flags(flags: argparse.Namespace) -> None:
     _refuse(flags, "--images" if flags.images else "--from")
 
 
-def _check_copy(flags: argparse.Namespace) -> None:
-    if flags.out:
-        raise ConfigError("--out does not apply to --copy FROM TO; leave it out")
-    if flags.check == "ends":
-        raise ConfigError("--check: expected full with --copy, got ends; leave it out")
-    _refuse(flags, "--copy")
-
-
 def _refuse(flags: argparse.Namespace, what: str) -> None:
     """Raise a ConfigError for a flag that is for ImageNet's images."""
     given = {
         "--shorter": flags.shorter,
         "--quality": flags.quality,
-        "--check": flags.check and not flags.copy,
+        "--check": flags.check,
         "--md5": flags.md5,
         "--allow-partial": flags.allow_partial,
         "--shards": flags.shards and not flags.source,
@@ -136,9 +113,6 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments)
     try:
         _check_flags(flags)
-        if flags.copy:
-            copy_dataset(*flags.copy, reads=flags.check == "full")
-            return 0
         if flags.source:
             convert(
                 Conversion(
@@ -177,8 +151,4 @@ def run(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    if code == codes.INTERRUPTED:  # without waiting for requests of a copy
-        sys.stdout.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

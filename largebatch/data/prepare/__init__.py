@@ -2,6 +2,5 @@
 
 `archives` and `tar_index` index the input, `plan` decides order and shards, `shards` writes one
 shard, `run` and `verify` are the two commands for ImageNet, `class_folders` is the command for
-other images. `copy_dataset` copies a set from or to an object store: `copy_ends` has what is common
-to both ends, `copy_targets` and `copy_store` how files become a set.
+other images.
 """
